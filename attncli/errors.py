@@ -74,6 +74,7 @@ def is_panic(error: BaseException) -> bool:
 
 # What pip calls a package, where that is not the name of its import or not every version will do.
 _REQUIREMENTS = {
+    "PIL": "pillow",
     "google.protobuf": "protobuf",
     "jinja2": "jinja2>=3.1.6",
     "ray": "ray<2.64",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance, Trace
@@ -71,7 +71,7 @@ class RunStats:
         other, details = sentence.source.details, self._source.details
         shared = {name: value for name, value in details.items() if other.get(name) == value}
         if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
-            self._source = replace(self._source, details=shared)
+            self._source = self._source._replace(details=shared)
         self._sentences += 1
         self._lengths = min(self._lengths[0], sentence.length), max(self._lengths[1], sentence.length)
         self._masks |= dict.fromkeys(sentence.masks)

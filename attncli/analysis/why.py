@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Unpack
+from typing import Literal, Unpack
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.checkpoints.signatures import InspectKeywords, spelling_out
@@ -79,8 +79,8 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
     for layer in trace:
         query_tokens, key_tokens = trace.sides(layer)
         try:
-            place = _the_token(query_tokens, query, "query")
-            other = None if key is None else _the_token(key_tokens, key, "key")
+            place = _the_token(trace, query_tokens, query, "query")
+            other = None if key is None else _the_token(trace, key_tokens, key, "key")
         except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
@@ -90,8 +90,9 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
     yield from found
 
 
-def _the_token(tokens: Tokens, wanted: str | int, role: str) -> Token:
-    found = tokens.find(wanted, role)
+def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["query", "key"]) -> Token:
+    cells = trace.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
+    found = tokens.find(wanted, role) if cells is None else cells
     if len(found) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,9 +131,10 @@ def _names(*groups: type[Options]) -> set[str]:
     return {name for group in groups for name, _, _ in options_of(group)}
 
 
-_OF_TOY, _OF_CHECKPOINTS = ({field.name for field in fields(one)} for one in (ToyOptions, EngineOptions))
+_OF_TOY, _OF_CHECKPOINTS = (set(one.names()) for one in (ToyOptions, EngineOptions))
 _OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
-_OF_SOURCE = _names(options.CommonOptions, options.Parallel) - _names(options.Selection) - {"from_"}
+_OF_SOURCE = _names(options.CommonOptions, options.Parallel) - _names(options.Selection)
+_OF_SOURCE -= {"from_", "image", *_names(options.PositionLayout)}
 _OF_TEXTS = _names(options.TextAndTarget) - {"no_special"}
 
 
@@ -154,6 +154,17 @@ TABLE = (
     Exclusion(
         {"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", is_refused=False
     ),
+    Exclusion(
+        {"grid", "prefix"}, lambda line: not line.value("from_"), "a model, whose processor sets it; give --from"
+    ),
+    Exclusion({"prefix"}, lambda line: not line.value("grid"), "a run without --grid; give --grid, such as 14x14"),
+    Exclusion({"tower"}, lambda line: not line.value("image"), "a run without --image; drop it, or give --image"),
+    Exclusion(
+        {"text", "file"},
+        lambda line: line.value("tower") == "vision",
+        "--tower vision, which reads --image alone; drop one of them",
+    ),
+    Exclusion({"pair", "target"}, _uses("image"), "--image; drop one of them"),
     Exclusion({"whole"}, lambda line: line.has_texts, "TEXT, which is one text already; drop it"),
     Exclusion(
         {"column"},

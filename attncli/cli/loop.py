@@ -60,6 +60,7 @@ def trace_job(
         **({"chat": True} if texts.chat else {}),
         **dict(options.toy.explicit_values()),
         **dict(options.load.explicit_values()),
+        **texts.of_source,
     }
     return TraceJob(task, source, texts.pair, texts.target)
 
@@ -74,6 +75,15 @@ def open_source(environment: Environment, options: CommonOptions, job: TraceJob[
         environment.info(f"the toy layer: {source}")
     check_texts(None, job.pair, job.target)
     return source
+
+
+def first_layer_note(options: CommonOptions, trace: Trace) -> str:
+    """Return that a model has other layers too, where nobody chose one; else nothing."""
+    from attncli.trace.selection import layer_and_heads
+
+    has_layer = options.from_ is not None or layer_and_heads(options.selection.layer, options.selection.head)[0]
+    is_first = not has_layer and [layer.label for layer in trace.layers] == [0] and trace.source.layers > 1
+    return f"layer 0 of {trace.source.layers}; --layer all looks in every layer" if is_first else ""
 
 
 def workers_on_device(load: Load, workers: int | None) -> int | None:
@@ -189,6 +199,10 @@ def results_of(
 
         chosen = options.selection
         trace = load(options.from_, layers or chosen.layer, chosen.head, chosen.kind)
+        if options.texts.image or options.layout.grid:
+            from attncli.encoding.pictures import with_pictures
+
+            trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
         return (job.result(1, one) for one in [trace])
     from attncli.corpus.run import batched, first_batched, run
 

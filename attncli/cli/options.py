@@ -4,11 +4,9 @@ Defaults live with what they configure (`ToyOptions`, `EngineOptions`); here Non
 that one which does not apply to the source is told from one that was left alone.
 """
 
-# Annotations are values here, not texts that would have to be compiled once more when a command is built; and nobody
-# prints or compares a group, whose methods for that would cost a run of the toy layer 3 % to make.
+# Annotations are values here, not texts that would have to be compiled once more when a command is built.
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -56,7 +54,6 @@ Chat = Annotated[
 ]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TextOptions(Options):
     """Which sentences, and a second text in the sequence of each."""
 
@@ -92,6 +89,11 @@ class TextOptions(Options):
         return [file.name for file in files] if len(files) > 1 else []
 
     @property
+    def pictures(self) -> list[str]:
+        """The files of pictures that are read in the place of sentences."""
+        return []
+
+    @property
     def is_one_text(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
         return self.whole if self.reader is None else self.reader.is_one
@@ -111,11 +113,48 @@ class TextOptions(Options):
         return None if self.reader is None else self.reader.last_number()
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TextAndTarget(TextOptions):
     """The same, and the text whose queries attend to them."""
 
     target: Target = None
+    image: Annotated[
+        list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "FILE|FOLDER|GLOB")
+    ] = None
+    tower: Annotated[
+        checkpoints.Tower | None,
+        input_option("Choose the tower. Default: text; vision for --image alone.", rare=True),
+    ] = None
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there are sentences, and the pictures are not what is read alone."""
+        return not self.image or self.tower == "text" or bool(self.text) or self.file is not None
+
+    @cached_property
+    def pictures(self) -> list[str]:
+        """The files of pictures that are read alone, each as a sentence is; see `picture_files` for what is raised."""
+        if self.has_text:
+            return []
+        from attncli.encoding.pictures import picture_files
+
+        return picture_files(self.image or ())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there can be one sentence or one picture only; see `TextOptions`."""
+        return super().is_alone if self.has_text else len(self.pictures) == 1
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last one; see `TextOptions`."""
+        return super().last_number if self.has_text else len(self.pictures)
+
+    @property
+    def of_source(self) -> dict[str, object]:
+        """What the source has to know of the pictures, as `open_source` calls it."""
+        if not self.image:
+            return {}
+        return {"image": self.image, "tower": self.tower} if self.has_text else {"tower": "vision"}
 
 
 # --- what computes ----------------------------------------------------------------------------------------
@@ -141,7 +180,6 @@ Vocab = Annotated[
 ]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class HubOptions(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
@@ -153,7 +191,6 @@ class HubOptions(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Load(HubOptions):
     """How a checkpoint is loaded: the fields of `LoadOptions`."""
 
@@ -171,7 +208,6 @@ class Load(HubOptions):
     truncate: Annotated[bool, model_option("Cut texts to the most tokens that the model reads.", rare=True)] = False
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Engine(Load):
     """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
 
@@ -181,7 +217,6 @@ class Engine(Load):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Toy(Options):
     """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
@@ -235,7 +270,6 @@ class Toy(Options):
 EveryLayer = Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: all.", "LAYERS", "-l")]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Selection(Options):
     """Which layers and heads."""
 
@@ -251,7 +285,17 @@ class Selection(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class PositionLayout(Options):
+    """Which positions of a saved trace are cells of a picture."""
+
+    grid: Annotated[
+        str | None, input_option("Set which cells of --image the positions of --from are.", "ROWSxCOLUMNS", rare=True)
+    ] = None
+    prefix: Annotated[
+        int | None, input_option("Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0)
+    ] = None
+
+
 class CommonOptions(Options):
     """Whose attention is wanted: what a checkpoint or the toy layer computes of sentences, or what was saved."""
 
@@ -262,6 +306,7 @@ class CommonOptions(Options):
     selection: Selection
     mask: Mask = None
     from_: From = None
+    layout: PositionLayout
 
     @property
     def is_alone(self) -> bool:
@@ -272,7 +317,6 @@ class CommonOptions(Options):
 _MOST = 1024  # processes that anyone means
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Parallel(Options):
     """How many processes work."""
 
@@ -328,7 +372,6 @@ HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, bu
 FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class ViewOptions(Options):
     """Which rows, columns and parts of a trace are shown, and how."""
 
@@ -362,7 +405,6 @@ class ViewOptions(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Derive(Options):
     """Which numbers stand in place of the weights."""
 
@@ -392,7 +434,6 @@ def folder_of(output: str | None) -> str | None:
 _FORMAT = output_option("Choose the format. Default: table, or the ending of --output.", letter="-F")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class OutputOptions(Options):
     """Where what is shown goes, and in which format."""
 
@@ -468,7 +509,6 @@ class OutputOptions(Options):
         return environment.open_view(f"attn {command}", chosen, self.file, self.color, self.width, self.all_)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TableOutput(OutputOptions):
     """Where what has rows goes."""
 
@@ -477,7 +517,6 @@ class TableOutput(OutputOptions):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TraceOutput(OutputOptions):
     """Where traces go, sentence by sentence or in parts."""
 
@@ -491,7 +530,6 @@ class TraceOutput(OutputOptions):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class StderrOutput(OutputOptions):
     """Where what is found in a program goes, whose standard output is its own."""
 
@@ -502,14 +540,12 @@ class StderrOutput(OutputOptions):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class DocumentOutput(OutputOptions):
     """Where what is one document goes."""
 
     format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class PictureOutput(OutputOptions):
     """Where what is only drawn goes."""
 
@@ -529,7 +565,6 @@ def _show_every_option(context: Context, is_wanted: bool) -> None:
         raise Exit
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Verbosity(Options):
     """How much a run says on stderr, and how much its help: every command takes these."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from attncli.corpus.protocol import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
@@ -86,8 +86,7 @@ def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -
     return PairScores.of(trace, texts[number]), warnings_of(trace, View())
 
 
-@dataclass(frozen=True)
-class TraceJob(Generic[Value]):
+class TraceJob(NamedTuple, Generic[Value]):
     """A source, and what is made of each of its traces; see `Job`."""
 
     task: TraceTask[Value]  # what is made of them
@@ -125,8 +124,7 @@ class TraceJob(Generic[Value]):
         return Result(number, value, tuple(warnings), trace.source.notes)
 
 
-@dataclass(frozen=True)
-class DiffJob:
+class DiffJob(NamedTuple):
     """Two models, and how far they are apart on each sentence; see `Job`."""
 
     first: TraceJob[Trace]  # makes the traces of A
@@ -154,13 +152,12 @@ class DiffJob:
         return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
 
 
-@dataclass(frozen=True)
-class AblateJob:
+class AblateJob(NamedTuple):
     """A causal language model, and what cuts do to its prediction of each sentence; see `Job`."""
 
     choice: AblationChoice  # what is cut, and what is measured
     form: str | None  # the machine format that it is encoded in; None leaves it as it is, to be drawn
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `open_predictor`
+    options: Mapping[str, Any] = {}  # of `open_predictor`
     pair: str | None = None  # a second text in the same sequence as each sentence
     precision: int | None = None  # digits after the point; None is all of them
 
@@ -193,13 +190,12 @@ class AblateJob:
             yield Result(number, value, found.notes, found.source.notes)
 
 
-@dataclass(frozen=True)
-class TokenizeJob:
+class TokenizeJob(NamedTuple):
     """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`."""
 
     choice: Choice  # what of the tokens is shown
     form: str | None  # the machine format that they are encoded in; None leaves them as they are, to be drawn
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `open_tokenizer`
+    options: Mapping[str, Any] = {}  # of `open_tokenizer`
     pair: str | None = None  # a second text in the same sequence as each sentence
 
     def open(self) -> BatchFn[Any]:

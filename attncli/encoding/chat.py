@@ -27,7 +27,7 @@ _LEAST = (3, 1, 6)  # of Jinja, for a template of an older one can leave the san
 _FIELDS = ("role", "content")
 _SHAPE = 'expected a list of messages: [{"role": "user", "content": "…"}, …]'
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
 class Conversation(str):
@@ -123,8 +123,8 @@ class Chat(NamedTuple):
     name: str  # of the checkpoint
     render: Callable[[Messages], str]  # makes a text of messages
 
-    def write(self, text: str, pair: str | None = None, target: str | None = None) -> str:
-        """Return what the template makes of a sentence, or of a conversation.
+    def write(self, text: str, pair: str | None = None, target: str | None = None, pictures: int = 0) -> str:
+        """Return what the template makes of a sentence, or of a conversation, whose first turn shows pictures.
 
         Raises:
             InputError: it refuses the messages.
@@ -134,13 +134,26 @@ class Chat(NamedTuple):
         messages = json.loads(text) if isinstance(text, Conversation) else [{"role": "user", "content": text}]
         template = f"the chat template of {visible(self.name)}"
         try:
-            rendered = self.render(messages)
+            rendered = self.render(_with_pictures(messages, pictures))
         except TemplateError as error:
             raise InputError(f"{template} refuses these messages: {error}") from None
         # Such as one that takes the parts of a content, of which some are pictures.
         if not any(word in rendered for message in messages for word in message["content"].split()):
             raise InputError(f"{template} leaves out the messages; drop --chat")
         return rendered
+
+
+def _with_pictures(messages: Messages, count: int) -> Messages:
+    """Return messages as templates take them that know pictures: contents have parts, and a user's first one these."""
+    if not count:
+        return messages
+    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
+
+    def parts(place: int) -> list[dict[str, str]]:
+        shown = [{"type": "image"}] * count if place == first else []
+        return [*shown, {"type": "text", "text": messages[place]["content"]}]
+
+    return [{**message, "content": parts(place)} for place, message in enumerate(messages)]
 
 
 def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool, asks: bool) -> Chat | None:

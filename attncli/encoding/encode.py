@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attncli.errors import InputError, LoadError, UsageError, is_panic
 from attncli.text import visible
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from attncli.checkpoints.options import LoadOptions
     from attncli.encoding.chat import Chat
+    from attncli.trace.layout import ImageGrid, Picture
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
@@ -82,6 +83,22 @@ class EncodedInput(NamedTuple):
     inputs: dict[str, list[int]]  # token ids and what goes with them, as the model's forward pass names them
     notes: tuple[str, ...]  # what the user should know of its tokens
     generated: int = 0  # how many of the last tokens the model wrote
+    seen: SeenPictures | None = None  # what it sees
+
+
+class SeenPictures(NamedTuple):
+    """Pictures as a model reads them, with a text or alone."""
+
+    pictures: tuple[Picture, ...]
+    grids: tuple[ImageGrid, ...]  # which positions are their cells
+    tensors: Mapping[str, Any]  # pixels and what goes with them, as the model's forward pass names them
+
+
+class PictureReader(Protocol):
+    """What reads pictures beside a text, or in its place."""
+
+    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
+        """Return a text and pictures, or the picture that it names, as a model reads them."""
 
 
 class InputEncoder(NamedTuple):
@@ -96,6 +113,7 @@ class InputEncoder(NamedTuple):
     start_id: int | None = None  # the id that a decoder begins with
     # what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands
     chat: Chat | None = None
+    looking: PictureReader | None = None  # what reads pictures too
 
     def with_chat(self, options: LoadOptions) -> InputEncoder:
         """Return the encoder that reads sentences through the chat template, if the options ask for it.
@@ -138,6 +156,8 @@ class InputEncoder(NamedTuple):
         if hasattr(text, "encode_with"):  # random tokens in place of a text: see `induction_probe`
             return text.encode_with(self)
         check_texts(text, pair, target)
+        if self.looking is not None:
+            return self.looking.read(text, self)
         if self.chat is not None:
             text = self.chat.write(text, pair, target)
             check_texts(text)

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.options import EngineOptions, checked_options
-from attncli.checkpoints.snapshot import resolve
+from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError, log_fallback, refusal
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import visible
@@ -54,6 +54,9 @@ def open_checkpoint(
     if is_gguf and engine in ("transformers", "verify"):
         raise _only_native(snapshot.name, engine)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
+
+    if chosen.image or chosen.tower == "vision":
+        return _with_pictures(snapshot, layers, heads, generate, how)
 
     @cache
     def in_torch() -> OpenModel:
@@ -119,6 +122,28 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     from attncli.engines.torch.predictor import TorchPredictor
 
     return TorchPredictor(snapshot, special=special, options=chosen)
+
+
+def _with_pictures(
+    snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
+) -> OpenModel:
+    """Return a checkpoint that reads pictures, with each text or in its place, which transformers alone runs."""
+    options: EngineOptions = how["options"]
+    if options.engine in ("native", "verify") or snapshot.gguf is not None:
+        raise NotExposedError("--image needs the transformers engine, and a checkpoint in a folder; drop --engine")
+    from attncli.engines.torch import announce_import
+
+    announce_import("--image", snapshot)
+    from attncli.engines.torch.pictures import PicturedCheckpoint, VisionCheckpoint
+
+    if options.tower == "vision":
+        if generate:
+            raise UsageError("--generate needs a text beside --image; a vision tower writes none")
+        return VisionCheckpoint(snapshot, layers, heads, **how)
+    from attncli.encoding.pictures import picture_files
+
+    image = picture_files(options.image or ())
+    return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
 
 
 def _only_native(name: str, engine: str) -> NotExposedError:

@@ -173,6 +173,7 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
         "dtype": track.dtype,
         "mask": track.mask,
         "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
+        "checked": track.is_judged and track.expected != NOTHING_EXPECTED,
         "findings": [
             one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls} for one in track.all_findings
         ],

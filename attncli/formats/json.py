@@ -38,6 +38,7 @@ def document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
         **metadata_json(trace.metadata),
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
+        **trace.described_pictures,
         "query_tokens": queries,
         "key_tokens": keys,
         "layers": (_layer(trace, layer, view) for layer in trace.layers),

@@ -15,7 +15,7 @@ from attncli.analysis.metrics import head_metrics
 from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural
+from attncli.text import plural, short_name
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
@@ -64,7 +64,7 @@ def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Te
     cautions = dict[str, None]()
     for details in (source.details for source in sources if source.kind == "toy"):
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
-        cautions[f"random {drawn}: shapes and arithmetic are real, patterns mean nothing"] = None
+        cautions[f"random {drawn}: patterns mean nothing; -m demo is a trained model"] = None
     return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
 
 
@@ -78,9 +78,10 @@ def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palet
 
 
 def architecture_of(source: Provenance) -> list[str]:
-    """Return what a model is called by its kind, and whether it is the language model inside of another one."""
+    """Return what a model is called by its kind, and which part of another one it is."""
     facts = [] if source.architecture is None else [source.architecture]
-    return [*facts, *(["text tower"] if source.details.get("tower") else [])]
+    kind = "vision" if source.details.get("reads") == "pictures" else "text"
+    return [*facts, *([f"{kind} tower"] if source.details.get("tower") else [])]
 
 
 def numbers_of(source: Provenance) -> list[str]:
@@ -88,7 +89,7 @@ def numbers_of(source: Provenance) -> list[str]:
     details = source.details
     if source.kind != "toy":
         is_native = details.get("engine") == "native"
-        adapted = [f"{details['adapter']} adapter on {details['base']}"] if "base" in details else []
+        adapted = [f"{details['adapter']} adapter on {short_name(details['base'])}"] if "base" in details else []
         form = [f"weights: {details['weights']}"] if "weights" in details else []
         return [*adapted, *form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []

@@ -14,6 +14,7 @@ from attncli.masks.conventions import read_convention
 from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
+from attncli.trace.layout import ImageGrid, parse_grids
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -78,7 +79,14 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     if unread:
         notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
     kind = tensors.types["q"]
-    return Trace(Provenance("file", dtype=DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
+    grids: tuple[ImageGrid, ...] = ()
+    if "grid" in tensors.metadata:
+        prefix = tensors.metadata.get("prefix", "0")
+        if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
+            raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
+        grids = parse_grids(tensors.metadata["grid"], int(prefix), 1, num_queries, num_keys)
+    source = Provenance("file", dtype=DTYPES.get(kind, kind))
+    return Trace(source, query_tokens, tokens, (layer,), notes=notes, grids=grids)
 
 
 def _scale(text: str | None, width: int) -> float:

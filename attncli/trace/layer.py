@@ -8,7 +8,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -209,7 +209,7 @@ ARRAYS = (
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerTrace(Displayed, Tabular, Drawable):
     """One layer's attention.
 
@@ -259,7 +259,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     recorded_scores: Float[np.ndarray, "H Q K"] | None = None
     recorded_weights: RowSource | None = None
     derived: Derived | None = None
-    whole: Any = field(default=None, compare=False)
+    whole: Any = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""

@@ -14,23 +14,30 @@ from attncli.masks.expressions import RuleMask, files_of
 from attncli.trace.layer import ARRAYS, LayerTrace
 from attncli.trace.tokens import Tokens
 
+PIXELS = "pictures.{}"  # the tensor of a picture
 _NUMBERS = ("layer", "kind", "scale", "softcap")
 
 
-def write_layers(path: str | Path, layers: Sequence[LayerTrace], header: Mapping[str, Any]) -> None:
+def write_layers(
+    path: str | Path,
+    layers: Sequence[LayerTrace],
+    header: Mapping[str, Any],
+    pixels: Sequence[np.ndarray[Any, Any]] = (),
+) -> None:
     """Write the layers of a trace, and beside them what else it holds.
 
     Args:
         path: of the file.
         layers: whose arrays and masks are written.
         header: the rest of the trace, for JSON; tokens among it become what JSON has for them.
+        pixels: those of its pictures.
 
     Raises:
         InputError: the file cannot be written.
     """
     from safetensors.numpy import save
 
-    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    tensors = {PIXELS.format(number): np.ascontiguousarray(each) for number, each in enumerate(pixels)}
     entries = []
     for layer in layers:
         prefix = f"layers.{layer.layer}.{layer.kind}."

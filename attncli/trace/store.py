@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ from attncli.text import visible
 from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
-from attncli.trace.save import tensor_name
+from attncli.trace.layout import ImageGrid, Picture
+from attncli.trace.save import PIXELS, tensor_name
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
@@ -123,8 +125,10 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {there}")
     of_trace = _plain(Trace, header, "header")
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
-    query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
-    key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
+    queries, keys = _list(header, "query_tokens"), _list(header, "key_tokens")
+    query_tokens = decode_pieces(_tokens(queries), *of_queries)
+    is_one = (queries, of_queries) == (keys, of_keys)
+    key_tokens = query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys)
     both = list(zip(entries, fields, strict=True))
     notes = _shown(_list(header, "notes"))
     if not all(isinstance(each, str) for each in notes):
@@ -135,8 +139,24 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         key_tokens=key_tokens,
         layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
         notes=tuple(notes),
+        pictures=tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures"))),
+        grids=tuple(map(ImageGrid.of, _listed(header, "grids"))),
         **of_trace,
     )
+
+
+def _listed(header: dict[str, Any], name: str) -> list[Any]:
+    return _list(header, name) if name in header else []
+
+
+def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
+    own = _plain(Picture, _shown(found), "picture")
+    pixels = tensors.read(PIXELS.format(number))
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+        raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
+    if not 0 < own["width"] < 2**31 or not 0 < own["height"] < 2**31:
+        raise ValueError(f"picture {number} has {own['width']} × {own['height']} pixels")
+    return Picture(**own, pixels=pixels)
 
 
 def _loads(text: str) -> Any:
@@ -163,11 +183,7 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     """
     document = _object(found, what)
     read = {}
-    for name, annotation in of.__annotations__.items():
-        spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
-        types = [_TYPES.get(each) for each in spelling.split(" | ")]
-        if None in types:
-            continue
+    for name, types in _plain_types(of):
         value = document.get(name, _SINCE.get(name, document))
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
@@ -177,6 +193,18 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     if "kind" in read and read["kind"] not in _KINDS[what]:
         raise ValueError(f"the kind of its {what} is '{read['kind']}'; expected one of {', '.join(_KINDS[what])}")
     return read
+
+
+@cache
+def _plain_types(of: type) -> list[tuple[str, list[type]]]:
+    """Return the plain fields of a class, and the types of each."""
+    found = []
+    for name, annotation in of.__annotations__.items():
+        spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
+        types = [_TYPES.get(each) for each in spelling.split(" | ")]
+        if None not in types:
+            found.append((name, [each for each in types if each is not None]))
+    return found
 
 
 def _object(found: Any, what: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -10,6 +10,7 @@ from attncli.errors import InputError, Metadata, UsageError
 from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
+from attncli.trace.layout import ImageGrid, Picture, SideLayout
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Derivation:
     """Which numbers to show in place of the weights of each head."""
 
@@ -82,8 +83,7 @@ def texts_of(text: str, pair: str | None, target: str | None) -> tuple[Texts, Te
     return of_queries, own if text or target is None else of_queries
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where a trace comes from.
 
     Attributes:
@@ -100,7 +100,7 @@ class Provenance:
     device: str = "cpu"
     seed: int | None = None
     layers: int = 1
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,11 +112,11 @@ class Provenance:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the source as the JSON document spells it."""
-        named = {name: value for name, value in vars(self).items() if name not in ("details", "notes")}
+        named = {name: value for name, value in self._asdict().items() if name not in ("details", "notes")}
         return {**named, **self.details}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace(Displayed, Tabular, Drawable):
     """The attention of one sentence; a notebook shows it as `attn inspect` does.
 
@@ -133,6 +133,8 @@ class Trace(Displayed, Tabular, Drawable):
         origin: what its numbers were made of, where they are not those that were recorded.
         metadata: what the file of its sentence says besides, by names; it is not saved.
         forward: the forward pass that computed it, which can compute more; it is not saved, and None of other engines.
+        pictures: what was looked at.
+        grids: which positions are cells of the pictures.
     """
 
     source: Provenance
@@ -147,6 +149,8 @@ class Trace(Displayed, Tabular, Drawable):
     origin: Origin | None = None
     metadata: Metadata = field(default_factory=dict)
     forward: Any = field(default=None, compare=False)
+    pictures: tuple[Picture, ...] = ()
+    grids: tuple[ImageGrid, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse layers that do not fit the tokens."""
@@ -162,6 +166,10 @@ class Trace(Displayed, Tabular, Drawable):
                     f"layer {layer.layer} has {positions[0]} queries and {positions[1]} keys, but there are "
                     f"{tokens[0]} query tokens and {tokens[1]} key tokens"
                 )
+        for grid in self.grids:
+            sizes = {"query": len(self.query_tokens), "key": len(self.key_tokens)}
+            if any(grid.stop > size for role, size in sizes.items() if grid.side in ("both", role)):
+                raise InputError(f"a grid ends at position {grid.stop}, and there are not as many tokens")
 
     @property
     def predicted(self) -> dict[int, Token]:
@@ -174,6 +182,12 @@ class Trace(Displayed, Tabular, Drawable):
         """The trace as it was recorded: itself, or the one that it was derived from."""
         return self if self.origin is None else self.origin.trace
 
+    @property
+    def described_pictures(self) -> dict[str, Any]:
+        """What JSON says of pictures and grids; empty without any."""
+        listed: dict[str, Sequence[Picture | ImageGrid]] = {"pictures": self.pictures, "grids": self.grids}
+        return {name: [each.as_dict() for each in values] for name, values in listed.items() if values}
+
     def check_recorded(self, what: str) -> None:
         """Raise UsageError if this is a derived trace; `what` names who needs a recorded one."""
         if self.origin is not None:
@@ -182,6 +196,22 @@ class Trace(Displayed, Tabular, Drawable):
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys."""
         return sequences(layer.kind, self.query_tokens, self.key_tokens)
+
+    def layout(self, role: Literal["query", "key"]) -> SideLayout:
+        """Return which queries, or which keys, are cells of pictures."""
+        own = tuple(grid for grid in self.grids if grid.side in ("both", role))
+        return SideLayout(self.pictures, own, role)
+
+    def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
+        """Return the positions of the tokens, or of the places in a picture, that a user names.
+
+        Raises:
+            InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
+        """
+        places = self.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
+        return (
+            (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
+        )
 
     def __len__(self) -> int:
         """How many layers were recorded."""
@@ -258,5 +288,6 @@ class Trace(Displayed, Tabular, Drawable):
             "layers": [],  # their place among the rest
             "notes": [*self.source.notes, *self.notes],
             "generated": self.generated,
+            **self.described_pictures,
         }
-        write_layers(path, self.layers, header)
+        write_layers(path, self.layers, header, [picture.pixels for picture in self.pictures])

@@ -95,7 +95,7 @@ class View(NamedTuple):
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        chosen = self._chosen(trace.query_tokens, self.queries, "query")
+        chosen = self._chosen(trace, self.queries, "query")
         if trace.generated and not self.queries:
             return [row for row in chosen if row in trace.predicted] or chosen
         return chosen
@@ -110,7 +110,7 @@ class View(NamedTuple):
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        return self._chosen(trace.key_tokens, self.keys, "key")
+        return self._chosen(trace, self.keys, "key")
 
     def cells(self, trace: Trace, layer: LayerTrace) -> Cells:
         """Return which cells of a layer are shown.
@@ -126,14 +126,15 @@ class View(NamedTuple):
         row_tokens, column_tokens = trace.sides(layer)
         return Cells(row_tokens, rows, column_tokens, columns)
 
-    def _chosen(self, tokens: Tokens, wanted: tuple[str | int, ...], role: str) -> list[int]:
+    def _chosen(self, trace: Trace, wanted: tuple[str | int, ...], role: Literal["query", "key"]) -> list[int]:
+        tokens = trace.query_tokens if role == "query" else trace.key_tokens
         shown = [token.index for token in tokens if not (self.hide_special and token.special)]
         if not wanted and not shown:
             raise InputMismatchError(f"--hide-special leaves no {role} token to show; drop it")
         chosen = dict.fromkeys(() if wanted else shown)
         for name in wanted:
             within = RowRange.of(name) if isinstance(name, str) else None
-            found = tokens.find(name, role) if within is None else [i for i in shown if i in within.among(len(tokens))]
+            found = trace.find(name, role) if within is None else [i for i in shown if i in within.among(len(tokens))]
             if not found:
                 there = span(shown[0], shown[-1]) if shown else "none"
                 raise InputMismatchError(f"--{role} {within} leaves no {role} to show; without it they are {there}")

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,7 +10,7 @@ import typer
 from refusals import USAGE, refused
 
 from attncli.analysis.learn import LESSONS
-from attncli.checkpoints.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
+from attncli.checkpoints.options import EngineOptions, LoadOptions, OptionValues, TokenizerOptions, ToyOptions
 from attncli.checkpoints.signatures import SourceKeywords
 from attncli.cli import options
 from attncli.cli.applicability import TABLE
@@ -36,13 +35,13 @@ def texts_of(kind: Any) -> set[str]:
 
 
 def test_the_groups_are_the_options_of_the_sources() -> None:
-    expected = {
+    expected: dict[type[OptionValues], set[str]] = {
         LoadOptions: names(options.Load) | {"chat"},
-        EngineOptions: names(options.Engine) | {"chat"},
+        EngineOptions: names(options.Engine) | {"chat", "image", "tower"},
         ToyOptions: names(options.Toy) | {"offline"},
         TokenizerOptions: names(options.HubOptions) | {"chat", "truncate"},
     }
-    assert {kind: {field.name for field in fields(kind)} for kind in expected} == expected  # type: ignore[arg-type]
+    assert {kind: set(kind.names()) for kind in expected} == expected
 
 
 def test_the_command_line_and_python_have_the_same_options_and_choices() -> None:
@@ -72,7 +71,8 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
     app = typer.Typer(add_completion=False)
     app.command()(with_option_groups(command, options.Verbosity))
     made: Any = typer.main.get_command(app)
-    expected = names(options.Selection, options.TextAndTarget, options.Engine, options.Toy, options.Verbosity)
+    groups = (options.Selection, options.TextAndTarget, options.Engine, options.Toy, options.Verbosity)
+    expected = names(*groups, options.PositionLayout)
     assert {parameter.name for parameter in made.params} == {*expected, "mask", "model", "from_"}
     assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
     made.callback(**{one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False})
@@ -119,6 +119,12 @@ REFUSED = {
     "inspect x -o page.html --top-keys 2": "--top-keys does not apply to html, whose page holds all weights",
     "inspect x -o x.pdf --top-keys 2": "--top-keys does not apply to a figure, whose maps show every key",
     "inspect x --show q -o x.pdf": "--show does not apply to a figure, which is maps of weights; give svg without",
+    "inspect x -m demo --grid 2x2": "--grid does not apply to a model, whose processor sets it; give --from",
+    "inspect --from a --prefix 1": "--prefix does not apply to a run without --grid; give --grid, such as 14x14",
+    "inspect x -m demo --tower text": "--tower does not apply to a run without --image; drop it, or give --image",
+    "inspect x -m demo --image a.png --tower vision": "TEXT does not apply to --tower vision, which reads",
+    "inspect x -m demo --image a.png --pair y": "--pair does not apply to --image; drop one of them",
+    "inspect x --image a.png": "--image does not apply to the toy layer; give --model, or leave it out",
     "inspect x --whole": "--whole does not apply to TEXT, which is one text already; drop it",
     "inspect x --column y": "--column does not apply to sentences without --file; give --file NAME.csv",
     "inspect x -m demo --chat --no-special": "--no-special does not apply to --chat, whose template writes",

@@ -88,4 +88,5 @@ def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
         key_tokens=keys,
         layers=layers,
         origin=Origin(trace, derivation, tuple(rules)),
+        grids=() if derivation.words else trace.grids,  # words have other positions
     )

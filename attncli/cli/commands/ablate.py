@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +22,6 @@ outcome_option = partial(option, panel="Outcome")
 cut_option = partial(option, panel="Cut")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class PredictorOptions(Options):
     """Whose prediction is wanted."""
 
@@ -36,7 +34,6 @@ class PredictorOptions(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class CutOptions(Options):
     """What is measured, and what is cut."""
 

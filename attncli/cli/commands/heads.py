@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,9 @@ import typer
 
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_piped_in
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
+from attncli.cli.sentences import MissingSentenceError, sentences
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, visible
 
@@ -34,7 +35,6 @@ _AROUND = 8  # lines of a screen around the rows of a table
 _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class MetricChoice(Options):
     """What is shown of the heads, and in which order."""
 
@@ -122,29 +122,34 @@ def heads(
             "metrics of each sentence"
         )
     chosen = output.chosen()
+    texts: Iterable[CorpusItem] | None = None
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
-        has_own = choice.induction or choice.pairs is not None
-        is_bare = request.texts == options.TextAndTarget() and not has_own and not is_piped_in()
-        texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
-        request = replace(request, model="demo", texts=texts)
+        request = request.changed(model="demo")
     if choice.pairs is not None:
         _pairs(environment, request, parallel.workers, choice, output, precision, colormap)
         return
-    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
+    if request.model == "demo" and not any(request.texts.explicit_values()) and not choice.induction:
+        try:
+            texts = sentences(request.texts, environment)
+        except MissingSentenceError:
+            request = request.changed(texts=request.texts.changed(text=[_EXAMPLE]))
+            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
+    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()), texts)
     report = choice.applied(measured, chosen in DRAWN)
     if chosen in DRAWN:
         from attncli.render.heads import head_parts, table_parts
 
         with output.view(environment, chosen, "heads") as canvas:
             palette = canvas.palette(colormap or "viridis")
+            height = canvas.height and canvas.height - environment.noted_lines
             parts: Iterable[RenderableType]
             if choice.sort or choice.top or output.all_:
-                if canvas.height is not None and choice.top is None:
-                    report = replace(report, heads=report.heads[: max(canvas.height - _AROUND, 1)])
+                if height is not None and choice.top is None:
+                    report = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
                 parts = table_parts(report, choice.order, palette, canvas.table_width, precision)
             else:
-                parts = head_parts(report, choice.chosen, palette, canvas.width, canvas.height, precision)
+                parts = head_parts(report, choice.chosen, palette, canvas.width, height, precision)
             canvas.show(parts, report.source.title)
     else:
         _write(environment, chosen, output.file, head_table(report), precision, write_heads(report, precision))
@@ -187,7 +192,7 @@ def _pairs(
     assert choice.pairs is not None
     texts = read_pairs(choice.pairs)
     kind = request.selection.kind or kind_of(texts)
-    request = replace(request, selection=replace(request.selection, kind=kind))
+    request = request.changed(selection=request.selection.changed(kind=kind))
     task = partial(score_pairs, texts={text.number: text for text in texts})
     stats = PairStats()
     stream = _stream(environment, request, task, workers, [*paired_items(texts)])
@@ -216,15 +221,20 @@ def _measured(
     workers: int | None,
     is_induction: bool,
     queries: tuple[str, ...],
+    texts: Iterable[CorpusItem] | None,
 ) -> tuple[HeadReport, int]:
-    """Return what is known of the heads after all sentences, and how many of these are bad."""
+    """Return what is known of the heads after all sentences, and how many of these are bad.
+
+    `texts` are in the place of the sentences that the options name.
+    """
     from attncli.analysis.heads import HeadStats
     from attncli.corpus.jobs import measure
     from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
-    texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)] if is_induction else None
+    if is_induction:
+        texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
     task = partial(measure, view=View(queries=queries), is_test=is_induction)
     stream = _stream(environment, request, task, workers, texts, raises=is_induction)
     stats = HeadStats(is_induction)
@@ -238,7 +248,7 @@ def _stream(
     request: options.CommonOptions,
     task: TraceTask[Value],
     workers: int | None,
-    texts: list[CorpusItem] | None,
+    texts: Iterable[CorpusItem] | None,
     raises: bool = False,
 ) -> ResultStream[Value]:
     """Return what a task makes of each sentence, of `texts` where there are some."""
@@ -247,7 +257,7 @@ def _stream(
     return ResultStream(
         environment,
         results_of(environment, request, trace_job(request, task, "all"), texts=texts, workers=workers),
-        total=request.texts.last_number if texts is None else texts[-1].number,
+        total=len(texts) if isinstance(texts, list) else request.texts.last_number,
         is_alone=request.is_alone,
         raises=raises,
         warns_once=True,

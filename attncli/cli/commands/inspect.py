@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from attncli.trace.view import View
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Inspection(Options):
     """What a model writes on, and where the parts of a folder are computed."""
 
@@ -122,7 +120,7 @@ def inspect(
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap, request.mask is not None)
+            _draw(environment, stream.values(), view, output, chosen, colormap, request)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
@@ -192,15 +190,18 @@ def _draw(
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
-    has_mask: bool,
+    request: options.CommonOptions,
 ) -> None:
+    from attncli.cli.loop import first_layer_note
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            if has_mask:
+            if view.queries and (note := first_layer_note(request, trace)):
+                environment.note(note)
+            if request.mask is not None:
                 from attncli.masks.effects import idle_notes
 
                 for note in idle_notes(layer.mask for layer in trace.layers):

@@ -40,19 +40,20 @@ def why(
 ) -> None:
     """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each.
-    Without --key attn lists all keys of the query by weight. A word of several pieces is its last piece.
-    --composition shows which heads and MLPs of the layers below wrote what this head finds.
+    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each,
+    the largest weight first. Without --key attn lists all keys of the query by weight. A word of several pieces
+    is its last piece. --composition shows which heads and MLPs of the layers below wrote what this head finds.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
+    attn why -m demo "time flies like an arrow" --query arrow --key time --layer all
     attn why -m demo "time flies like an arrow" --query 4 --layer 1
     attn why -m demo "time flies like an arrow" --query 4 --head 1.3 --composition
     """
     from attncli.analysis.cell import AttentionRow
     from attncli.analysis.warnings import warnings_of_rows
     from attncli.analysis.why import explain
-    from attncli.cli.loop import traces_of
+    from attncli.cli.loop import first_layer_note, traces_of
 
     for name, values in (("query", query or ()), ("key", key or ())):
         if len(values) > 1:
@@ -68,7 +69,7 @@ def why(
         from attncli.analysis.composition import composition as composition_of
 
         split = composition_of(explained)
-    for note in (notes := [*filter(None, pieces)]):
+    for note in (notes := [*filter(None, [*pieces, first_layer_note(request, trace)])]):
         environment.note(note)
     for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
         environment.note(f"warning: {warning}")

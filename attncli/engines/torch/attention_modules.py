@@ -83,7 +83,9 @@ def find_attention_modules(model: Any) -> AttentionModules:
     return AttentionModules(by_id, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
 
 
-def truncated_class(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
+def truncated_class(
+    model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool, is_whole: bool
+) -> type:
     """Return a model class whose models have one part alone, with its first `keep` layers.
 
     Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
@@ -97,12 +99,13 @@ def truncated_class(model_class: type, path: str, keep: int, whole_encoder: bool
         keep: how many layers stay.
         whole_encoder: whether those of an encoder all do.
         with_head: whether what makes logits stays, where it is outside of the part.
+        is_whole: whether everything around the part stays.
     """
 
     class Truncated(model_class):  # type: ignore[misc]
         def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(config, *arguments, **options)
-            if path:
+            if path and not is_whole:
                 prune_to(self, path, with_head)
             part = self.get_submodule(path)
             modules = find_attention_modules(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -28,9 +28,9 @@ from attncli.engines.torch.configuration import (
     start_id,
 )
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
-from attncli.engines.torch.recorder import RecordRequest
+from attncli.engines.torch.recorder import PaddedBatch, RecordRequest
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.text_model import find_text_model
+from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.recording.readers.transformers import ATTENTION
@@ -52,6 +52,7 @@ class Checkpoint(OpenModel):
     """
 
     can_batch = True
+    reads: Mapping[str, str] = {}  # what it reads besides text, or in its place, for the source of a trace
     parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
     is_incremental = False
 
@@ -71,7 +72,7 @@ class Checkpoint(OpenModel):
         if generate and expression is not None:
             raise UsageError("--generate uses the model's own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
-        self.snapshot, self.part = snapshot, find_text_model(snapshot, options)
+        self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
         self.name = model = snapshot.name
         self.options = options
         config = self.part.config
@@ -87,24 +88,40 @@ class Checkpoint(OpenModel):
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        own_tokenizer = auto_tokenizer.load_tokenizer(snapshot, options, self.part.whole)
-        chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
-        whole, self._of_weights, self._form = self._load(writes=generate > 0)
-        own = whole.get_submodule(self.part.path)
+        reader = self.open_reader(special, asks=generate > 0)
+        self.whole, self._of_weights, self._form = self._load(writes=generate > 0)
+        own = self.whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.notes = self._all_notes()
-        self.encoder = InputEncoder(
-            name=model,
-            tokenizer=own_tokenizer,
+        self.encoder = reader(self.model)
+        limit = self.encoder.limit
+        own_tokenizer = self.encoder.tokenizer
+        self.writer = Writer(model, self.whole, self.model, own_tokenizer, limit, generate) if generate else None
+
+    def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
+        """Return what of a checkpoint is run; see `find_text_model`."""
+        return find_text_model(snapshot, options)
+
+    def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
+        """Read what makes tokens of texts, before the weights; return a function from the model to it."""
+        name, options, config = self.name, self.options, self.part.config
+        tokenizer = auto_tokenizer.load_tokenizer(self.snapshot, options, self.part.whole)
+        chat = open_chat(name, tokenizer, options, special=special, asks=asks)
+        return lambda model: InputEncoder(
+            name=name,
+            tokenizer=tokenizer,
             special=special,
-            limit=load.position_limit(self.model),
+            limit=load.position_limit(model),
             truncate=options.truncate,
-            rows=load.vocabulary_rows(self.model),
-            start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
+            rows=load.vocabulary_rows(model),
+            start_id=start_id(name, config, tokenizer) if self.is_encoder_decoder else None,
             chat=chat,
         )
-        limit = self.encoder.limit
-        self.writer = Writer(model, whole, self.model, own_tokenizer, limit, generate) if generate else None
+
+    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+        """Return sentences side by side, as the model reads them."""
+        inputs = [one.inputs for one in sentences]
+        return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
 
     def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
@@ -199,7 +216,7 @@ class Checkpoint(OpenModel):
                 failure = error
                 break
             sentences.append(sentence)
-        if self.request.mask is not None or "attention_mask" not in self.parameters:
+        if self.request.mask is not None or "attention_mask" not in self.parameters or self.part.is_whole:
             limit = 1
         layers = len(self.request.layers) * (1 if target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
@@ -220,13 +237,12 @@ class Checkpoint(OpenModel):
         part, kinds = self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
-        inputs = [one.inputs for one in sentences]
-        together = batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
+        part = self.whole if self.part.is_whole else part
+        together = self.batched(sentences)
         begun = perf_counter()
         recorded = run(self.model, part, together, self.request, kinds)
-        _log.info(
-            "ran a batch of %d × %d tokens in %.3f s", *together.inputs["input_ids"].shape, perf_counter() - begun
-        )
+        size = len(sentences), together.whole.text.stop
+        _log.info("ran a batch of %d × %d tokens in %.3f s", *size, perf_counter() - begun)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Provenance(
             "pretrained",
@@ -240,6 +256,7 @@ class Checkpoint(OpenModel):
                 **self.snapshot.details,
                 **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
+                **self.reads,
                 **({"other_layers": others} if others else {}),
             },
             notes=self.notes,
@@ -250,5 +267,8 @@ class Checkpoint(OpenModel):
             if one.generated:
                 check_no_future(self.name, own, one.generated)
             sides = (*tokens, own, one.text, one.pair, one.target)
-            traces.append(Trace(source, *sides, one.notes, one.generated))
+            trace = Trace(source, *sides, one.notes, one.generated)
+            if one.seen is not None:
+                trace = replace(trace, pictures=one.seen.pictures, grids=one.seen.grids)
+            traces.append(trace)
         return traces

@@ -71,7 +71,7 @@ class Writer:
         added: list[Token] = []
         with running_with(self.model, "eager"):
             while len(added) < count and not (added and added[-1].id in ends):
-                id_ = self._likeliest(inputs)
+                id_ = self._likeliest(inputs, sentence)
                 piece = self.tokenizer.convert_ids_to_tokens(id_)
                 text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
                 is_special, segment = id_ in self.tokenizer.all_special_ids, sentence.tokens[-1].segment
@@ -84,11 +84,13 @@ class Writer:
         tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
         return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
-    def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:
-        """Return the id of the largest logit after the last token."""
+    def _likeliest(self, inputs: Mapping[str, list[int]], sentence: EncodedInput) -> int:
+        """Return the id of the largest logit after the last token, which follows a sentence and its pictures."""
         # Logits of the last position alone: those of all would be the largest array of the run.
         last = {"logits_to_keep": 1} if "logits_to_keep" in signature(self.model.forward).parameters else {}
-        tensors = {name: torch.tensor([ids], device=self.model.device) for name, ids in inputs.items()}
+        tensors = {name: torch.tensor([ids]) for name, ids in inputs.items()}
+        tensors |= {} if sentence.seen is None else sentence.seen.tensors
+        tensors = {name: tensor.to(self.model.device) for name, tensor in tensors.items()}
         with translate_model_errors(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
             return int(self.model(**tensors, **last).logits[0, -1].argmax())
 

@@ -75,7 +75,7 @@ def load_model(
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
-    set_backend(model.get_submodule(part.path), ATTENTION)
+    set_backend(model if part.is_whole else model.get_submodule(part.path), ATTENTION)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
@@ -109,7 +109,7 @@ def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, write
     if is_whole or not isinstance(model_class, type):
         return AutoModel
     whole_encoder = request.kind != "encoder"
-    return attention_modules.truncated_class(model_class, part.path, keep, whole_encoder, with_head=writes)
+    return attention_modules.truncated_class(model_class, part.path, keep, whole_encoder, writes, part.is_whole)
 
 
 def _loaded(
@@ -186,7 +186,8 @@ def _check_weights(
     Raises:
         LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
     """
-    modules = {module for module, _ in model.named_modules() if module and module.startswith(part.path)}
+    path = "" if part.is_whole else part.path
+    modules = {module for module, _ in model.named_modules() if module and module.startswith(path)}
     notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone)
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -84,6 +84,7 @@ class Recorder:
     modules: AttentionModules  # which attention module is which layer
     kinds: Sequence[str]  # the kinds of attention that run
     batch: PaddedBatch  # what it runs on
+    scope: Collection[int] | None = None  # the modules that are looked at, by their `id`; None is all
     order: dict[str, list[int]] = field(init=False)  # the layers of each kind that ran, in that order
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # what was recorded, of each sentence
     # what the layers were recorded of, if that is asked for
@@ -130,6 +131,8 @@ class Recorder:
         """Return whether attention that a module computes now is to be recorded; None is the innermost that may."""
         run = self._run_of(module)
         if run is None or (module is None and not self.modules.has(run.module)):
+            return False
+        if self.scope is not None and id(run.module) not in self.scope:
             return False
         if run.sublayer is None:
             kind = self.modules.kind(run.module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
 
     Args:
         model: from `load_model`.
-        part: what runs: the model, or its encoder.
+        part: what runs: the model, or its encoder, or what stands around it and looks at pictures for it.
         batch: the sentences.
         request: what to record.
         kinds: the kinds of attention that run.
@@ -37,11 +37,12 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
         NotExposedError: an attention layer could be read in neither way.
         InputError: the batch does not fit into memory.
     """
-    architecture = model.config.model_type
-    forward = partial(_forward, model, part, batch.inputs)
-    architecture_of(model.config).prepare(model, batch.inputs["input_ids"].shape[1])
+    architecture, own = model.config.model_type, set(model.modules())
+    root, scope = (model, None) if part in own else (part, {id(module) for module in own})
+    forward = partial(_forward, model, part, batch)
+    architecture_of(model.config).prepare(model, batch.whole.text.stop)
     if model.config._attn_implementation in (interface.ATTENTION, interface.EAGER_MASKS):
-        recorder = Recorder(request, find_attention_modules(model), kinds, batch)
+        recorder = Recorder(request, find_attention_modules(model), kinds, batch, scope)
         reader = interface.InterfaceReader(
             recorder.wants, recorder.emit, model._supports_sdpa, request.mask, request.is_blank, request.audits
         )
@@ -56,16 +57,16 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
                 raise
         else:
             if request.mask is None and not request.is_blank:
-                verify_unmodified(model, recorder, forward)
+                verify_unmodified(root, recorder, forward)
             return recorder
         _log.info("the model does not call transformers' attention function; tracing its softmax")
-        set_backend(model, "eager")
+        set_backend(root, "eager")
     if request.mask is not None:
         raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")
-    recorder = Recorder(request, find_attention_modules(model), kinds, batch)
+    recorder = Recorder(request, find_attention_modules(model), kinds, batch, scope)
     with ExitStack() as readers:
         readers.enter_context(recorder.following())
-        readers.enter_context(tracing(recorder.wants, recorder.emit, len(batch.inputs["input_ids"])))
+        readers.enter_context(tracing(recorder.wants, recorder.emit, len(batch.spans)))
         for reading in MODULE_READERS:
             readers.enter_context(reading(model, recorder.wants, recorder.emit, batch.whole.text.stop))
         forward()
@@ -73,9 +74,10 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
     return recorder
 
 
-def _forward(model: Any, part: Any, inputs: Mapping[str, Any]) -> None:
+def _forward(model: Any, part: Any, batch: PaddedBatch) -> None:
     """Run a model, or a part of it, up to the last layer that is needed."""
-    batch, count = inputs["input_ids"].shape
-    failure = f"{model.config.model_type}: the model did not run on the text alone"
-    with translate_model_errors(f"{batch} × {count} tokens", failure), suppress(StopForward):
-        part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
+    read = "the pictures" if part is not model and not model.config.is_encoder_decoder else "the text alone"
+    texts = f"{len(batch.spans)} × {batch.whole.text.stop} tokens"
+    failure = f"{model.config.model_type}: the model did not run on {read}"
+    with translate_model_errors(texts, failure), suppress(StopForward):
+        part(**{name: tensor.to(model.device) for name, tensor in batch.inputs.items()})

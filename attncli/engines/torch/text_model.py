@@ -1,6 +1,6 @@
-"""The part of a checkpoint that reads text.
+"""The part of a checkpoint that reads text, or pictures.
 
-It is all of a text model, or the language model of one that sees or hears too.
+It is all of a model, or the language model of one that sees or hears too, or its vision tower.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
 @dataclass(frozen=True)
 class TextModel:
-    """What of a checkpoint reads text."""
+    """What of a checkpoint reads text, or pictures."""
 
     config: Any  # its configuration
     whole: Any  # the checkpoint's, which that one is in; the same one for a text model
@@ -62,6 +62,7 @@ class TextModel:
     path: str = ""  # where it stands in that class's models, as in `model.language_model`; empty is all of them
     # what the checkpoint's names of tensors become before they are read, by regular expressions
     renamed: Mapping[str, str] = field(default_factory=dict)
+    is_whole: bool = False  # whether what stands around it runs too, which looks at pictures for it
 
     @property
     def architecture(self) -> str:
@@ -70,7 +71,7 @@ class TextModel:
 
     @property
     def tower(self) -> str | None:
-        """The model type of a language model that stands inside of another model; None for a text model."""
+        """The model type of a part that stands inside of another model; None where it is all of the checkpoint."""
         return None if self.config is self.whole else str(self.config.model_type)
 
     @property
@@ -79,13 +80,12 @@ class TextModel:
         return self.config if self.renamed else self.whole
 
 
-def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
-    """Read a checkpoint's configuration and find what of it reads text.
+def read_configuration(snapshot: Snapshot, options: LoadOptions) -> Any:
+    """Read a checkpoint's configuration.
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
-        InputError: it counts layers that no model has.
-        NotExposedError: it has no part that reads text alone, with attention.
+        NotExposedError: it is refused by its name.
     """
     name = snapshot.model_name
     with translate_errors(name, "configuration"):
@@ -96,6 +96,18 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
             raise
     _check_types(name, config)
     check_supported(name, config.to_dict())
+    return config
+
+
+def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
+    """Read a checkpoint's configuration and find what of it reads text.
+
+    Raises:
+        LoadError: there is no such checkpoint, or it cannot be read.
+        InputError: it counts layers that no model has.
+        NotExposedError: it has no part that reads text alone, with attention.
+    """
+    name, config = snapshot.model_name, read_configuration(snapshot, options)
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
     inner = None  # the configuration of a language model inside of another model
     if not is_counted(config):
@@ -109,7 +121,7 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     if config.is_encoder_decoder and (needed == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if inner is not None:
-        part = _tower(name, config, inner)
+        part = find_tower(name, config, inner)
     elif main_input == "input_ids":
         # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
         # architectures have none.
@@ -118,7 +130,9 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
         model_class = None if is_taken else _class_of(config)
         part = TextModel(config, config, getattr(transformers, of_architecture) if of_architecture else model_class)
     else:
-        raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
+        read = _READ.get(main_input, main_input)
+        give = "give a picture alone: --image x.png" if read == _PICTURE else "give a text model"
+        raise NotExposedError(f"{shown} reads {read}, not text; {give}")
     if not is_counted(part.config):
         raise NotExposedError(
             f"{shown} has no attention layers over text: its configuration counts no layers or no heads. Mamba and "
@@ -147,8 +161,8 @@ def _check_count(name: str, config: Any) -> None:
         raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
 
 
-def _tower(name: str, config: Any, inner: Any) -> TextModel:
-    """Find a language model inside of another model; NotExposedError if there is none that reads tokens."""
+def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> TextModel:
+    """Find the part of a model that has a configuration of its own; NotExposedError if none reads what it is to."""
     if is_counted(inner):
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
@@ -159,13 +173,13 @@ def _tower(name: str, config: Any, inner: Any) -> TextModel:
             except ImportError as error:  # of a package that looks at pictures, timm
                 _log.info("%s cannot be built as a whole: %s", name, error)
             else:
-                # The outermost module that has a configuration of this type and reads tokens.
+                # The outermost module that has a configuration of this type and reads this.
                 for path, module in model.named_modules():
                     has_config = isinstance(module, PreTrainedModel) and type(module.config) is type(inner)
-                    if path and has_config and "input_ids" in signature(module.forward).parameters:
+                    if path and has_config and reads in signature(module.forward).parameters:
                         return TextModel(inner, config, model_class, path)
     alone = MODEL_MAPPING.get(type(inner), None)
-    if isinstance(alone, type):
+    if isinstance(alone, type) and reads == "input_ids":
         return TextModel(inner, config, alone, renamed={_PREFIX: ""})
     raise NotExposedError(
         f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads only tokens; give a text model"

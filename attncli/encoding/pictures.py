@@ -1,0 +1,139 @@
+"""From the files of pictures to what a processor and a Trace take of them; nothing of a file is ever executed.
+
+The size that a file claims is checked before anything is decoded, so that a small file cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from glob import glob
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attncli.errors import InputError, UsageError, require
+from attncli.text import visible
+from attncli.trace.layout import Picture, parse_grids
+
+if TYPE_CHECKING:
+    from attncli.trace.trace import Trace
+
+# What Pillow itself decodes; what it hands to another program, such as PostScript, is not among them.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_MOST_PIXELS = 64_000_000
+_LONGEST_SIDE = 1024  # pixels, in a trace
+
+
+class OpenPicture(NamedTuple):
+    """A picture that was decoded."""
+
+    image: Any  # of Pillow, in RGB, turned as its orientation tag says
+    picture: Picture  # as a trace has it
+    notes: tuple[str, ...]  # what the user should know of it
+
+
+def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the files that `--image` names: each a file, a folder of pictures, or a glob.
+
+    Raises:
+        InputError: there is none.
+    """
+    files: list[str] = []
+    for each in [names] if isinstance(names, str | os.PathLike) else names:
+        name = os.fspath(each)
+        found = [name]
+        if os.path.isdir(name):
+            found = sorted(one.path for one in os.scandir(name) if one.name.lower().endswith(_ENDINGS))
+        elif not os.path.exists(name) and any(mark in name for mark in "*?["):
+            found = sorted(glob(name))
+        if not found:
+            raise InputError(f"--image {visible(name)}: there is no picture; attn reads {', '.join(_ENDINGS)}")
+        files += found
+    return files
+
+
+def open_picture(path: str) -> OpenPicture:
+    """Decode a picture; of an animated one, the first frame.
+
+    Raises:
+        LoadError: Pillow is not installed.
+        InputError: it is missing, broken, too large or no picture.
+    """
+    require("--image", "PIL")
+    import numpy as np
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    shown = visible(path)
+    notes: tuple[str, ...] = ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
+            opened = Image.open(path, formats=_FORMATS)
+            width, height = opened.size
+            if width * height > _MOST_PIXELS:
+                raise InputError(_too_large(shown, f"{width:,} × {height:,} pixels"))
+            if opened.mode.startswith(("I", "F")):
+                raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
+            if getattr(opened, "is_animated", False) and opened.format != "MPO":
+                notes = (f"{shown} is animated; attn reads its first frame",)
+            image = ImageOps.exif_transpose(opened).convert("RGB")
+    except InputError:
+        raise
+    except Image.DecompressionBombError:
+        raise InputError(_too_large(shown, "more")) from None
+    except UnidentifiedImageError:
+        names = ", ".join(_FORMATS)
+        raise InputError(f"{shown} is not a picture that attn reads: {names}; check the file") from None
+    except FileNotFoundError:
+        raise InputError(f"the picture {shown} does not exist; check the path") from None
+    except MemoryError:
+        raise InputError(f"the picture {shown} does not fit into memory; make it smaller") from None
+    except Exception as error:  # a decoder may raise anything
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"the picture {shown} cannot be decoded ({visible(reason)}); save it anew") from None
+    small = image.copy()
+    small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    return OpenPicture(image, Picture(shown, *image.size, np.asarray(small)), notes)
+
+
+def _too_large(name: str, size: str) -> str:
+    return f"the picture {name} has {size}; attn reads at most {_MOST_PIXELS // 10**6} million pixels. Make it smaller"
+
+
+def with_pictures(
+    trace: Trace,
+    image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    grid: str | None = None,
+    prefix: int = 0,
+) -> Trace:
+    """Return a trace whose positions are cells of pictures, whatever it was recorded of.
+
+        trace = attncli.with_pictures(attncli.load("dino.safetensors"), "dog.png", grid="16x16", prefix=1)
+
+    Args:
+        trace: of any source.
+        image: the pictures' files.
+        grid: the rows and columns of the cells of each, such as `14x14`; None takes those that the trace has.
+        prefix: how many positions stand before the first cell, such as CLS and registers.
+
+    Raises:
+        UsageError: it has no grid, or another one than the options say.
+        InputError: a picture cannot be read.
+    """
+    opened = [open_picture(file) for file in picture_files(image)] if image else []
+    pictures = tuple(each.picture for each in opened) or trace.pictures
+    notes = tuple(note for each in opened for note in each.notes)
+    grids = trace.grids
+    if grid is not None:
+        grids = parse_grids(grid, prefix, len(pictures), len(trace.query_tokens), len(trace.key_tokens))
+    elif not grids:
+        raise UsageError("--image needs the grid of the positions, which the trace lacks; give --grid, such as 14x14")
+    else:
+        for number, (own, other) in enumerate(zip(trace.pictures, pictures, strict=False)):
+            is_placed = any(each.image == number and each.box is not None for each in grids)
+            if is_placed and own[1:3] != other[1:3]:
+                sizes = f"{other.width} × {other.height} pixels, and that of the trace {own.width} × {own.height}"
+                raise UsageError(f"--image {other.name} has {sizes}; drop --image, for the trace has its picture")
+    return replace(trace, pictures=pictures, grids=grids, notes=(*trace.notes, *notes))

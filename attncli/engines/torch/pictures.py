@@ -1,0 +1,498 @@
+"""Pictures as transformers' own processors and models read them, and which positions are which cells of them.
+
+What a processor does to a picture is not read from its settings but seen: a second picture of the same size, whose
+colours say where each pixel stands, goes the same way. The tables here hold what of a family no such picture tells. How
+many positions there are is known when the model runs, and held against the product of the grids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import AutoImageProcessor, BatchFeature
+
+from attncli.checkpoints.hub import first_sentence, translate_errors
+from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import Snapshot
+from attncli.encoding.auto_tokenizer import hub_arguments
+from attncli.encoding.encode import EncodedInput, InputEncoder, SeenPictures
+from attncli.encoding.pictures import OpenPicture, open_picture
+from attncli.engines.torch.engine import Checkpoint
+from attncli.engines.torch.recorder import PaddedBatch, Span
+from attncli.engines.torch.text_model import TextModel, find_tower, read_configuration
+from attncli.errors import AttnError, InputError, NotExposedError, require
+from attncli.text import visible
+from attncli.trace.layout import Box, ImageGrid
+from attncli.trace.tokens import Token, Tokens
+
+# --- what a processor does to a picture ---
+
+
+_STEPS = 255  # of a colour; few sizes are multiples of it, so that roundings even out
+
+
+class SeenTile(NamedTuple):
+    """A picture, or a part of it, as a model gets it."""
+
+    height: int  # in its own pixels
+    width: int
+    box: Box  # where all of it lies in the original picture, in that one's pixels
+
+
+def map_picture(width: int, height: int) -> Any:
+    """Return a picture of which each pixel says where it stands: red is how far right, green how far down."""
+    from PIL import Image
+
+    across, down = (np.rint((np.arange(size) + 0.5) * _STEPS / size - 0.5) for size in (width, height))
+    pixels = np.full((height, width, 3), 255, np.uint8)  # blue says that it is one of the picture
+    pixels[..., 0], pixels[..., 1] = across[None], down[:, None]
+    return Image.fromarray(pixels)
+
+
+def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
+    """Return where the processed `map_picture`, `[3, h, w]`, or a tile of it, lies in the original.
+
+    Raises:
+        NotExposedError: it does not show the picture upright and whole.
+    """
+    is_inside = pixels[2] > 250
+    ends = []
+    for axis, size in ((0, width), (1, height)):
+        lines = np.flatnonzero(is_inside.any(axis=axis))
+        if len(lines) < 2:
+            raise NotExposedError("the processor leaves next to nothing of the picture; attn cannot tell what")
+        values = np.where(is_inside, pixels[axis], 0).sum(axis=axis)[lines] / is_inside.sum(axis=axis)[lines]
+        slope, start = np.polyfit(lines + 0.5, (values + 0.5) * size / _STEPS, 1)
+        if slope <= 0:
+            raise NotExposedError("the processor turns the picture; attn cannot tell how")
+        found = (start, start + slope * pixels.shape[2 - axis])
+        # A whole picture ends where the picture ends; colours are coarse steps.
+        near = size / _STEPS / 2 + 0.5
+        ends.append([next((edge for edge in (0, size) if abs(each - edge) <= near), round(each, 1)) for each in found])
+    (left, right), (top, bottom) = ends
+    return float(left), float(top), float(right), float(bottom)
+
+
+# --- vision towers ---
+
+_CLASS, _DISTILLED = "[CLS]", "[DISTILL]"
+
+
+def _registers(config: Any) -> tuple[str, ...]:
+    return (_CLASS, *(f"[REG{number}]" for number in range(config.num_register_tokens)))
+
+
+# What stands before the patches, by the model type of a vision tower.
+_BEFORE: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "internvl_vision", "vit"), lambda config: (_CLASS,)),
+    **dict.fromkeys(("dinov2_with_registers", "dinov3_vit"), _registers),
+    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), lambda config: ()),
+    "deit": lambda config: (_CLASS, _DISTILLED),
+}
+
+
+def _patch_size(config: Any) -> int:
+    size = config.patch_size
+    return int(size[0] if isinstance(size, list | tuple) else size)
+
+
+class VisionCheckpoint(Checkpoint):
+    """A vision transformer, or the vision tower of a model that reads text too: a sentence is the name of a picture."""
+
+    reads: Mapping[str, str] = {"reads": "pictures"}
+
+    def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
+        """Return the vision tower.
+
+        Raises:
+            NotExposedError: there is none, or none that attn knows.
+        """
+        config = read_configuration(snapshot, options)
+        inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", None)
+        name = snapshot.model_name
+        if inner is None or inner.model_type not in _BEFORE:
+            kind = config.model_type if inner is None else inner.model_type
+            raise NotExposedError(
+                f"{visible(name)} has no vision transformer that attn knows, but {visible(str(kind))}; record it with "
+                "attn run --save, and open that with --grid"
+            )
+        return TextModel(config, config) if inner is config else find_tower(name, config, inner, reads="pixel_values")
+
+    def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
+        """Read the settings of the processor; see `Checkpoint`."""
+        reader = _TowerReader(self.name, _image_processor(self.snapshot, self.options), self.part.config)
+        return lambda model: InputEncoder(self.name, None, special, None, truncate=False, looking=reader)
+
+    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+        """Return the one picture that runs; see `Checkpoint`."""
+        (one,) = sentences
+        assert one.seen is not None
+        whole = Span(*[slice(0, len(one.tokens))] * 2)
+        return PaddedBatch(dict(one.seen.tensors), [whole], whole)
+
+
+@dataclass(frozen=True)
+class _TowerReader:
+    """What a vision tower reads; see `attncli.encoding.encode.PictureReader`."""
+
+    name: str
+    processor: Any
+    config: Any
+
+    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
+        """Return a picture, by the name of its file, as a model reads it."""
+        opened = open_picture(text)
+        with processing(self.name):
+            pixels = _tiles(self.processor(images=opened.image, return_tensors="pt"))
+        tiles = tiles_of(lambda image, **how: self.processor(images=image, **how), opened)
+        number, notes = 0, opened.notes
+        if len(tiles) > 1:
+            number = next((place for place, is_overview in enumerate(overviews(tiles, opened)) if is_overview), 0)
+            notes += (f"{text}: the model reads {len(tiles)} tiles apart; this is tile {number}",)
+        tile, patch = tiles[number], _patch_size(self.config)
+        before, (rows, columns) = (
+            _BEFORE[self.config.model_type](self.config),
+            (tile.height // patch, tile.width // patch),
+        )
+        left, top, right, bottom = tile.box
+        wide, high = (right - left) / tile.width * patch, (bottom - top) / tile.height * patch
+        box = (left, top, left + columns * wide, top + rows * high)  # what is no whole patch at its end is not read
+        labels = [*before, *(f"r{row}c{column}" for row in range(rows) for column in range(columns))]
+        tokens = Tokens(
+            Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
+        )
+        grid = ImageGrid(len(before), rows, columns, box=box)
+        seen = SeenPictures((opened.picture,), (grid,), {"pixel_values": pixels[number : number + 1]})
+        return EncodedInput(text, None, None, tokens, tokens, {"input_ids": tokens.ids}, notes, seen=seen)
+
+
+# --- models that read both ---
+
+
+class Run(NamedTuple):
+    """Consecutive positions of one picture: a grid, row by row."""
+
+    rows: int
+    columns: int
+    box: Box | None  # where it lies in the picture; None is all of it
+    patches: int = 1  # that one position stands for, along a side
+    is_overview: bool = False
+    skipped: int = 0  # positions before it, such as CLS
+    line_end: int = 0  # positions behind each row, such as the mark of a newline
+
+
+class Look(NamedTuple):
+    """One picture, and what a processor made of it."""
+
+    opened: OpenPicture
+    outputs: BatchFeature  # of this picture alone
+    map_outputs: BatchFeature  # of `map_picture` in its place
+    config: Any  # of the model
+
+    @property
+    def patch(self) -> int:
+        """The pixels of a patch, along a side."""
+        return _patch_size(self.config.vision_config)
+
+    @property
+    def tiles(self) -> list[SeenTile]:
+        """The parts that the model gets."""
+        size = self.opened.picture.width, self.opened.picture.height
+        return [SeenTile(tile.shape[1], tile.shape[2], place_of(tile, *size)) for tile in _tiles(self.map_outputs)]
+
+
+@dataclass(frozen=True)
+class Family:
+    """What of models that read pictures beside text no processor tells."""
+
+    runs: Callable[[Look], Sequence[Run]]  # which positions a picture has
+    before: str = "{token}"  # how a picture is written before a text that does not say where it stands
+
+
+def _tiled(merged: Callable[[Any], int] = lambda config: 1) -> Callable[[Look], Sequence[Run]]:
+    """Return the runs of a model that has one grid for each tile, of which so many patches along a side are merged."""
+
+    def runs(look: Look) -> Sequence[Run]:
+        patches, config = merged(look.config), look.config
+        tower = _BEFORE.get(config.vision_config.model_type, lambda config: ())(config.vision_config)
+        has_all = getattr(config, "vision_feature_select_strategy", None) == "full"
+        cell = look.patch * patches
+        return [
+            Run(tile.height // cell, tile.width // cell, tile.box, patches, is_overview, len(tower) * has_all)
+            for tile, is_overview in zip(look.tiles, overviews(look.tiles, look.opened), strict=True)
+        ]
+
+    return runs
+
+
+def _any_resolution(look: Look) -> Sequence[Run]:
+    """Return the runs of LLaVA-NeXT: the picture whole, and its tiles as one grid without padding, in lines."""
+    from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
+
+    config, width, height = look.config, look.opened.picture.width, look.opened.picture.height
+    side = config.vision_config.image_size // look.patch
+    tiles = _tiles(look.map_outputs)
+    down, across = get_anyres_image_grid_shape(
+        (height, width), config.image_grid_pinpoints, config.vision_config.image_size
+    )
+    canvas = np.concatenate(
+        [np.concatenate(list(tiles[1 + row * across : 1 + (row + 1) * across]), axis=2) for row in range(down)], axis=1
+    )
+    whole = down * side, across * side
+    rows, columns = unpad_image(torch.zeros(1, *whole), (height, width)).shape[1:]
+    left, top, right, bottom = place_of(canvas, width, height)
+    spare = ((whole[0] - rows) / 2 * (bottom - top) / whole[0], (whole[1] - columns) / 2 * (right - left) / whole[1])
+    box = (left + spare[1], top + spare[0], right - spare[1], bottom - spare[0])
+    return [Run(side, side, place_of(tiles[0], width, height), is_overview=True), Run(rows, columns, box, line_end=1)]
+
+
+def _stretched(look: Look) -> Sequence[Run]:
+    """Return the runs of Qwen-VL, which stretches a picture to a size of its own, and merges neighbours."""
+    merged = look.config.vision_config.spatial_merge_size
+    _, rows, columns = (int(size) for size in look.outputs["image_grid_thw"][0])
+    return [Run(rows // merged, columns // merged, None, merged)]
+
+
+def _gemma_merge(config: Any) -> int:
+    return int(config.vision_config.image_size // config.vision_config.patch_size // config.mm_tokens_per_image**0.5)
+
+
+_MIXED = "a cell is where a token came from: the vision tower has mixed all cells before"
+_QWEN = Family(_stretched, "<|vision_start|>{token}<|vision_end|>")
+_FAMILIES = {
+    "gemma3": Family(_tiled(_gemma_merge)),
+    **dict.fromkeys(("idefics3", "smolvlm"), Family(_tiled(lambda config: int(config.scale_factor)))),
+    "internvl": Family(_tiled(lambda config: round(1 / config.downsample_ratio)), "{token}\n"),
+    "llava": Family(_tiled(), "{token}\n"),
+    "llava_next": Family(_any_resolution, "{token}\n"),
+    "paligemma": Family(_tiled()),
+    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), _QWEN),
+}
+
+
+class PicturedCheckpoint(Checkpoint):
+    """A model that reads pictures and a text; its language model is inspected.
+
+    Args:
+        image: the files of the pictures, which stand in every text.
+    """
+
+    reads: Mapping[str, str] = {"reads": "text and pictures"}
+
+    def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
+        self._image = image
+        super().__init__(*arguments, **options)
+
+    def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
+        """Return the language model, around which everything else runs too.
+
+        Raises:
+            NotExposedError: it reads no pictures, or attn does not know in which order.
+        """
+        part = super().find_part(snapshot, options)
+        if part.architecture not in _FAMILIES or not part.path:
+            raise NotExposedError(
+                f"{visible(snapshot.model_name)} ({visible(part.architecture)}) is none of the models whose pictures "
+                f"attn reads: {', '.join(sorted(_FAMILIES))}; drop --image"
+            )
+        return replace(part, is_whole=True)
+
+    def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
+        """Read the processor's settings and the pictures; see `Checkpoint`."""
+        opened = [open_picture(file) for file in self._image]
+        reader = super().open_reader(special, asks)
+
+        def made(model: Any) -> InputEncoder:
+            encoder = reader(model)
+            processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
+            family, config = _FAMILIES[self.part.architecture], self.part.whole
+            with processing(self.name):
+                runs = [family.runs(_look(processor, each, config)) for each in opened]
+            return encoder._replace(looking=_PromptReader(processor, family, config, opened, runs))
+
+        return made
+
+    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+        """Return one sentence with its pictures; see `Checkpoint`."""
+        together = super().batched(sentences)
+        (one,) = sentences
+        assert one.seen is not None
+        return together._replace(inputs={**together.inputs, **one.seen.tensors})
+
+
+@dataclass(frozen=True)
+class _PromptReader:
+    """What a language model reads of a text and pictures; see `attncli.encoding.encode.PictureReader`."""
+
+    processor: Any
+    family: Family
+    config: Any  # of the whole model
+    opened: Sequence[OpenPicture]
+    runs: Sequence[Sequence[Run]]  # of each picture
+
+    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
+        """Return a text and the pictures as the model reads them."""
+        name, count = encoder.name, len(self.opened)
+        token = self.processor.image_token
+        if encoder.chat is not None:
+            text = encoder.chat.write(text, pictures=count)
+        elif token not in text:
+            text = self.family.before.format(token=token) * count + text
+        images = [each.image for each in self.opened]
+        adds_special = encoder.special and encoder.chat is None
+        with processing(name):
+            outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
+        ids = outputs["input_ids"][0].tolist()
+        grids = self._grids(name, ids)
+        tokens, written = self._tokens(ids, adds_special, encoder)
+        rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
+        tensors = {key: value for key, value in outputs.items() if key not in rows}
+        rows.pop("labels", None)
+        seen = SeenPictures(tuple(each.picture for each in self.opened), grids, tensors)
+        notes = tuple(note for each in self.opened for note in each.notes)
+        return EncodedInput(written, None, None, tokens, tokens, rows, notes, seen=seen)
+
+    def _grids(self, name: str, ids: Sequence[int]) -> tuple[ImageGrid, ...]:
+        """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
+        places = np.flatnonzero(np.array(ids) == self.config.image_token_id)
+        needed = sum(run.skipped + run.rows * (run.columns + run.line_end) for own in self.runs for run in own)
+        if needed != len(places):
+            raise NotExposedError(
+                f"{visible(name)} has {len(places)} positions for its pictures, and attn expects {needed}; it would "
+                "show the wrong places"
+            )
+        grids, used = [], 0
+        for number, own in enumerate(self.runs):
+            for run in own:
+                used += run.skipped
+                count = run.rows * (run.columns + run.line_end)
+                cells = places[used : used + count].reshape(run.rows, -1)[:, : run.columns].ravel()
+                used += count
+                start = int(cells[0])
+                order = tuple((cells - start).tolist())
+                order = () if order == tuple(range(len(order))) else order
+                sizes = run.rows, run.columns, number, run.box
+                grids.append(ImageGrid(start, *sizes, "both", order, run.patches, run.is_overview, _MIXED))
+        return tuple(grids)
+
+    def _tokens(self, ids: Sequence[int], adds_special: bool, encoder: InputEncoder) -> tuple[Tokens, str]:
+        """Return the tokens, and the text that they are of: with one mark for each picture, as it was written."""
+        from attncli.encoding.encode import tokens_of
+
+        (written,), (expanded,), (spans,) = self.processor.written, self.processor.expanded, self.processor.spans
+        encoding = encoder.tokenizer(expanded, add_special_tokens=adds_special).encodings[0]
+        if list(encoding.ids) != list(ids):
+            raise NotExposedError(f"{visible(encoder.name)}: its processor and its tokenizer make different tokens")
+        special = encoder.special_ids
+
+        def placed(token: Token) -> Token:
+            """Return a token with its place in the written text; what the processor wrote has none."""
+            if token.start is None or token.end is None:
+                return token
+            shift = 0
+            for span in spans:
+                (_, last), (start, end) = span["span"], span["new_span"]
+                if start <= token.start < end:
+                    return replace(token, start=None, end=None, special=token.id != self.config.image_token_id)
+                shift = last - end if end <= token.start else shift
+            return replace(token, start=token.start + shift, end=token.end + shift, special=token.id in special)
+
+        return Tokens(map(placed, tokens_of(encoding, expanded))), written
+
+
+def _look(processor: Any, opened: OpenPicture, config: Any) -> Look:
+    """Return what a processor makes of one picture, and of one that says where its pixels stand."""
+
+    def processed(image: Any, **how: Any) -> BatchFeature:
+        return processor(images=[image], text=processor.image_token, return_tensors="np", **how)
+
+    placed = map_picture(opened.picture.width, opened.picture.height)
+    return Look(opened, processed(opened.image), processed(placed, do_rescale=False, do_normalize=False), config)
+
+
+# --- transformers' processors ---
+
+_OPTIONAL = ("torchvision", "num2words")  # what some of them need
+
+
+def _image_processor(snapshot: Snapshot, options: LoadOptions) -> Any:
+    """Load what makes a model's pixels of pictures; LoadError if there is none."""
+    with _loading(snapshot.model_name, "image processor"):
+        return AutoImageProcessor.from_pretrained(snapshot.folder, **hub_arguments(options))
+
+
+def _processor(snapshot: Snapshot, options: LoadOptions, config: Any, tokenizer: Any) -> Any:
+    """Load what makes a model's inputs of pictures and a text, without what it would make of films."""
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+    parts = {"image_processor": _image_processor(snapshot, options), "tokenizer": tokenizer}
+    with _loading(snapshot.model_name, "processor"):
+        kind = _remembering(PROCESSOR_MAPPING[type(config)])
+        arguments, _ = kind.get_processor_dict(snapshot.folder, **hub_arguments(options))
+        return kind.from_args_and_dict([parts.get(name) for name in kind.get_attributes()], arguments)
+
+
+@contextmanager
+def _loading(name: str, what: str) -> Iterator[None]:
+    """Turn what is raised while a part of a processor is loaded into one sentence; see `translate_errors`."""
+    with translate_errors(name, what):
+        try:
+            yield
+        except (ImportError, OSError, ValueError) as error:
+            for package in _OPTIONAL:
+                if package in str(error).lower():
+                    require(f"the {what} of {visible(name)}", package)
+            raise
+
+
+def _remembering(kind: type) -> Any:
+    """Return the class of a processor that keeps the text for its tokenizer, and may lack a part."""
+
+    class Remembering(kind):  # type: ignore[misc]
+        def check_argument_for_proper_class(self, name: str, argument: Any) -> None:
+            """Take None for what processes films, which needs torchvision."""
+
+        def get_text_with_replacements(self, text: list[str], *arguments: Any, **options: Any) -> Any:
+            self.written = list(text)
+            self.expanded, self.spans = super().get_text_with_replacements(text, *arguments, **options)
+            return self.expanded, self.spans
+
+    Remembering.__name__ = kind.__name__
+    return Remembering
+
+
+@contextmanager
+def processing(name: str) -> Iterator[None]:
+    """Turn what a processor raises into one sentence."""
+    try:
+        yield
+    except AttnError:
+        raise
+    except Exception as error:  # code of every family
+        raise InputError(f"the processor of {visible(name)} does not read this ({first_sentence(error)})") from None
+
+
+def _tiles(outputs: Mapping[str, Any]) -> Any:
+    """Return the pixels of the parts of a picture, `[tiles, 3, h, w]`."""
+    pixels = outputs["pixel_values"]
+    return pixels.reshape(-1, *pixels.shape[-3:])
+
+
+def tiles_of(process: Callable[..., BatchFeature], opened: OpenPicture) -> list[SeenTile]:
+    """Return where the parts of a picture lie in it, by what a processor makes of `map_picture`."""
+    size = opened.picture.width, opened.picture.height
+    outputs = process(map_picture(*size), do_rescale=False, do_normalize=False, return_tensors="np")
+    return [SeenTile(tile.shape[1], tile.shape[2], place_of(tile, *size)) for tile in _tiles(outputs)]
+
+
+def overviews(tiles: Sequence[SeenTile], opened: OpenPicture) -> list[bool]:
+    """Return which of several parts of a picture show it whole, while others show it in detail."""
+    width, height = opened.picture.width, opened.picture.height
+    whole = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in
+             (tile.box for tile in tiles)]  # fmt: skip
+    return whole if not all(whole) else [False] * len(whole)
