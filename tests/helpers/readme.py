@@ -120,7 +120,7 @@ def bring_materials(folder: Path) -> None:
     programs = "docs/masks/programs"
     shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
     shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
-    shutil.copytree(ROOT / "docs/cookbook/pairs", folder, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "docs/cookbook/files", folder, dirs_exist_ok=True)
     draw = np.random.default_rng(0)
     words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
     picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
