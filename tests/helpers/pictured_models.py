@@ -129,7 +129,8 @@ def save_pictured(name: str, folder: Path, **more: Any) -> PreTrainedModel:
     settings, (kind, of_images), of_processor = FAMILIES[name]
     text = {"text_config": TEXT | {"model_type": "llama"}} | settings
     config = CONFIG_MAPPING[name](**text, image_token_id=IMAGE, **more)
-    model = calmed(random_model(whole_class(name)._from_config, config))
+    # Twice, for a tower and a language model follow each other.
+    model = calmed(calmed(random_model(whole_class(name)._from_config, config)))
     model.save_pretrained(folder)
     save_picture_tokenizer(folder)
     getattr(transformers, kind)(**of_images).save_pretrained(folder)
