@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from attncli._version import __version__ as __version__
+    from attncli.analysis.ablation import ablate as ablate
     from attncli.analysis.calls import watch as watch
     from attncli.analysis.check import check as check
     from attncli.analysis.derive import derive as derive
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "__version__": "attncli._version",
     "AttnError": "attncli.errors",
+    "ablate": "attncli.analysis.ablation",
     "check": "attncli.analysis.check",
     "mask": "attncli.analysis.mask",
     "derive": "attncli.analysis.derive",

@@ -21,6 +21,9 @@ ROWS = {"gpt2": 50257, "llama": 32000}  # of the embedding, each a word
 HEAD = ("--head", "0", "--show", "weights")  # one head's weights, and nothing else
 BESIDE_LOADED = 300  # MB, that a summary may take besides the loaded model
 
+# An installed program has its bytecode; one that runs from its sources writes it in the round that does not count.
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -51,7 +54,7 @@ class Material:
     """Where the checkpoints are, or go."""
     peers: Path | None = None
     """Where the environments of other tools are."""
-    environment: dict[str, str] = field(default_factory=lambda: os.environ | {"HF_HUB_OFFLINE": "1"})
+    environment: dict[str, str] = field(default_factory=lambda: os.environ | _ENVIRONMENT)
 
     def checkpoint(self, name: str) -> str:
         """Return the folder of ``gpt2``, ``llama`` or ``llama-2b``."""

@@ -125,7 +125,7 @@ class Difference(Displayed):
         layers: what was compared.
         heads: every compared head, the most changed one first; those without a number last.
         cells: the cells whose weights differ most, the most changed one first.
-        notes: what was not compared, a sentence each.
+        notes: what was not compared, and which piece stands for a word, a sentence each.
     """
 
     first: Trace
@@ -186,7 +186,8 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     if not heads:
         raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
     heads.sort(key=_divergence, reverse=True)
-    notes = list(not_compared(first, second))
+    pieces = (first.query_tokens.pieces_note(query) for query in as_list(queries))
+    notes = [*filter(None, pieces), *not_compared(first, second)]
     chosen_of = {pair.place: len(pair.chosen) for pair in layers}
     if fewer := sum(each.rows < chosen_of[each.layer, each.kind] for each in heads):
         heads_have = "head has" if fewer == 1 else "heads have"

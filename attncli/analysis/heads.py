@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
 from attncli.analysis.labels import LABELS, Label, labels_of
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.analysis.pairs import (
+    PairedText,
+    PairReport,
+    PairScores,
+    PairSource,
+    PairStats,
+    kind_of,
+    paired_items,
+    read_pairs,
+)
 from attncli.analysis.statistics import RunningMoments
+from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
 from attncli.engines import open_source
-from attncli.errors import InputError, UsageError
+from attncli.errors import UsageError
 from attncli.text import as_list, did_you_mean, plural, span, visible
 from attncli.trace.display import Displayed, Tabular
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
@@ -53,24 +64,16 @@ class HeadSummary:
 
 
 @dataclass(frozen=True)
-class HeadReport(Displayed, Tabular):
+class HeadReport(RunSummary, Displayed, Tabular):
     """What the heads of a source do; a notebook shows it as `attn heads` does.
 
     Attributes:
-        source: what was run.
-        sentences: how many sentences there were.
-        tokens: the fewest and the most query tokens of one.
-        masks: the masks of the layers, each once.
         measured: how many heads were measured.
         heads: one entry a head, by layer, or as they were ranked.
         names: the metrics that tables and files have, in order; a head has all of them.
         is_test: whether the sentences are repeated random tokens.
     """
 
-    source: Provenance
-    sentences: int
-    tokens: tuple[int, int]
-    masks: tuple[str, ...]
     measured: int
     heads: tuple[HeadSummary, ...]
     names: tuple[Metric, ...] = NAMES
@@ -132,22 +135,14 @@ class HeadReport(Displayed, Tabular):
 
 
 @dataclass(frozen=True)
-class SentenceMetrics:
+class SentenceMetrics(SentenceFacts):
     """One sentence, of whose attention the metrics alone are left.
 
     Attributes:
-        source: what was run.
-        length: how many query tokens there are.
-        masks: the masks of the layers, each once.
-        layers: index, kind and heads of each; the heads of one follow those of another.
         heads: the metrics of the heads, in the order of `NAMES`.
         uniform: those of the uniform head in the place of each.
     """
 
-    source: Provenance
-    length: int
-    masks: tuple[str, ...]
-    layers: tuple[tuple[int, str, tuple[int, ...]], ...]
     heads: Float[np.ndarray, "H M"]
     uniform: Float[np.ndarray, "H M"]
 
@@ -164,9 +159,7 @@ class SentenceMetrics:
         """
         trace.check_recorded("heads")
         heads, uniform = trace_metrics(trace, view)
-        masks = tuple(dict.fromkeys(str(layer.mask) for layer in trace.layers))
-        layers = tuple((layer.layer, layer.kind, layer.heads) for layer in trace.layers)
-        return cls(trace.source, len(trace.query_tokens), masks, layers, heads, uniform)
+        return cls(**vars(SentenceFacts.of_trace(trace)), heads=heads, uniform=uniform)
 
 
 class HeadStats:
@@ -174,9 +167,8 @@ class HeadStats:
 
     def __init__(self, is_test: bool = False) -> None:
         self._is_test = is_test
-        self._first: SentenceMetrics | None = None
-        self._sentences, self._lengths = 0, (0, 0)
-        self._masks: dict[str, None] = {}
+        self._run = RunStats()
+        self._moments: tuple[RunningMoments, RunningMoments] | None = None
 
     def add(self, metrics: SentenceMetrics) -> None:
         """Count a sentence.
@@ -184,21 +176,11 @@ class HeadStats:
         Raises:
             UsageError: it has not the heads of those before it.
         """
-        if self._first is None:
-            self._first, self._source = metrics, metrics.source
-            self._lengths = metrics.length, metrics.length
-            self._heads, self._uniform = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
-        elif metrics.layers != self._first.layers:
-            raise UsageError("the traces differ in their layers and heads; measure each by itself")
-        other, details = metrics.source.details, self._source.details
-        shared = {name: value for name, value in details.items() if other.get(name) == value}
-        if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
-            self._source = replace(self._source, details=shared)
-        self._sentences += 1
-        self._lengths = min(self._lengths[0], metrics.length), max(self._lengths[1], metrics.length)
-        self._masks |= dict.fromkeys(metrics.masks)
-        self._heads.add(metrics.heads)
-        self._uniform.add(metrics.uniform)
+        self._run.add(metrics)
+        if self._moments is None:
+            self._moments = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
+        for moments, values in zip(self._moments, (metrics.heads, metrics.uniform), strict=True):
+            moments.add(values)
 
     def report(self) -> HeadReport:
         """Return what a person reads of it.
@@ -206,20 +188,17 @@ class HeadStats:
         Raises:
             InputError: there is no sentence.
         """
-        if self._first is None:
-            raise InputError("no sentence could be read")
-        means, stds, uniform = self._heads.mean, self._heads.std, self._uniform.mean
-        places = [(layer, kind, head) for layer, kind, heads in self._first.layers for head in heads]
+        summary = self._run.summary
+        assert self._moments is not None
+        measured, uniform = self._moments
+        means, stds, baselines = measured.mean, measured.std, uniform.mean
         found = []
-        for row, place in enumerate(places):
+        for row, place in enumerate(self._run.places):
             metrics = by_name(NAMES, means[row])
-            counts = dict(zip(NAMES, self._heads.count[row].tolist(), strict=True))
-            labels = labels_of(metrics, by_name(NAMES, uniform[row]))
+            counts = dict(zip(NAMES, measured.count[row].tolist(), strict=True))
+            labels = labels_of(metrics, by_name(NAMES, baselines[row]))
             found.append(HeadSummary(*place, metrics, by_name(NAMES, stds[row]), counts, labels))
-        masks = tuple(self._masks)
-        return HeadReport(
-            self._source, self._sentences, self._lengths, masks, len(found), tuple(found), NAMES, self._is_test
-        )
+        return HeadReport(**vars(summary), measured=len(found), heads=tuple(found), is_test=self._is_test)
 
 
 def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> HeadReport:
@@ -235,6 +214,27 @@ def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> Hea
     return stats.report()
 
 
+@overload
+def heads(
+    texts: str | Iterable[str] | Trace = ...,
+    model: str | None = ...,
+    *,
+    pair: str | None = ...,
+    target: str | None = ...,
+    queries: str | int | Iterable[str | int] = ...,
+    layer: Choice = ...,
+    induction: bool = ...,
+    pairs: None = ...,
+    **options: Unpack[SourceKeywords],
+) -> HeadReport: ...
+
+
+@overload
+def heads(
+    *, model: str | None = ..., layer: Choice = ..., pairs: PairSource, **options: Unpack[SourceKeywords]
+) -> PairReport: ...
+
+
 @spelling_out(SourceKeywords, open_source)
 def heads(
     texts: str | Iterable[str] | Trace = "",
@@ -245,13 +245,15 @@ def heads(
     queries: str | int | Iterable[str | int] = (),
     layer: Choice = "all",
     induction: bool = False,
+    pairs: PairSource | None = None,
     **options: Unpack[SourceKeywords],
-) -> HeadReport:
+) -> HeadReport | PairReport:
     """Return the metrics of every head over one sentence, over many, or of a trace that is there already.
 
         survey = attncli.heads(["time flies like an arrow", "fruit flies like a banana"], model="gpt2")
         survey.ranked("induction", top=10).heads[0].metrics["induction"]
         survey.by_label().heads[0].labels       # what a head does, in words
+        attncli.heads(model="demo", pairs="coreference.jsonl").heads[0].hits    # of the best head
 
     Sentences are read one after the other and forgotten; only their sums are kept.
 
@@ -263,6 +265,7 @@ def heads(
         queries: the query rows that count, a token, its index, or several; none are all rows.
         layer: which layers.
         induction: run on repeated random tokens of the model's own vocabulary, in place of texts.
+        pairs: a file of texts with queries and their right keys, or its lines; how often each head finds these.
         options: what `attncli.inspect` takes besides.
 
     Raises:
@@ -275,10 +278,21 @@ def heads(
     from attncli.errors import raise_on_failure
 
     view = View(queries=tuple(as_list(queries)))
-    if induction:
-        for name, value in (("a text", texts or None), ("pair", pair), ("target", target)):
+    if induction or pairs is not None:
+        instead = "induction, which draws its own tokens" if induction else "pairs, which have their own texts"
+        others: dict[str, Any] = {
+            "a text": texts or None,
+            "pair": pair,
+            "target": target,
+            "queries": view.queries or None,
+        }
+        others = {**others, "pairs": pairs, "queries": None} if induction else others
+        for name, value in others.items():
             if value is not None:
-                raise UsageError(f"{name} does not apply to induction, which draws its own tokens; drop one of them")
+                raise UsageError(f"{name} does not apply to {instead}; drop one of them")
+    if pairs is not None:
+        return _paired(read_pairs(pairs), model, layer, options)
+    if induction:
         texts = repeated_sequences(model)
     if isinstance(texts, Trace):
         arguments = {
@@ -295,3 +309,18 @@ def heads(
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))
     return survey((trace for _, trace in traces), view, is_test=induction)
+
+
+def _paired(texts: Sequence[PairedText], model: str | None, layer: Choice, options: Mapping[str, Any]) -> PairReport:
+    from attncli.engines.source import trace_stream
+    from attncli.errors import Failure, InputMismatchError, raise_on_failure
+
+    source = open_source(model, layer=layer, **{"kind": kind_of(texts), **options})
+    by_number = {text.number: text for text in texts}
+    stats = PairStats()
+    for number, trace in raise_on_failure(trace_stream(source, paired_items(texts), None, None)):
+        try:
+            stats.add(PairScores.of(trace, by_number[number]))
+        except InputMismatchError as error:
+            raise InputMismatchError(Failure(str(error)).of(number)) from None
+    return stats.report()

@@ -54,7 +54,7 @@ LABELS = {
     "induction": "the token after an earlier copy",
     "separator": "special tokens but the first",
     "local": "tokens close by",
-    "broad": "most tokens, with like weights",
+    "broad": "most tokens, about equally",
 }
 """What a head with each label attends to."""
 

@@ -25,3 +25,6 @@ MEANINGS: dict[Metric, str] = {
     "max_weight": "mean of the rows' largest weights",
     "max_score": "the largest allowed score",
 }
+
+UNITS = {"entropy": "nats", "effective_keys": "keys", "distance": "positions", "max_score": "score"}
+"""Of the metrics that are no weights."""

@@ -76,7 +76,7 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
 def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tuple[AttentionRow, Token | None]]:
     found = []
     first_error = None
-    for layer in trace.layers:
+    for layer in trace:
         query_tokens, key_tokens = trace.sides(layer)
         try:
             place = _the_token(trace, query_tokens, query, "query")

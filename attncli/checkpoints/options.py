@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar, get_args
+from inspect import get_annotations
+from typing import Any, Literal, Self, TypeVar, dataclass_transform, get_args
 
 from attncli.errors import UsageError, require
 from attncli.text import visible
@@ -33,18 +33,18 @@ def refuse_retired(options: Collection[str]) -> None:
             raise UsageError(f"{name}= is retired: {_RETIRED[name]}")
 
 
-def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -> None:
-    """Raise UsageError for options that are no fields of the dataclass that has a source's.
+def refuse_unknown(options: Mapping[str, Any], options_class: type[OptionValues], place: str) -> None:
+    """Raise UsageError for options that a source does not have.
 
     `place` says what those of another source do not apply to, and what to do.
     """
     refuse_retired(options)
-    names = {field.name for field in fields(options_class)}
+    names = {*options_class.names()}
     for name in sorted(options.keys() - names):
         # Needed for an error alone.
         from attncli.text import did_you_mean
 
-        if name in {field.name for each in (ToyOptions, EngineOptions) for field in fields(each)}:
+        if name in (*ToyOptions.names(), *EngineOptions.names()):
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
         # The command line has none that is unknown here.
         possible = {*_OF_EVERY_SOURCE, *names} - {name}
@@ -67,21 +67,39 @@ Rng = Literal["numpy", "torch"]
 PROJECTS: dict[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
 
 
-@dataclass(frozen=True)
-class CacheOptions:
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class OptionValues:
+    """Options by name, each with its default: a dataclass without methods, whose making a cold start would pay for."""
+
+    def __init__(self, **chosen: Any) -> None:
+        vars(self).update(chosen)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what cannot be."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return what the options are called, those of the bases first."""
+        return list(dict.fromkeys(name for each in reversed(cls.__mro__) for name in get_annotations(each)))
+
+    def changed(self, **chosen: Any) -> Self:
+        """Return the same options, but for some."""
+        return type(self)(**{name: getattr(self, name) for name in self.names()} | chosen)
+
+
+class CacheOptions(OptionValues):
     """Whether anything is downloaded."""
 
     offline: bool = False  # use the local cache only
 
 
-@dataclass(frozen=True)
 class VocabularyOptions(CacheOptions):
     """Which vocabulary reads the text, without a checkpoint."""
 
     vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
 
 
-@dataclass(frozen=True)
 class TokenizerOptions(CacheOptions):
     """How a checkpoint's tokenizer is loaded, and what it makes of a text."""
 
@@ -91,7 +109,6 @@ class TokenizerOptions(CacheOptions):
     base: str | None = None  # folder or hub name of the model under an adapter; None is the one that the adapter names
 
 
-@dataclass(frozen=True)
 class LoadOptions(TokenizerOptions):
     """How a checkpoint is loaded; the fields are the command's options."""
 
@@ -99,7 +116,7 @@ class LoadOptions(TokenizerOptions):
     device: str = "cpu"  # where it runs
     device_map: str | None = None  # how accelerate spreads the model over several devices, such as `auto`
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         if self.device_map is not None:
             if self.device != "cpu":
@@ -108,7 +125,6 @@ class LoadOptions(TokenizerOptions):
         _check_choice(self, "dtype", Dtype)
 
 
-@dataclass(frozen=True)
 class EngineOptions(LoadOptions):
     """What computes a checkpoint, and how it is loaded."""
 
@@ -120,14 +136,14 @@ class EngineOptions(LoadOptions):
     # pictures; None is the only part, or the language model
     tower: str | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what cannot be before anything is loaded."""
-        super().__post_init__()
+        super().check()
         _check_choice(self, "engine", Engine)
         _check_choice(self, "tower", Tower)
 
 
-_Options = TypeVar("_Options")
+_Options = TypeVar("_Options", bound=OptionValues)
 
 
 def checked_options(model: str, options: Mapping[str, Any], options_class: type[_Options], place: str) -> _Options:
@@ -146,7 +162,6 @@ _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
 
 
-@dataclass(frozen=True)
 class ToyOptions(VocabularyOptions):
     """How the toy layer is made; the fields are the command's options."""
 
@@ -168,7 +183,7 @@ class ToyOptions(VocabularyOptions):
     # whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected
     out_proj: bool | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what makes no layer, before anything is drawn."""
         if not isinstance(self.vocab, str):
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")

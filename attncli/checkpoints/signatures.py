@@ -2,16 +2,16 @@
 
 A function writes `**options: Unpack[SourceKeywords]`, which a type checker and an editor read, and is decorated with
 `spelling_out`, so that `inspect.signature`, `help` and a notebook list the same options with their defaults. What an
-option means stands where its default does: in the dataclasses of `attncli.checkpoints.options`.
+option means stands where its default does: in the classes of `attncli.checkpoints.options`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import Parameter, signature
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from attncli.checkpoints.options import Dtype, Engine, Init, Positions, Project, Rng, Tower
+from attncli.checkpoints.options import Dtype, Engine, Init, OptionValues, Positions, Project, Rng, Tower
 
 Choice = str | int | Iterable[int] | None
 """Which layers or heads: an index, several, a text such as `2-4`, or `all`; None is all of them."""
@@ -35,6 +35,12 @@ class LoadKeywords(_TokenizerKeywords, total=False):
     dtype: Dtype | None
     device: str
     device_map: str | None
+
+
+class PredictorKeywords(LoadKeywords, total=False):
+    """How a causal language model is run whose prediction is asked for; see `attncli.checkpoints.options`."""
+
+    engine: Engine
 
 
 class MakingKeywords(LoadKeywords, total=False):
@@ -89,15 +95,22 @@ class TokenizeKeywords(VocabularyKeywords, total=False):
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def spelling_out(keywords: type, *homes: Callable[..., Any]) -> Callable[[_Function], _Function]:
+def _defaults(home: type[OptionValues] | Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    if isinstance(home, type) and issubclass(home, OptionValues):
+        yield from ((name, getattr(home, name)) for name in home.names())
+    else:
+        yield from ((name, one.default) for name, one in signature(home).parameters.items())
+
+
+def spelling_out(keywords: type, *homes: type[OptionValues] | Callable[..., Any]) -> Callable[[_Function], _Function]:
     """Return a decorator that puts the options behind `**options` into what a function says of itself.
 
     Args:
         keywords: the options, a TypedDict.
-        homes: where their defaults are: dataclasses, and functions. The options are listed in their order.
+        homes: where their defaults are. The options are listed in their order.
     """
     types = get_type_hints(keywords)
-    defaults = {name: one.default for home in homes for name, one in signature(home).parameters.items()}
+    defaults = {name: default for home in homes for name, default in _defaults(home)}
     options = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
         for name, default in defaults.items()

@@ -156,7 +156,7 @@ class _Search(NamedTuple):
             )
         base, revision = _base_of(adapter) if self.options.base is None else split_revision(self.options.base)
         try:
-            own = self._replace(options=replace(self.options, base=None))
+            own = self._replace(options=self.options.changed(base=None))
             under = own.find(self.options.base or base, base, revision)
         except LoadError as error:
             raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None

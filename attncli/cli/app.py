@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -27,6 +27,7 @@ _COMMANDS = {
     "heads": "Measure every head, and label what it does.",
     "check": "Check the attention of a checkpoint for errors.",
     "why": "Explain why a query attends to a key.",
+    "ablate": "Cut heads or edges, and see what it does to the prediction.",
     "diff": "Compare two sentences, checkpoints or traces.",
     "tokens": "Show the tokens of a sentence.",
     "explore": "Type, and watch attention change with every key.",
@@ -47,11 +48,31 @@ _MASK_COMMANDS = {
 
 
 class _Group(WithOwnHelp, TyperGroup):
-    """A command group whose errors are one line on stderr."""
+    """A command group whose errors are one line on stderr.
+
+    A command is imported and built when it is asked for; `purposes` says what each is for.
+    """
+
+    purposes: Mapping[str, str]
+
+    @staticmethod
+    def build(name: str) -> Any:
+        """Return one of the commands."""
+        raise NotImplementedError
 
     def purpose(self, name: str) -> str:
         """Return what one of the commands is for."""
-        return _MASK_COMMANDS[name]
+        return self.purposes[name]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*self.purposes]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name."""
+        if cmd_name not in self.commands and cmd_name in self.purposes:
+            self.add_command(self.build(cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def main(
         self,
@@ -84,21 +105,25 @@ class _Group(WithOwnHelp, TyperGroup):
 
 
 class _Root(_Group):
-    """The program: a command is imported and built when it, or the help of all of them, is asked for."""
+    """The program."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands."""
-        return [*_COMMANDS, "mask"]
+    purposes = _COMMANDS | {"mask": _MASK}
 
-    def purpose(self, name: str) -> str:
-        """Return what one of the commands is for, without building it."""
-        return _MASK if name == "mask" else _COMMANDS[name]
+    @staticmethod
+    def build(name: str) -> Any:
+        """Return one of the commands."""
+        return _mask_group() if name == "mask" else _built(name, name, _COMMANDS[name])
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its name."""
-        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
-            self.add_command(_mask_group() if cmd_name == "mask" else _built(cmd_name), cmd_name)
-        return super().get_command(ctx, cmd_name)
+
+class _Masks(_Group):
+    """`attn mask`."""
+
+    purposes = _MASK_COMMANDS
+
+    @staticmethod
+    def build(name: str) -> Any:
+        """Return one of the commands."""
+        return _built("mask_model" if name == "model" else "mask", name, _MASK_COMMANDS[name])
 
 
 def _show_help_alone(context: typer.Context) -> None:
@@ -117,25 +142,20 @@ _group = partial(
 app = _group(name="attn", cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
 
 
-def _add(group: typer.Typer, function: Any, name: str, purpose: str) -> None:
+def _built(module: str, name: str, purpose: str) -> Any:
+    """Return a command, a function of a module in `commands`."""
     from attncli.cli.options import Verbosity
 
-    kind = ProgramCommand if name == "run" else Command
-    group.command(name, cls=kind, short_help=purpose)(with_option_groups(function, Verbosity))
-
-
-def _built(name: str) -> Any:
-    """Return one of `_COMMANDS`."""
     alone = typer.Typer(add_completion=False)
-    _add(alone, getattr(import_module(f"attncli.cli.commands.{name}"), name), name, _COMMANDS[name])
+    kind = ProgramCommand if name == "run" else Command
+    function = getattr(import_module(f"attncli.cli.commands.{module}"), name)
+    alone.command(name, cls=kind, short_help=purpose)(with_option_groups(function, Verbosity))
     return typer.main.get_command(alone)
 
 
 def _mask_group() -> Any:
     """Return `attn mask`."""
-    from attncli.cli.commands import mask, mask_model
-
-    masks = _group(name="mask", cls=_Group)
+    masks = _group(name="mask", cls=_Masks)
 
     @masks.callback(short_help=_MASK)
     def _masks(context: typer.Context) -> None:
@@ -149,8 +169,6 @@ def _mask_group() -> Any:
         """
         _show_help_alone(context)
 
-    for name, purpose in _MASK_COMMANDS.items():
-        _add(masks, getattr(mask_model if name == "model" else mask, name), name, purpose)
     return typer.main.get_command(masks)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +65,7 @@ class CommandLine:
     @property
     def folder(self) -> str | None:
         """The folder of parts that the output is, if it is one."""
-        return options.folder_of(self.value("output")) if "on" in self.names else None
+        return options.folder_of(self.value("output")) if "on" in self.names or self.command == "ablate" else None
 
     @property
     def form(self) -> str:
@@ -109,7 +108,7 @@ class CommandLine:
     @property
     def is_unranked(self) -> bool:
         """Whether heads stand by layer and head."""
-        return self.command == "heads" and not (self.value("sort") or self.value("induction"))
+        return self.command == "heads" and not any(map(self.value, ("sort", "induction", "pairs")))
 
 
 class Exclusion(NamedTuple):
@@ -132,7 +131,7 @@ def _names(*groups: type[Options]) -> set[str]:
     return {name for group in groups for name, _, _ in options_of(group)}
 
 
-_OF_TOY, _OF_CHECKPOINTS = ({field.name for field in fields(one)} for one in (ToyOptions, EngineOptions))
+_OF_TOY, _OF_CHECKPOINTS = (set(one.names()) for one in (ToyOptions, EngineOptions))
 _OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) - _names(options.Selection)
 _OF_SOURCE -= {"from_", "image", *_names(options.PositionLayout)}
@@ -222,6 +221,11 @@ TABLE = (
     Exclusion({"expect", "place", "save"}, _uses("prove"), "--prove, which asks whole models; drop one of them"),
     Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
+    Exclusion(
+        {*_OF_TEXTS, "from_", "induction", "query", "metrics", "sort"},
+        _uses("pairs"),
+        "--pairs, whose file has the texts and queries; drop one of them",
+    ),
     Exclusion(
         {"dtype"},
         lambda line: line.command == "convert" and line.value("to") != "additive",

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.groups import Options, dashed
-from attncli.cli.loop import ResultStream, open_source, workers_on_device
+from attncli.cli.loop import ResultStream, workers_on_device
 from attncli.cli.sentences import sentences
 from attncli.errors import UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment
-    from attncli.cli.options import CommonOptions
-    from attncli.corpus.jobs import TraceJob
+    from attncli.cli.options import Load, TextOptions
+    from attncli.corpus.protocol import BatchFn, Job
 
 # Options that the numbers do not depend on. The sentences themselves are known by what they are.
 _OF_THE_RUN = {"text", "file", "jobs", "on", "offline", "trust_remote_code", "ramp", "colormap"}
@@ -48,22 +48,27 @@ def ray_address(on: str) -> str | None:
 
 def write_folder(
     environment: Environment,
-    options: CommonOptions,
-    job: TraceJob[Any],
+    texts: TextOptions,
+    load: Load,
+    job: Job[Any],
+    open_job: Callable[[], tuple[BatchFn[Any], int]],
     *,
     folder: str,
     form: str,
     types: Mapping[str, str],
     made: Mapping[str, str],
     workers: int | None,
-    on: str | None,
+    on: str | None = None,
 ) -> int:
     """Write what is made of the sentences into a folder, or what is not there of it; return how many are bad.
 
     Args:
         environment: that of the run.
-        options: of the command.
-        job: what is made of traces: pieces of `form`.
+        texts: the sentences.
+        load: how the model is loaded.
+        job: what is made of the sentences: pieces of `form`.
+        open_job: opens the job in this process; returns what it opens to, and the number of the sentence from which on
+            other processes pay for opening it once more.
         folder: a path, or a URL.
         form: of the parts.
         types: of the columns of a part without rows.
@@ -73,25 +78,20 @@ def write_folder(
     """
     from attncli.corpus.dataset import ShardWriterJob, in_shards, write_dataset
 
-    texts = options.texts
-    if options.from_ is not None:
-        raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
     shards = in_shards(sentences(texts, environment), texts.files)
     writer = ShardWriterJob(job, folder, form, types)
     with write_dataset(folder, made, texts.files) as summary:
         if on is not None:
             from attncli.corpus.on_ray import run_on_ray
-            from attncli.encoding.encode import check_texts
 
-            check_texts(None, texts.pair, texts.target)
-            gpus = 1 if options.load.device == "cuda" else 0
+            gpus = 1 if load.device == "cuda" else 0
             results = run_on_ray(writer, shards, ray_address(on), workers, gpus)
         else:
             from attncli.corpus.run import run
 
-            source = open_source(environment, options, job)
-            opened = writer.open(lambda: job.open(source))
-            results = run(writer, shards, workers_on_device(options, workers), opened, source.parallel_from)
+            results_of, parallel_from = open_job()
+            opened = writer.open(lambda: results_of)
+            results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
         hint = "run the same command again to resume"
         stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True, hint=hint)
         for _, shard in stream.values():

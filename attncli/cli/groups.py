@@ -1,4 +1,4 @@
-"""Options, each declared once: as a field of a dataclass, a group, which commands take whole.
+"""Options, each declared once: as a field of a class, a group, which commands take whole.
 
 What is said of an option beside its type, `option` says; the command line, its help and completion, the settings file
 and the environment are made of that.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType
@@ -18,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 import typer
 from typer import BadParameter, Context
 
+from attncli.checkpoints.options import OptionValues
 from attncli.cli.environment import Environment
 from attncli.text import did_you_mean
 
@@ -55,8 +55,7 @@ class ArgumentDeclaration(NamedTuple):
 argument = ArgumentDeclaration
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(OptionValues):
     """Options that belong together.
 
     A field is an option, or a group within this one. An option that has its default, None or False, is not in use.
@@ -64,12 +63,12 @@ class Options:
 
     def explicit_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the options in use, by the name of their field; those of the groups within with theirs."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in self.names():
+            value = getattr(self, name)
             if isinstance(value, Options):
                 yield from value.explicit_values()
-            elif value != field.default:
-                yield field.name, value
+            elif value != getattr(type(self), name):
+                yield name, value
 
 
 _Group = TypeVar("_Group", bound=Options)
@@ -121,12 +120,11 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
 
 def options_of(group: type[Options]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, the annotation and the default of each option of a group, and of the groups within."""
-    kinds = _hints(group)
-    for field in fields(group):
-        if _is_group(kinds[field.name]):
-            yield from options_of(kinds[field.name])
+    for name, kind in _hints(group).items():
+        if _is_group(kind):
+            yield from options_of(kind)
         else:
-            yield field.name, kinds[field.name], field.default
+            yield name, kind, getattr(group, name)
 
 
 def declaration_of(annotation: Any) -> OptionDeclaration | ArgumentDeclaration | None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # The panels in their order, by what their titles begin with.
 _ORDER = (
-    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Derived numbers", "View", "Output",
-    "Options",
+    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Outcome", "Cut", "Derived numbers",
+    "View", "Output", "Options",
 )  # fmt: skip
 
 

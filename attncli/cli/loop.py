@@ -19,7 +19,7 @@ from attncli.errors import Failure, UsageError, raise_on_failure
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from attncli.cli.options import CommonOptions
+    from attncli.cli.options import CommonOptions, Load
     from attncli.corpus.jobs import TraceJob, TraceTask
     from attncli.engines.source import CorpusItem, Source
     from attncli.trace.selection import Indices
@@ -77,9 +77,17 @@ def open_source(environment: Environment, options: CommonOptions, job: TraceJob[
     return source
 
 
-def workers_on_device(options: CommonOptions, workers: int | None) -> int | None:
+def first_layer_note(options: CommonOptions, trace: Trace) -> str:
+    """Return that a model has other layers too, where nobody chose one; else nothing."""
+    from attncli.trace.selection import layer_and_heads
+
+    has_layer = options.from_ is not None or layer_and_heads(options.selection.layer, options.selection.head)[0]
+    is_first = not has_layer and [layer.label for layer in trace.layers] == [0] and trace.source.layers > 1
+    return f"layer 0 of {trace.source.layers}; --layer all looks in every layer" if is_first else ""
+
+
+def workers_on_device(load: Load, workers: int | None) -> int | None:
     """Return how many processes work; one device has one copy of the weights, so there it is 1 unless more are set."""
-    load = options.load
     is_device = load.device not in (None, "cpu") or load.device_map is not None
     return workers or (1 if is_device else None)
 
@@ -205,7 +213,7 @@ def results_of(
             raise UsageError(f"{only} one sentence; run the command once for each")
         numbered = iter(first)
     source = open_source(environment, options, job)
-    workers = workers_on_device(options, workers)
+    workers = workers_on_device(options.load, workers)
     batch_from = 1 if source.can_batch else first_batched(workers, source.parallel_from)
     return run(job, batched(numbered, batch_from), workers, job.open(source), source.parallel_from)
 
@@ -230,11 +238,11 @@ def traces_of(
 
 
 def write_results(
-    environment: Environment, results: ResultStream[Any], shown: View | Choice, form: str, path: Path | None
+    environment: Environment, results: ResultStream[Any], shown: View | Choice | None, form: str, path: Path | None
 ) -> None:
     """Write results that are pieces of a machine format to a file, or to standard output.
 
-    What of each result is shown says what the columns of rows are. Parquet has a file.
+    What of each result is shown says what the columns of rows are; None is of cuts. Parquet has a file.
     """
     from attncli.files import is_stream_path
     from attncli.formats import STREAMS, joined

@@ -4,11 +4,9 @@ Defaults live with what they configure (`ToyOptions`, `EngineOptions`); here Non
 that one which does not apply to the source is told from one that was left alone.
 """
 
-# Annotations are values here, not texts that would have to be compiled once more when a command is built; and nobody
-# prints or compares a group, whose methods for that would cost a run of the toy layer 3 % to make.
+# Annotations are values here, not texts that would have to be compiled once more when a command is built.
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -56,7 +54,6 @@ Chat = Annotated[
 ]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TextOptions(Options):
     """Which sentences, and a second text in the sequence of each."""
 
@@ -116,7 +113,6 @@ class TextOptions(Options):
         return None if self.reader is None else self.reader.last_number()
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TextAndTarget(TextOptions):
     """The same, and the text whose queries attend to them."""
 
@@ -184,7 +180,6 @@ Vocab = Annotated[
 ]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class HubOptions(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
@@ -196,7 +191,6 @@ class HubOptions(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Load(HubOptions):
     """How a checkpoint is loaded: the fields of `LoadOptions`."""
 
@@ -214,7 +208,6 @@ class Load(HubOptions):
     truncate: Annotated[bool, model_option("Cut texts to the most tokens that the model reads.", rare=True)] = False
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Engine(Load):
     """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
 
@@ -224,7 +217,6 @@ class Engine(Load):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Toy(Options):
     """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
@@ -278,7 +270,6 @@ class Toy(Options):
 EveryLayer = Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: all.", "LAYERS", "-l")]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Selection(Options):
     """Which layers and heads."""
 
@@ -294,7 +285,6 @@ class Selection(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class PositionLayout(Options):
     """Which positions of a saved trace are cells of a picture."""
 
@@ -306,7 +296,6 @@ class PositionLayout(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class CommonOptions(Options):
     """Whose attention is wanted: what a checkpoint or the toy layer computes of sentences, or what was saved."""
 
@@ -328,7 +317,6 @@ class CommonOptions(Options):
 _MOST = 1024  # processes that anyone means
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Parallel(Options):
     """How many processes work."""
 
@@ -384,7 +372,6 @@ HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, bu
 FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class ViewOptions(Options):
     """Which rows, columns and parts of a trace are shown, and how."""
 
@@ -418,7 +405,6 @@ class ViewOptions(Options):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Derive(Options):
     """Which numbers stand in place of the weights."""
 
@@ -448,7 +434,6 @@ def folder_of(output: str | None) -> str | None:
 _FORMAT = output_option("Choose the format. Default: table, or the ending of --output.", letter="-F")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class OutputOptions(Options):
     """Where what is shown goes, and in which format."""
 
@@ -524,7 +509,6 @@ class OutputOptions(Options):
         return environment.open_view(f"attn {command}", chosen, self.file, self.color, self.width, self.all_)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TableOutput(OutputOptions):
     """Where what has rows goes."""
 
@@ -533,7 +517,6 @@ class TableOutput(OutputOptions):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TraceOutput(OutputOptions):
     """Where traces go, sentence by sentence or in parts."""
 
@@ -547,7 +530,6 @@ class TraceOutput(OutputOptions):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class StderrOutput(OutputOptions):
     """Where what is found in a program goes, whose standard output is its own."""
 
@@ -558,14 +540,12 @@ class StderrOutput(OutputOptions):
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class DocumentOutput(OutputOptions):
     """Where what is one document goes."""
 
     format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class PictureOutput(OutputOptions):
     """Where what is only drawn goes."""
 
@@ -585,7 +565,6 @@ def _show_every_option(context: Context, is_wanted: bool) -> None:
         raise Exit
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Verbosity(Options):
     """How much a run says on stderr, and how much its help: every command takes these."""
 

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from attncli.cli.options import TextOptions
 
 
+class MissingSentenceError(UsageError):
+    """There is no sentence on the command line, and nothing on standard input."""
+
+    def __init__(self) -> None:
+        super().__init__('give a sentence, such as "time flies like an arrow", or --file sentences.txt')
+
+
 def sentences(options: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
@@ -25,7 +32,8 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
         may_be_words: whether several words as arguments may have been meant as one sentence, which is noted.
 
     Raises:
-        UsageError: there is no sentence, or there are two places to look for one.
+        MissingSentenceError: there is no sentence.
+        UsageError: there are two places to look for one.
         InputError: the file cannot be read, or holds no sentence.
     """
     texts, file = options.text or [], options.file
@@ -38,15 +46,17 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     if options.pictures:
         return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
     reader = options.reader
-    from_stdin = texts == ["-"] or file == "-" or (not texts and file is None and is_piped_in())
+    is_bare = not texts and file is None
+    from_stdin = texts == ["-"] or file == "-" or (is_bare and is_piped_in())
     if reader is not None:
         found = reader.sentences(environment.note)
         # As far as the first sentence, so that what cannot be read is refused before a model is loaded.
         return chain([next(found)], found)
     if from_stdin:
-        return _piped(options.whole, environment)
+        piped = _piped(options.whole, environment, is_bare)
+        return chain([next(piped)], piped) if is_bare else piped
     if not texts:
-        raise UsageError('give a sentence, such as "time flies like an arrow"')
+        raise MissingSentenceError()
     if "-" in texts:
         raise UsageError("- reads standard input; give it without other sentences")
     check_meant(texts, environment, may_be_words)
@@ -68,7 +78,8 @@ def check_meant(texts: list[str], environment: Environment, may_be_words: bool =
     if len(texts) > 1 and may_be_words and not any(map(str.isspace, "".join(texts))):
         environment.note(f"each of the {len(texts)} words is a sentence here; put a sentence in quotes")
     for text in texts:
-        is_model = bool(text) and os.path.isfile(os.path.join(text, "config.json"))
+        configs = (os.path.join(text, name) for name in ("config.json", "adapter_config.json"))
+        is_model = bool(text) and any(map(os.path.isfile, configs))
         if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
             from attncli.checkpoints.checkpoint_folder import DEMO
 
@@ -82,14 +93,24 @@ def check_meant(texts: list[str], environment: Environment, may_be_words: bool =
             environment.note(f"{visible(text)} is a file, read as a sentence here; {option} opens it")
 
 
-def _piped(whole: bool, environment: Environment) -> Iterator[CorpusItem]:
-    """Yield the lines of standard input that are not empty."""
+def _piped(whole: bool, environment: Environment, is_bare: bool) -> Iterator[CorpusItem]:
+    """Yield the lines of standard input that are not empty.
+
+    Raises:
+        MissingSentenceError: it ends at once, and was not asked for.
+        InputError: it cannot be read, or holds no sentence.
+    """
     from attncli.corpus.read import without_empty
     from attncli.corpus.readers.text import read_text
 
     name = "standard input"
     try:
         with stdin_bytes() as stream:
-            yield from without_empty(read_text(stream, name, whole), name, "line", environment.note)
+            found = read_text(stream, name, whole)
+            if is_bare:
+                if (first := next(found, None)) is None:
+                    raise MissingSentenceError()
+                found = chain([first], found)
+            yield from without_empty(found, name, "line", environment.note)
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None

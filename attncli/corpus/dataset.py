@@ -138,7 +138,7 @@ def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None
 def _digest(sentences: Sequence[CorpusItem]) -> str:
     """Return what tells sentences from others."""
     digest = blake2b(digest_size=16)
-    for number, text, metadata in sentences:
+    for number, text, metadata, _ in sentences:
         content = (number, [text.reason] if isinstance(text, Failure) else text, dict(metadata))
         digest.update(repr(content).encode("utf-8", "replace"))
     return digest.hexdigest()

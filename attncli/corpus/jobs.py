@@ -1,11 +1,11 @@
-"""The jobs of the commands: traces of sentences and what is made of each, two traces compared, tokens."""
+"""The jobs of the commands: traces of sentences and what is made of each, two traces compared, cuts, tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from attncli.corpus.protocol import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
@@ -14,8 +14,11 @@ from attncli.errors import Failure, InputError, InputMismatchError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from attncli.analysis.ablation import AblationChoice
     from attncli.analysis.diff import SentenceDifference
     from attncli.analysis.heads import SentenceMetrics
+    from attncli.analysis.pairs import PairedText, PairScores
+    from attncli.engines.predictor import Predictor
     from attncli.engines.source import Source
     from attncli.engines.tokenize import Tokenizer
     from attncli.trace.tokenization import Choice, Tokenization
@@ -74,8 +77,16 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
     return SentenceMetrics.of(trace, view), warnings
 
 
-@dataclass(frozen=True)
-class TraceJob(Generic[Value]):
+def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:
+    """Return how all heads do on the pairs of a text, of those that are there by their numbers; see `TraceTask`."""
+    from attncli.analysis.pairs import PairScores
+    from attncli.analysis.warnings import warnings_of
+    from attncli.trace.view import View
+
+    return PairScores.of(trace, texts[number]), warnings_of(trace, View())
+
+
+class TraceJob(NamedTuple, Generic[Value]):
     """A source, and what is made of each of its traces; see `Job`."""
 
     task: TraceTask[Value]  # what is made of them
@@ -113,8 +124,7 @@ class TraceJob(Generic[Value]):
         return Result(number, value, tuple(warnings), trace.source.notes)
 
 
-@dataclass(frozen=True)
-class DiffJob:
+class DiffJob(NamedTuple):
     """Two models, and how far they are apart on each sentence; see `Job`."""
 
     first: TraceJob[Trace]  # makes the traces of A
@@ -142,13 +152,50 @@ class DiffJob:
         return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
 
 
-@dataclass(frozen=True)
-class TokenizeJob:
+class AblateJob(NamedTuple):
+    """A causal language model, and what cuts do to its prediction of each sentence; see `Job`."""
+
+    choice: AblationChoice  # what is cut, and what is measured
+    form: str | None  # the machine format that it is encoded in; None leaves it as it is, to be drawn
+    options: Mapping[str, Any] = {}  # of `open_predictor`
+    pair: str | None = None  # a second text in the same sequence as each sentence
+    precision: int | None = None  # digits after the point; None is all of them
+
+    def open(self) -> BatchFn[Any]:
+        """Open the model, and return the function from a batch to its results.
+
+        Raises:
+            AttnError: it cannot be opened, or the pair cannot be read.
+        """
+        from attncli.engines.engine import open_predictor
+
+        check_texts(None, self.pair)
+        return partial(self._results, open_predictor(**self.options))
+
+    def _results(self, predictor: Predictor, batch: Batch) -> Iterator[Result[Any]]:
+        from attncli.analysis.ablation import ablation
+        from attncli.formats import part_of
+
+        for number, text, metadata, _ in batch.sentences:
+            if isinstance(text, Failure):
+                yield Result(number, text)
+                continue
+            try:
+                found = ablation(predictor, self.choice, text, self.pair)
+            except (InputError, InputMismatchError) as error:
+                yield Result(number, Failure(str(error), kind=type(error), metadata=metadata))
+                continue
+            found = replace(found, metadata=metadata) if metadata else found
+            value = found if self.form is None else part_of(self.form, number, found, self)
+            yield Result(number, value, found.notes, found.source.notes)
+
+
+class TokenizeJob(NamedTuple):
     """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`."""
 
     choice: Choice  # what of the tokens is shown
     form: str | None  # the machine format that they are encoded in; None leaves them as they are, to be drawn
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `open_tokenizer`
+    options: Mapping[str, Any] = {}  # of `open_tokenizer`
     pair: str | None = None  # a second text in the same sequence as each sentence
 
     def open(self) -> BatchFn[Any]:
@@ -164,7 +211,7 @@ class TokenizeJob:
         return partial(self._results, tokenizer)
 
     def _results(self, tokenizer: Tokenizer, batch: Batch) -> Iterator[Result[Any]]:
-        for number, text, metadata in batch.sentences:
+        for number, text, metadata, _ in batch.sentences:
             if isinstance(text, Failure):
                 yield Result(number, text)
                 continue

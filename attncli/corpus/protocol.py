@@ -31,7 +31,7 @@ BatchFn = Callable[[Batch], Iterator[Result[Value]]]
 
 
 class Job(Protocol[Value]):
-    """What is done with batches: a frozen dataclass of options, which can be pickled."""
+    """What is done with batches: a tuple of options, which can be pickled."""
 
     def open(self) -> BatchFn[Value]:
         """Open what it takes, such as a model, and return the function from a batch to its results, in order.

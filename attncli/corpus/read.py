@@ -169,7 +169,7 @@ def without_empty(
 
 def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
     """Return a sentence that says which file it is of, and its failure with it."""
-    number, text, _ = sentence
+    number, text = sentence[:2]
     return CorpusItem(number, text._replace(metadata=metadata) if isinstance(text, Failure) else text, metadata)
 
 

@@ -24,6 +24,7 @@ from attncli.text import visible
 _CLASS_OF = {
     kind: name
     for name, kinds in {
+        "AlbertTokenizer": "albert",  # which is none of those below: a checkpoint has to name another
         "BertTokenizer": "bert distilbert electra",
         "GPT2Tokenizer": "gpt2",
         "GPTNeoXTokenizer": "gpt_neox",
@@ -202,7 +203,7 @@ def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapp
         raise UnsupportedError("transformers may have a tokenizer of its own for a checkpoint of that name")
     chosen = str(stated).removesuffix("Fast") if stated and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
-        raise UnsupportedError(f"tokenizer_class is {stated!r}")
+        raise UnsupportedError(f"tokenizer_class is {stated or chosen!r}")
     # So transformers tells Llama 3 from Llama 2.
     if chosen == "LlamaTokenizer" and b'"ByteLevel"' in content:
         return PLAIN

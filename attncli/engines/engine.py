@@ -10,10 +10,11 @@ from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError, log_fallback, refusal
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import visible
+from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
+    from attncli.engines.predictor import Predictor
     from attncli.engines.source import OpenModel
-    from attncli.trace.selection import Indices
 
 
 def open_checkpoint(
@@ -51,10 +52,7 @@ def open_checkpoint(
     snapshot = resolve(model, chosen, for_writing=generate > 0)
     engine, is_gguf = chosen.engine, snapshot.gguf is not None
     if is_gguf and engine in ("transformers", "verify"):
-        raise NotExposedError(
-            f"--engine {engine}: {visible(snapshot.name)} is a GGUF file, which only the native engine reads; drop "
-            "the option"
-        )
+        raise _only_native(snapshot.name, engine)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
 
     if chosen.image or chosen.tower == "vision":
@@ -87,6 +85,45 @@ def open_checkpoint(
     return native
 
 
+def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
+    """Return a checkpoint whose prediction is asked for, ready for sentences.
+
+    Args:
+        model: folder or hub name.
+        special: whether the tokenizer adds its special tokens.
+        options: fields of `EngineOptions`.
+
+    Raises:
+        NotExposedError: it predicts no next token, or the engine that is asked for does not compute it.
+        AttnError: see `open_checkpoint`.
+    """
+    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
+    engine, every = chosen.engine, Indices("layer", None)
+    if engine == "verify":
+        raise UsageError("--engine verify compares attention, not predictions; give native or transformers")
+    snapshot = resolve(model, chosen, for_writing=engine == "transformers")
+    is_gguf = snapshot.gguf is not None
+    how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
+    if is_gguf and engine == "transformers":
+        raise _only_native(snapshot.name, engine)
+    if engine != "transformers":
+        from attncli.engines.numpy.predictor import NativePredictor
+
+        try:
+            return NativePredictor(NativeCheckpoint(snapshot, every, every._replace(what="head"), **how))
+        except UnsupportedError as error:
+            if engine == "native" or is_gguf:
+                raise refusal(snapshot.name, error, engine, is_gguf) from None
+            log_fallback(snapshot.name, error)
+            snapshot = resolve(model, chosen, for_writing=True)
+    from attncli.engines.torch import announce_import
+
+    announce_import("the transformers engine", snapshot)
+    from attncli.engines.torch.predictor import TorchPredictor
+
+    return TorchPredictor(snapshot, special=special, options=chosen)
+
+
 def _with_pictures(
     snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
 ) -> OpenModel:
@@ -107,3 +144,9 @@ def _with_pictures(
 
     image = picture_files(options.image or ())
     return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
+
+
+def _only_native(name: str, engine: str) -> NotExposedError:
+    return NotExposedError(
+        f"--engine {engine}: {visible(name)} is a GGUF file, which only the native engine reads; drop the option"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.encoding.encode import check_texts
@@ -71,6 +72,7 @@ class CorpusItem(NamedTuple):
     text: str | Failure  # the sentence
     # what else the file says of it, by the names of the columns; of several files, `file` is which
     metadata: Metadata = NO_METADATA
+    target: str | None = None  # the text whose queries attend to its keys, where it has one of its own
 
 
 MAX_GROUP = 256  # sentences that are computed side by side
@@ -104,8 +106,15 @@ def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence of a group that is computed together, or why it has none; see `trace_stream`."""
-    answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
-    for number, text, metadata in group:
+    answers: Iterator[Trace | Failure]
+    if any(each.target is not None for each in group):  # each by itself
+        alone = ((each.text, each.target or target) for each in group)
+        answers = chain.from_iterable(
+            _answers(source, [text], pair, own) for text, own in alone if isinstance(text, str)
+        )
+    else:
+        answers = _answers(source, [each.text for each in group if isinstance(each.text, str)], pair, target)
+    for number, text, metadata, _ in group:
         answer = next(answers) if isinstance(text, str) else text
         if metadata and isinstance(answer, Failure):
             answer = answer._replace(metadata=metadata)

@@ -267,7 +267,7 @@ class IncrementalComputation:
 def reason(error: BaseException) -> str:
     """Return what went wrong, in a sentence."""
     if isinstance(error, AttnError):
-        return str(error)
+        return str(error).replace(", or add --truncate", "").replace(", cut it with --truncate", "")  # not of explore
     if isinstance(error, MemoryError):
         return "out of memory; give fewer tokens"
     text = " ".join(f"{type(error).__name__}: {error}".split())

@@ -247,7 +247,7 @@ class PaneRenderer:
         kind, chosen = sight.layer.kind, (look.layer, scene.look.head)
         numbers: dict[tuple[int, int], float | None]
         if look.metric is None:
-            title, meaning = "divergence from held", "Jensen-Shannon, in bits: 0 is no change, 1 the most"
+            title, meaning = "divergence in bits from held", "Jensen-Shannon: 0 is no change, 1 the most"
             numbers = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
         else:
             title, meaning, heads = look.metric, MEANINGS[look.metric], answer.survey.heads if answer.survey else ()

@@ -17,6 +17,7 @@ from attncli.errors import UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    from attncli.analysis.ablation import Ablation
     from attncli.formats.json_stream import Parts
     from attncli.formats.pictures import Drawing
     from attncli.trace.tokenization import Tokenization
@@ -59,15 +60,20 @@ DATASETS = ("parquet", *(each.name for each in FORMATS if each.is_part and each.
 STREAMS = frozenset(each.name for each in FORMATS if each.is_stream)
 
 
-def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) -> Iterator[Any]:
+def part_of(form: str, number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Iterator[Any]:
     """Return the pieces of a machine format that are a sentence's: texts, or tables of Parquet."""
     if form in ("json", "jsonl"):
         from attncli.trace.tokenization import Tokenization
+        from attncli.trace.trace import Trace
 
         if isinstance(result, Tokenization):
             from attncli.formats.documents import tokens_document
 
             return tokens_document(number, result, shown)
+        if not isinstance(result, Trace):
+            from attncli.formats.documents import ablation_document
+
+            return ablation_document(number, result, shown.precision)
         from attncli.formats import json
 
         return json.document(number, result, shown)

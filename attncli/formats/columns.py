@@ -18,8 +18,11 @@ from attncli.trace.top_keys import top_keys
 if TYPE_CHECKING:
     from jaxtyping import Int
 
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.composition import Composition
     from attncli.analysis.heads import HeadReport
+    from attncli.analysis.pairs import PairReport
     from attncli.trace.layer import HeadTrace
     from attncli.trace.trace import Trace
     from attncli.trace.view import Cells, View
@@ -38,6 +41,10 @@ TOKENS = {
     "special": "bool_", "segment": "int32", "word": "int32", "unknown": "bool_",
 }  # fmt: skip
 WORDS = {name: kind for name, kind in TOKENS.items() if name not in ("id", "word")} | {"pieces": "string"}
+ABLATIONS = {
+    "sentence": "int64", "layer": "int32", "head": "int32", "outcome": "string", "next": "string", "against": "string",
+    **dict.fromkeys(("before", "after", "change", "direct"), "float64"),
+}  # fmt: skip
 CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 
 Block = Mapping[str, Any]
@@ -63,8 +70,10 @@ class Table(NamedTuple):
     blocks: Iterator[Block]
 
 
-def types_of(result: View | Choice) -> dict[str, str]:
-    """Return the columns of what a view shows of traces, or a choice of tokens, where there is no row."""
+def types_of(result: View | Choice | None) -> dict[str, str]:
+    """Return the columns of a view of traces, of a choice of tokens, or of cuts, where there is no row."""
+    if result is None:
+        return ABLATIONS
     if isinstance(result, Choice):
         return WORDS if result.words else TOKENS
     return METRICS if result.is_of_metrics else CELLS
@@ -76,8 +85,12 @@ def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str
     return {first: kind, **dict.fromkeys(metadata, "string"), **dict(others)}
 
 
-def table_of(number: int, result: Trace | Tokenization, shown: View | Choice) -> Table:
-    """Return the columns of a sentence: of its cells, of the metrics of its heads, or of its tokens."""
+def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Table:
+    """Return the columns of a sentence: of its cells, of the metrics of its heads, of its tokens, or of cuts."""
+    from attncli.analysis.ablation import Ablation
+
+    if isinstance(result, Ablation):
+        return Table(with_metadata(ABLATIONS, result.metadata), iter([_cuts(number, result)]))
     if isinstance(result, Tokenization):
         assert isinstance(shown, Choice)
         return Table(with_metadata(types_of(shown), result.metadata), iter([_tokens(number, result, shown)]))
@@ -158,6 +171,26 @@ def _tokens(number: int, tokenization: Tokenization, choice: Choice) -> Block:
     return {"sentence": number, **tokenization.metadata, **columns}
 
 
+def _cuts(number: int, ablation: Ablation) -> Block:
+    """Return a row for each head that was cut alone, or one for all that were cut together, which names none."""
+    rows: list[tuple[Any, ...]] = [tuple(head) for head in ablation.heads]
+    if ablation.after is not None:
+        rows = [(None, None, ablation.after, ablation.change, ablation.direct)]
+    layer, head, after, change, direct = (list(column) for column in zip(*rows, strict=True))
+    return {
+        "sentence": number,
+        **ablation.metadata,
+        "layer": layer,
+        "head": head,
+        "outcome": ablation.kind,
+        **{name: None if token is None else token.text for name, token in ablation.measured.items()},
+        "before": [ablation.before] * len(rows),
+        "after": after,
+        "change": change,
+        "direct": direct,
+    }
+
+
 def head_table(report: HeadReport) -> Table:
     """Return a row a head; None is what is not defined.
 
@@ -181,6 +214,24 @@ def head_table(report: HeadReport) -> Table:
     return Table(
         {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}, iter([columns])
     )
+
+
+def term_table(composition: Composition) -> Table:
+    """Return a row for each term of a score; a writer that is of no layer, or no head, has none."""
+    types = {
+        "side": "string", "writer": "string", "layer": "int32", "head": "int32", "value": "float64",
+        "margin": "float64",
+    }  # fmt: skip
+    return Table(types, iter([{name: [getattr(term, name) for term in composition.terms] for name in types}]))
+
+
+def pair_table(report: PairReport) -> Table:
+    """Return a row for each head, how it does on pairs."""
+    from attncli.analysis.pairs import NUMBERS
+
+    types = {"layer": "int32", "kind": "string", "head": "int32", **dict.fromkeys(NUMBERS, "float64")}
+    columns = {name: [getattr(head, name) for head in report.heads] for name in types}
+    return Table(types, iter([columns]))
 
 
 def call_table(calls: Calls) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from attncli.formats.numbers import proven
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
 if TYPE_CHECKING:
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
+    from attncli.analysis.composition import Composition
     from attncli.analysis.diff import CellDifference, Difference, Differences
     from attncli.analysis.heads import HeadReport, HeadSummary
+    from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove import ModelProof
     from attncli.analysis.why import Explained
     from attncli.masks.findings import Finding
@@ -40,6 +44,31 @@ def tokens_document(sentence: int, tokenization: Tokenization, choice: Choice) -
         "length": len(tokenization.tokens),
         "limit": tokenization.limit,
         "tokens": list(tokenization.as_dicts(choice)),
+    })  # fmt: skip
+
+
+def ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> Iterator[str]:
+    """Yield the document of what cuts do to the prediction of a sentence, schema `attncli.ablation/1`."""
+    choice, edges = ablation.choice, ablation.edges
+    tokens = {
+        name: None if token is None else {"id": token.id, "text": token.text}
+        for name, token in ablation.measured.items()
+    }
+    numbers = {"before": ablation.before, "after": ablation.after, "change": ablation.change, "direct": ablation.direct}
+    yield dumped({
+        "schema": "attncli.ablation/1",
+        "sentence": sentence,
+        **metadata_json(ablation.metadata),
+        "source": ablation.source.as_dict(),
+        "text": ablation.text,
+        "pair": ablation.pair,
+        "tokens": [token.as_dict() for token in ablation.tokens],
+        "outcome": {"kind": ablation.kind, **tokens, "targets": list(ablation.targets)},
+        **plain(numbers, precision),
+        "cut": [{"layer": layer, "head": head} for layer, head in ablation.cut],
+        "with": None if edges else choice.with_,
+        "edges": None if edges is None else {"expression": choice.edges, "cut": edges[0], "of": edges[1]},
+        "heads": [plain(head._asdict(), precision) for head in ablation.heads],
     })  # fmt: skip
 
 
@@ -144,6 +173,7 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
         "dtype": track.dtype,
         "mask": track.mask,
         "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
+        "checked": track.is_judged and track.expected != NOTHING_EXPECTED,
         "findings": [
             one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls} for one in track.all_findings
         ],
@@ -177,6 +207,17 @@ def _head(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
     return entry | {"label": labels[0]["label"] if labels else None, "labels": labels}
 
 
+def write_pairs(report: PairReport, precision: int | None) -> str:
+    """Return the document of how heads do on pairs."""
+    return dumped({
+        "schema": "attncli.pairs/1",
+        "source": report.source.as_dict(),
+        "texts": report.sentences,
+        "pairs": report.pairs,
+        "heads": [plain(asdict(head), precision) for head in report.heads],
+    }) + "\n"  # fmt: skip
+
+
 # --- why ---
 
 
@@ -187,9 +228,22 @@ def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iter
     yield "\n"
 
 
-def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
-    row, members = (one.row, _cell(one)) if isinstance(one, AttentionCell) else (one, _row(one))
-    place = {
+def write_composition(composition: Composition, precision: int | None) -> str:
+    """Return the document of a score and its terms, the key's before the query's, the largest margin first."""
+    cell = composition.cell
+    key = {"key": cell.key.index, "key_token": cell.key.as_dict()}
+    members = {"score": composition.score, "terms": [term._asdict() for term in composition.terms]}
+    return dumped({
+        "schema": "attncli.composition/1",
+        **described(composition.trace),
+        **_place(cell.row),
+        **key,
+        **plain(members, precision),
+    }) + "\n"  # fmt: skip
+
+
+def _place(row: AttentionRow) -> dict[str, Any]:
+    return {
         "layer": row.layer.layer,
         "kind": row.layer.kind,
         "head": row.head.head,
@@ -198,9 +252,13 @@ def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None)
         "query": row.query.index,
         "query_token": row.query.as_dict(),
     }
+
+
+def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
+    row, members = (one.row, _cell(one)) if isinstance(one, AttentionCell) else (one, _row(one))
     # What belongs to the whole row: the sink's logit and weight, and the length of the output.
     totals = {"sink": row.sink, "sink_weight": row.sink_weight, "output_norm": row.output_norm}
-    return dumped({"schema": "attncli.why/1", **described(trace), **place, **plain(members | totals, precision)})
+    return dumped({"schema": "attncli.why/1", **described(trace), **_place(row), **plain(members | totals, precision)})
 
 
 def _row(row: AttentionRow) -> dict[str, Any]:

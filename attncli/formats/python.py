@@ -13,6 +13,7 @@ from attncli.trace.view import Ramp, View
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.composition import Composition
     from attncli.render.palette import Palette
 
 _ROOM = 100  # characters in a line, which a notebook has beside its margin; what cannot be less wide scrolls
@@ -43,15 +44,23 @@ def text_of(result: Calls) -> str:
 
 def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     """Return a result as its command draws it."""
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.check.report import Report
+    from attncli.analysis.composition import Composition
     from attncli.analysis.diff import TOP, Difference
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.mask import LabelledMask
+    from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove.proof import ModelProof
+    from attncli.render.bars import TableFormat
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
+        case Composition():
+            from attncli.render.composition import CompositionPage
+
+            return CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
         case Trace() | LayerTrace() | HeadTrace():
             from attncli.render.inspect import Layout
 
@@ -59,10 +68,18 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
                 return None
             layout = Layout(*part, palette, _ROOM, _LINES)
             return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
+        case Ablation():
+            from attncli.render.ablation import ablation_parts
+
+            return ablation_parts(result, palette, _ROOM)
         case HeadReport():
             from attncli.render.heads import head_parts
 
             return head_parts(result, (), palette, _ROOM)
+        case PairReport():
+            from attncli.render.pairs import pair_parts
+
+            return pair_parts(result, palette, _ROOM)
         case Difference():
             from attncli.render.diff import DiffView
 
@@ -113,15 +130,31 @@ def _part_of(result: object) -> tuple[Trace, View]:
 
 def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
     """Return the rows of a result as a data frame; see `attncli.trace.display.Tabular`."""
+    from attncli.analysis.ablation import Ablation
+    from attncli.analysis.composition import Composition
     from attncli.analysis.heads import HeadReport
-    from attncli.formats.columns import Table, head_table, table_of
+    from attncli.analysis.pairs import PairReport
+    from attncli.formats.columns import Table, head_table, pair_table, table_of, term_table
     from attncli.formats.frames import frame_of_table, library_of
 
     chosen = library_of(library)
     if isinstance(result, HeadReport):
         return frame_of_table(head_table(result), chosen)
-    types, blocks = table_of(0, *_part_of(result))
+    if isinstance(result, PairReport):
+        return frame_of_table(pair_table(result), chosen)
+    if isinstance(result, Composition):
+        return frame_of_table(term_table(result), chosen)
+    types, blocks = table_of(0, result, None) if isinstance(result, Ablation) else table_of(0, *_part_of(result))
     return frame_of_table(Table({name: kind for name, kind in types.items() if name != "sentence"}, blocks), chosen)
+
+
+def composed(head: HeadTrace, query: str | int, key: str | int | None) -> Composition:
+    """Return the score of one cell of a head, split by its writers; see `HeadTrace.composition`."""
+    from attncli.analysis.composition import composition
+    from attncli.analysis.why import explain
+
+    trace, _ = _part_of(head)
+    return composition(explain(trace, query, key))
 
 
 def plotted(

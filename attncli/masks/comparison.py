@@ -26,6 +26,7 @@ class Comparison:
         both: cells that both allow in every plane.
         past: how many keys stand before the first query.
         first_key: the position of the first column; of padding before a sentence it is below 0.
+        batch_row: the batch row that the cells are of, where a batch has several.
     """
 
     names: tuple[str, str]
@@ -34,6 +35,7 @@ class Comparison:
     both: Bool[np.ndarray, "Q K"]
     past: int
     first_key: int = 0
+    batch_row: int = 0
 
     @property
     def count(self) -> int:

@@ -141,7 +141,7 @@ def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
     """
     if not ((values <= _LITTLE_ADDED) & (values > FORBIDDEN_BELOW)).any():
         return FORBIDDEN_BELOW
-    levels = np.unique(values[(values > FORBIDDEN_BELOW) & (values < np.inf)])
+    levels = np.sort(values[(values > FORBIDDEN_BELOW) & (values < np.inf)])
     levels = np.append(levels, max(levels[-1], 0.0))  # a key to which nothing is added has its whole weight
     steps = np.diff(levels)
     widest = int(steps.argmax())

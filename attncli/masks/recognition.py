@@ -478,7 +478,7 @@ class _Planes:
 
     @cached_property
     def _sample(self) -> Int[np.ndarray, " _"]:
-        return np.unique(np.linspace(0, self.queries - 1, _SAMPLED).astype(int))
+        return np.array([*dict.fromkeys(np.linspace(0, self.queries - 1, _SAMPLED).astype(int).tolist())])
 
     def _are_padding(self, where: Bool[np.ndarray, "B Q"], guess: _Guess) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""
@@ -546,9 +546,9 @@ def _documents(
     A document begins where the first visible key jumps; in a window, where a query sees nothing before itself. What
     stands before the first visible key, and behind the last one, is part of a document or one of its own.
     """
-    jumps, selves = np.unique(first), np.unique(own[first == own])
+    jumps, selves = {*first.tolist()} - {int(first.min())}, {*own[first == own].tolist()}  # np.unique imports numpy.ma
     options: dict[tuple[int, ...], None] = {}
-    for inner in (set(jumps[1:].tolist()), set(selves.tolist())):
+    for inner in (jumps, selves):
         for edges in (set(), {int(first.min())}, {int(last.max()) + 1}, {int(first.min()), int(last.max()) + 1}):
             starts = sorted((inner | edges | {0}) - {total})
             if inner - {0} and len(starts) <= _MOST_DOCUMENTS and 2 * len(starts) <= total + 2:

@@ -10,11 +10,14 @@ import inspect
 import random
 import re
 import sys
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from copy import copy
+from copy import copy, deepcopy
+from dataclasses import is_dataclass
 from io import StringIO
 from itertools import islice
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,14 +49,14 @@ class VectorChange(NamedTuple):
     Attributes:
         row: of the batch.
         positions: in the row, whose vectors change.
+        sources: whose vectors these are: embeddings, or the name of an argument.
         size: how far it goes, in standard deviations of all vectors.
-        source: the embedding whose vectors these are, where it is not `Forward.changed`.
     """
 
     row: int
     positions: tuple[int, ...]
+    sources: tuple[OutputName | str, ...]
     size: float = 4.0
-    source: OutputName | None = None
 
 
 class SequenceLayout(NamedTuple):
@@ -64,13 +67,15 @@ class SequenceLayout(NamedTuple):
     is_time_first: bool = False
 
     def laid_out(self, values: torch.Tensor, is_of_channels: bool = False) -> torch.Tensor | None:
-        """Return values as `[B, T, F]`; None where they are not one vector for each position."""
+        """Return values as `[B, T, F]`; None where they are not one vector for each position, or may be scores."""
         batch, length, shape = self.batch, self.length, tuple(values.shape)
+        if len(shape) == 4 and shape[1] == shape[2]:
+            return None  # heads or positions
         if is_of_channels and len(shape) == 3 and (shape[0], shape[2]) == (batch, length):
             return values.transpose(1, 2)
         if len(shape) > 2 and shape[:2] == ((length, batch) if self.is_time_first else (batch, length)):
             values = values.transpose(0, 1) if self.is_time_first else values
-        elif len(shape) == 4 and (shape[0], shape[2]) == (batch, length):  # heads
+        elif len(shape) == 4 and (shape[0], shape[2]) == (batch, length) != (batch, shape[3]):  # heads
             values = values.transpose(1, 2)
         elif len(shape) == 2 and shape[0] == batch * length and not (self.is_time_first and batch > 1):
             values = values.reshape(batch, length, -1)
@@ -87,7 +92,7 @@ class ModuleOutput(NamedTuple):
         module: it.
         place: the line of the program that called it.
         calls: how many attention calls there had been before it, and with it.
-        values: a copy.
+        values: what it gave.
         ids: of an embedding, what chose its vectors.
     """
 
@@ -109,9 +114,8 @@ class OutputChange(NamedTuple):
         calls: how many attention calls there had been before it, and with it.
         by_position: the largest change of each position; None where it gives no vector for each.
         by_row: the largest change of each row of the batch.
-        size: the largest number that it gave before.
+        size: the largest number that it gave before, if anything changed.
         eps: the distance from 1 to the next number of its type.
-        is_flat: whether rows and positions are one axis.
         relative: the largest change of a vector, relative to its length; NaN where it is none.
     """
 
@@ -123,7 +127,6 @@ class OutputChange(NamedTuple):
     by_row: Float[np.ndarray, " B"]
     size: float
     eps: float
-    is_flat: bool
     relative: float = np.nan
 
 
@@ -142,19 +145,25 @@ class Forward:
         self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str, kept: Kept = None
     ) -> None:
         self.module, self._count, self._start, self._kept = module, count, start, kept
-        self._begun, self._unread = count(), 0
         self._names = {id(each): name for name, each in module.named_modules()}
         self.arguments: tuple[Any, ...] = _copied(arguments)
         self._before = _states(module)
         self._random = _random_state()
-        self._running: list[tuple[nn.Module, int]] = []
-        self._change: tuple[VectorChange, OutputName] | None = None
-        self._outputs: list[ModuleOutput] = []
-        self.outputs: list[ModuleOutput] = []  # of the program's own forward
-        self.changed: OutputName | None = None  # the embedding whose vectors are changed; None is an argument
+        self._hooks = [*_watched_hooks(module)]
+        self._change: VectorChange | None = None
+        self._begin(self._keep)
+        self.outputs: dict[OutputName, ModuleOutput] = {}  # of the program's own forward, in their order
         self.layout = SequenceLayout(1, 1)
         self.others: list[SequenceLayout] = []  # of other sequences, as of an encoder
         self.draws = False  # whether it draws random numbers
+
+    def _begin(self, take: Callable[[ModuleOutput], None]) -> None:
+        self._take, self._begun, self._unread = take, self._count(), 0
+        self.running: list[tuple[nn.Module, int]] = []
+        self._times: Counter[str] = Counter()  # how often each module was called
+
+    def _keep(self, output: ModuleOutput) -> None:
+        self.outputs[output.name] = output._replace(values=output.values.detach().clone())
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -168,33 +177,36 @@ class Forward:
     def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         """Begin with a module inside of it."""
         calls, key = self._calls(), (self._names.get(id(module), ""), GIVEN)
-        self._running.append((module, calls))
-        if self._kept and self._kept.get(key[0]) and all(one.name != key for one in self._outputs):
-            vectors = (one.detach().clone() for one in _tensors(arguments) if _is_of_vectors(one))
-            self._outputs += [ModuleOutput(key, module, "", (calls, calls), one) for one in islice(vectors, 1)]
+        self.running.append((module, calls))
+        if self._kept and self._kept.get(key[0]) and key not in self.outputs:
+            vectors = (one for one in _tensors(arguments) if _is_of_vectors(one))
+            for one in islice(vectors, 1):
+                self._take(ModuleOutput(key, module, "", (calls, calls), one))
 
     def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
         """End with a module, and return what it gives instead of its output; None is its output."""
-        while self._running:
-            own, calls = self._running.pop()
+        while self.running:
+            own, calls = self.running.pop()
             if own is module:
                 break
         else:
             return None
         if self._calls() == calls and _ATTENTION.search(type(module).__name__):
             self._unread += 1
-        values = next((one for one in _tensors(output) if one.dim() and one.is_floating_point()), None)
         name = self._names.get(id(module), type(module).__name__)
-        if values is None or (self._kept is not None and name not in self._kept):
+        found = (one for one in _tensors(output) if one.dim() and one.is_floating_point())
+        if self._kept is not None and name not in self._kept:
             return None
-        key = name, sum(one.name[0] == name and one.name[1] != GIVEN for one in self._outputs)
-        instead = None
-        if self._change is not None and self._change[1] == key:
-            instead = values = self._moved(values, self._change[0])
         ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
         place = "{}:{}".format(*user_line(self._start)[:2])
-        copied = values.detach().clone()
-        self._outputs.append(ModuleOutput(key, module, place, (calls, self._calls()), copied, ids))
+        instead = None
+        # All that the model itself gives is looked at; of a module inside, the first, as weights may come second.
+        for values in found if module is self.module and self._kept is None else islice(found, 1):
+            key = name, self._times[name]
+            self._times[name] += 1
+            if self._change is not None and key in self._change.sources:
+                instead = values = self._moved(values, self._change)
+            self._take(ModuleOutput(key, module, place, (calls, self._calls()), values, ids))
         return instead
 
     def _calls(self) -> int:
@@ -203,8 +215,17 @@ class Forward:
 
     def end(self) -> None:
         """End with the program's own forward, which the others are compared with."""
-        self.outputs, self._outputs = self._outputs, []
         self.draws = not _same(self._random, _random_state())
+        self.unhook()
+
+    def unhook(self) -> None:
+        """Have the program's hooks be its own again. Those that only look do not see what runs again."""
+        for one in self._hooks:
+            one.take_off()
+            if not one.changes:
+                state = self._before[one.module]
+                state[one.where] = OrderedDict(each for each in state[one.where].items() if each[0] != one.key)
+        self._hooks.clear()
 
     def again(self, change: VectorChange | None = None) -> list[OutputChange]:
         """Run it once more, and return how far each module's output is from that of the program's own forward.
@@ -212,7 +233,14 @@ class Forward:
         Args:
             change: of a vector; None changes nothing.
         """
-        return [one for one in map(self._compared, self._run(self.arguments, change)) if one is not None]
+        changes: list[OutputChange] = []
+
+        def compare(output: ModuleOutput) -> None:
+            if (compared := self._compared(output)) is not None:
+                changes.append(compared)
+
+        self._run(self.arguments, change, compare)
+        return changes
 
     def alone(self, row: int, first: int, last: int) -> list[OutputChange]:
         """Run one row without the positions before `first` and from `last` on, and return how far its outputs are.
@@ -222,6 +250,7 @@ class Forward:
         """
         batch, length, is_time_first = self.layout
         rows, positions = slice(row, row + 1), slice(first, last)
+        own, changes = SequenceLayout(1, last - first, is_time_first), list[OutputChange]()
 
         def cut(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -234,21 +263,27 @@ class Forward:
                 value = value[(slice(None),) * axis + (positions,)]
             return value
 
-        outputs = self._run(_mapped(cut, self.arguments), None)
-        return [*changes_in_row(outputs, [self.outputs], row, lambda _: positions)]
+        def compare(output: ModuleOutput) -> None:
+            before = self.outputs.get(output.name)
+            if before is not None:
+                values, together = own.laid_out(output.values), self.layout.laid_out(before.values)
+                if values is not None and together is not None and values.shape[2] == together.shape[2]:
+                    changes.append(_change(output, values, together[rows, positions]))
 
-    def _run(self, arguments: tuple[Any, ...], change: VectorChange | None) -> list[ModuleOutput]:
-        args, kwargs = _copied(arguments)
-        self._outputs, self._running, self._change = [], [], None
-        self._begun, self._unread = self._count(), 0
-        if change is not None and (name := change.source or self.changed) is not None:
-            self._change = change, name
-        elif change is not None:
-            args, kwargs = self._argument_moved((args, kwargs), change)
+        self._run(_mapped(cut, self.arguments), None, compare)
+        return changes
+
+    def _run(
+        self, arguments: tuple[Any, ...], change: VectorChange | None, take: Callable[[ModuleOutput], None]
+    ) -> None:
+        moved = {id(one): name for name, one in self.tensors.items() if change is not None and name in change.sources}
+        args, kwargs = _mapped(
+            lambda one: self._moved(one, change) if change is not None and id(one) in moved else _copied(one), arguments
+        )
+        self._change = change
+        self._begin(take)
         with _put_back(self.module, self._before, self._random), redirect_stdout(StringIO()):
             self.module(*args, **kwargs)
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
     def _moved(self, values: torch.Tensor, change: VectorChange) -> torch.Tensor:
         """Return values whose vectors at some positions are others."""
@@ -262,62 +297,47 @@ class Forward:
             moved[at] = values[at] + (drawn.to(values.device) * spread).to(values.dtype)
         return moved
 
-    def _argument_moved(self, arguments: tuple[Any, ...], change: VectorChange) -> tuple[Any, ...]:
-        is_done = False
-
-        def move(value: Any) -> Any:
-            nonlocal is_done
-            if is_done or not _is_of_vectors(value) or self.layout.laid_out(value) is None:
-                return value
-            is_done = True
-            return self._moved(value, change)
-
-        return _mapped(move, arguments)
-
     def _compared(self, output: ModuleOutput) -> OutputChange | None:
-        before = next((one for one in self.outputs if one.name == output.name), None)
+        before = self.outputs.get(output.name)
         if before is None or before.values.shape != output.values.shape:
             return None
         is_of_channels = _is_of_channels(output.module)
         for layout in (self.layout, *self.others):
             one, other = (layout.laid_out(each, is_of_channels) for each in (output.values, before.values))
             if one is not None and other is not None:
-                return _change(output, one, other, output.values.dim() == 2 and layout.batch * layout.length > 1)
+                return _change(output, one, other)
         # A row for each expert's token would look like a row of the batch, but of the model's own output.
         is_of_rows = output.values.dim() > 2 or output.module is self.module
         if output.values.shape[0] != self.layout.batch or self.layout.is_time_first or not is_of_rows:
             return None
-        by_row = _differences(output.values.flatten(1), before.values.flatten(1))
-        eps = torch.finfo(before.values.dtype).eps
-        return OutputChange(*_named(output), None, by_row, _size(before.values), eps, False)
+        return _change(output, output.values.flatten(1)[:, None], before.values.flatten(1)[:, None])._replace(
+            by_position=None
+        )
 
 
-def _named(output: ModuleOutput) -> tuple[OutputName, type[nn.Module], str, tuple[int, int]]:
-    return output.name, type(output.module), output.place, output.calls
-
-
-def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor, is_flat: bool) -> OutputChange:
+def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor) -> OutputChange:
     by_position = _differences(one, other)
+    size = _size(other) if by_position.any() else 0.0
     eps = torch.finfo(other.dtype).eps
-    precise = torch.promote_types(other.dtype, torch.float32)
-    change, length = (each.to(precise).norm(dim=-1) for each in (one.to(precise) - other, other))
-    relative = float((change / length.clamp_min(torch.finfo(torch.float32).tiny)).max())  # NaN stays
-    return OutputChange(*_named(output), by_position, by_position.max(axis=1), _size(other), eps, is_flat, relative)
+    name, module, place, calls = output[:4]
+    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size, eps)
 
 
-def _differences(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the largest difference along the last axis; NaN beside NaN is none."""
-    if one.shape[-1] == 0:
-        return np.zeros(one.shape[:-1])
-    a, b = (to_numpy(each).astype(np.float64) for each in (one, other))
-    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        return np.where(is_same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf)).max(axis=-1)
+def _differences(one: torch.Tensor, other: torch.Tensor) -> Float[np.ndarray, "B T"]:
+    """Return the largest difference of each vector `[B, T, F]`; NaN beside NaN is none."""
+    found = np.zeros(one.shape[:2])
+    is_changed = (one != other).any(dim=2)
+    if is_changed.any():
+        precise = torch.promote_types(other.dtype, torch.float32)
+        a, b = (each.detach()[is_changed].to(precise) for each in (one, other))
+        is_same = (a == b) | (a.isnan() & b.isnan())
+        change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf)).amax(dim=-1)
+        found[to_numpy(is_changed)] = to_numpy(change)
+    return found
 
 
 def _size(values: torch.Tensor) -> float:
-    finite = values[torch.isfinite(values)]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    return float(torch.where(values.isfinite(), values, 0.0).abs().max())
 
 
 def _is_of_channels(module: nn.Module) -> bool:
@@ -338,6 +358,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from _tensors(each)
+    elif is_dataclass(value):
+        yield from _tensors(vars(value))
 
 
 # --- what a forward may change ---------------------------------------------------------------------------------
@@ -360,8 +382,8 @@ def _copied(value: Any, depth: int = 0) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, torch.Generator):
         return value.clone_state()
-    if isinstance(value, np.ndarray):
-        return value.copy()
+    if isinstance(value, np.ndarray | np.random.Generator):
+        return deepcopy(value)
     if isinstance(value, dict):
         made = copy(value)
         for key, each in value.items():
@@ -387,18 +409,54 @@ def _states(module: nn.Module) -> dict[nn.Module, dict[str, Any]]:
 
 
 def _shapes(value: Any) -> Any:
-    """Return the shapes of the tensors in arguments, by which one call of a module is told from another."""
+    """Return the shapes of the tensors in arguments, and its switches, which tell one call of a module from another."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, dict):
         return tuple((key, _shapes(each)) for key, each in value.items())
-    return tuple(map(_shapes, value)) if type(value) in (tuple, list) else type(value).__name__
+    if type(value) in (tuple, list):
+        return tuple(map(_shapes, value))
+    return value if isinstance(value, bool | str) else type(value).__name__
 
 
 def _copied_attribute(name: str, value: Any) -> Any:
     if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name or name == "config":
         return value
     return _copied(value)
+
+
+class _WatchedHook:
+    """A hook of a module, and whether it changes what the module is given or gives, or only looks."""
+
+    def __init__(self, module: nn.Module, where: str, key: int, hook: Callable[..., Any]) -> None:
+        self.module, self.where, self.key = module, where, key
+        self._hook, self.changes = hook, False
+        self._all[key] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._hook(*args, **kwargs)
+        self.changes |= result is not None
+        return result
+
+    @property
+    def _all(self) -> dict[int, Callable[..., Any]]:
+        hooks: dict[int, Callable[..., Any]] = getattr(self.module, self.where)
+        return hooks
+
+    def take_off(self) -> None:
+        """Put the program's own function back, if it is still there."""
+        if self._all.get(self.key) is self:
+            self._all[self.key] = self._hook
+
+
+def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
+    """Watch the hooks of the program; those of torch set weights, and the module's own before it have begun."""
+    for each in module.modules():
+        for where in ("_forward_pre_hooks", "_forward_hooks"):
+            for key, hook in [*getattr(each, where).items()]:
+                is_own = not str(getattr(hook, "__module__", "")).startswith("torch.")
+                if is_own and (each is not module or where == "_forward_hooks"):
+                    yield _WatchedHook(each, where, key, hook)
 
 
 @contextmanager
@@ -439,7 +497,14 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 # --- forwards of a program --------------------------------------------------------------------------------------
 
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+
+
+def unwrapped(module: Any) -> Any:
+    """Return a module without what torch wraps it in, which calls it."""
+    while (inside := _WRAPPERS.get(type(module).__name__)) is not None:
+        module = getattr(module, inside)
+    return module
 
 
 class _Losses(TorchFunctionMode):
@@ -483,9 +548,10 @@ def forwards(
     current: list[Forward | None] = []  # the forward that runs, or None for one that is not wanted
     outer: list[nn.Module] = []
     taking: list[bool] = []
+    thread = get_ident()  # of another one, module and random state cannot be put back
 
     def enter(module: nn.Module, args: Any) -> None:
-        if current[0] is None if outer else type(module).__name__ in _WRAPPERS:
+        if get_ident() != thread or (not outer and type(module).__name__ in _WRAPPERS):
             return
         arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
         if not outer:
@@ -496,16 +562,17 @@ def forwards(
             forward.enter(module, arguments)
 
     def leave(module: nn.Module, args: Any, output: Any) -> Any:
-        if not outer:
+        if get_ident() != thread or not outer:
             return None
         forward = current[0]
         instead = None if forward is None else forward.leave(module, args, output)
-        if module is outer[0] and not taking and (forward is None or not forward._running):
+        if module is outer[0] and not taking and (forward is None or not forward.running):
             try:
-                if forward is not None and output is not None:
-                    taking.append(True)  # its modules are entered and left again meanwhile
+                if forward is not None:
                     forward.end()
-                    take(forward)
+                    if output is not None:
+                        taking.append(True)  # its modules are entered and left again meanwhile
+                        take(forward)
             finally:
                 taking.clear()
                 outer.clear()
@@ -526,7 +593,9 @@ def forwards(
 def recorded(module: nn.Module, arguments: Mapping[str, Any], kept: Kept) -> tuple[Any, list[ModuleOutput]]:
     """Run a module, and return its output and those of the modules inside that are kept; see `Forward`."""
     found: list[ModuleOutput] = []
-    with forwards(lambda *_: True, lambda one: found.extend(one.outputs), lambda *_: None, lambda: 0, "", kept):
+    with forwards(
+        lambda *_: True, lambda one: found.extend(one.outputs.values()), lambda *_: None, lambda: 0, "", kept
+    ):
         return module(**arguments), found
 
 
@@ -553,7 +622,10 @@ def changes_in_row(
             both = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), output.values))
             one, other = next(both)[row : row + 1, own], next(both)[:, :length]
             if one.shape == other.shape:
-                yield _change(output, one, other, False)
+                precise = torch.promote_types(other.dtype, torch.float32)
+                change, length = (each.to(precise).norm(dim=-1) for each in (one.to(precise) - other, other))
+                relative = (change / length.clamp_min(torch.finfo(torch.float32).tiny)).max()  # NaN stays
+                yield _change(output, one, other)._replace(relative=float(relative))
 
 
 def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ MARK = "!"  # of a row that may attend to no key
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Axis:
     """The rows or the columns of a matrix.
 

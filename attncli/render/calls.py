@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.expectations import CallMismatch, UnexpectedError
     from attncli.analysis.calls.groups import CallGroup
 
-    _Command = Callable[[CallGroup], str]
+    _Commands = Callable[[CallGroup, Finding], Sequence[str]]
 
 _ALIGN = {"calls": ">", "heads": ">", "queries×keys": ">"}
 _DROPPED = ("heads", "kind", "calls", "queries×keys", "module")  # the first goes first where a line is too short
@@ -39,7 +39,10 @@ _MOST_MAPS = 3  # of places whose masks are wrong
 
 
 def calls_parts(
-    calls: Calls, palette: Palette, width: int | None, command: Callable[[CallGroup], str] | None = None
+    calls: Calls,
+    palette: Palette,
+    width: int | None,
+    commands: Callable[[CallGroup, Finding], Sequence[str]] | None = None,
 ) -> Iterator[RenderableType]:
     """Yield the table, what is wrong at each line of code, errors first, and how much that is.
 
@@ -47,7 +50,7 @@ def calls_parts(
         calls: of a program.
         palette: how words are written.
         width: cells in a line; None where the output sets none.
-        command: gives a command that shows more of a row; None where there is none.
+        commands: gives the commands that show more of a row and its finding; None where there are none.
     """
     yield Text(palette.fit(calls.headline))
     rows = calls.rows
@@ -57,7 +60,7 @@ def calls_parts(
     places: dict[object, list[CallGroup]] = {}
     for row in rows:
         places.setdefault(row.place[:3], []).append(row)
-    parts = [part for alike in places.values() if (part := _at_a_line(calls, alike, palette, width, command))]
+    parts = [part for alike in places.values() if (part := _at_a_line(calls, alike, palette, width, commands))]
     for _, renderables in sorted(parts, key=lambda part: part[0]):
         yield Group(*renderables)
     if calls.findings:
@@ -106,7 +109,7 @@ def _result(row: CallGroup) -> Cell:
 
 
 def _at_a_line(
-    calls: Calls, rows: Sequence[CallGroup], palette: Palette, width: int | None, command: _Command | None
+    calls: Calls, rows: Sequence[CallGroup], palette: Palette, width: int | None, commands: _Commands | None
 ) -> tuple[bool, list[RenderableType]] | None:
     """Return what is wrong at a line of code, after whether that is no error; None where nothing is."""
     found: dict[tuple[str, str], list[tuple[CallGroup, Finding]]] = {}
@@ -130,9 +133,10 @@ def _at_a_line(
     parts += _source(calls, str(place), findings, palette, width)
     drawn = next((finding.comparison for finding in findings if finding.comparison is not None), None)
     parts += [] if drawn is None else compared(drawn, palette, width or COMFORTABLE)
-    if command is not None:
-        worst = min(found.items(), key=lambda each: each[0][1] != "error")[1][0][0]
-        parts.append(Text.assemble(("more: ", DIM), palette.label(command(worst))))
+    if commands is not None:
+        row, worst = min(found.items(), key=lambda each: each[0][1] != "error")[1][0]
+        for number, command in enumerate(commands(row, worst)):
+            parts.append(Text.assemble((" " * 6 if number else "more: ", DIM), palette.label(command)))
     return not any(finding.severity == "error" for finding in findings), parts
 
 

@@ -20,12 +20,12 @@ from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hst
 from attncli.render.cell_grid import HALF, GridCell
 from attncli.render.fit import LONG, Bounds
 from attncli.render.heatmap import Extent, Heatmap, heatmaps, scale_of_layer
-from attncli.render.legend import legend, ramp_line
+from attncli.render.legend import legend, mark_line, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.picture import HeadLook, PictureView
 from attncli.render.sections import token_list
-from attncli.render.sentence import QUERY, head_lines, sentence
+from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
@@ -70,7 +70,7 @@ class MatrixFrame(NamedTuple):
         return self.blind[[self.layer.heads.index(head)]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Components:
     """The parts of a trace's view."""
 
@@ -87,24 +87,32 @@ class Components:
     @cached_property
     def frames(self) -> list[MatrixFrame]:
         """Where each layer is drawn."""
-        return [self._frame(layer) for layer in self.trace.layers]
+        axes = {kind: self._axes(cells) for kind, cells in self._cells.items()}
+        return [self._frame(layer, self._cells[layer.kind], *axes[layer.kind]) for layer in self.trace.layers]
+
+    @cached_property
+    def _cells(self) -> dict[str, Cells]:
+        """Which cells of each kind of layer are shown."""
+        layers = {layer.kind: layer for layer in self.trace.layers}
+        return {kind: self.view.cells(self.trace, layer) for kind, layer in layers.items()}
 
     @cached_property
     def longest(self) -> int:
         """How many rows or columns the largest matrix has."""
-        return max(max(len(frame.rows), len(frame.columns)) for frame in self.frames)
+        return max(max(len(cells.rows), len(cells.columns)) for cells in self._cells.values())
 
     @property
     def has_one_row(self) -> bool:
         """Whether a single query is shown."""
         return all(len(frame.rows) == 1 for frame in self.frames)
 
-    def _frame(self, layer: LayerTrace) -> MatrixFrame:
-        cells = self.view.cells(self.trace, layer)
+    def _axes(self, cells: Cells) -> tuple[Axis, Axis]:
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, self.trace.predicted)
+        return rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+
+    def _frame(self, layer: LayerTrace, cells: Cells, rows: Axis, columns: Axis) -> MatrixFrame:
         blind = layer.fully_masked(cells.rows)
-        predicted = self.trace.predicted
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
-        return MatrixFrame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
+        return MatrixFrame(layer, cells, blind, rows.marking(blind), columns)
 
     @cached_property
     def labels(self) -> dict[HeadKey, tuple[Label, ...]]:
@@ -128,7 +136,12 @@ class Components:
             lines = [", ".join(filter(None, (place, strongest(self.labels, (layer.layer, layer.kind, head)))))]
             for row, keys, weights in _heaviest(frame, head, rows, self.view.top_keys or _SPOKEN_KEYS):
                 numbers = [number_text(weight, 2 if precision is None else precision) for weight in weights]
-                listed = ", ".join(f"{number} {names[key]}" for key, number in zip(keys, numbers, strict=True))
+                # A number that is all zeros says nothing, but of the first key, which says that all are so small.
+                listed = ", ".join(
+                    f"{number} {names[key]}"
+                    for place, (key, number) in enumerate(zip(keys, numbers, strict=True))
+                    if place == 0 or number.strip("0.-")
+                )
                 lines.append(f"query {frame.rows.indices[row]} {frame.rows.labels[row]}: {listed or 'no key'}")
             yield Text(self.palette.fit("\n".join(lines)))
 
@@ -174,8 +187,8 @@ class Components:
     def sentence(self, frames: Sequence[MatrixFrame], lines: int, has_legend: bool = False) -> tuple[Block, int]:
         """Return what the last query attends to, on the colours of the weights, and how many heads are shown.
 
-        As many heads are shown as so many lines have room for, those first that say most. Of a long sentence rather
-        the heaviest tokens for four heads than all of them for one.
+        As many heads are shown as so many lines have room for, those first with most weight on one key that was
+        chosen, or is distant. Of a long sentence rather the heaviest tokens for four heads than all of them for one.
         """
         frame, palette = frames[0], self.palette
         query, places = frame.cells.rows[-1], frame.cells.columns
@@ -186,24 +199,38 @@ class Components:
         tokens = [frame.cells.column_tokens[place] for place in places]
         is_one = frame.cells.row_tokens == frame.cells.column_tokens
         marks = {place: QUERY for place, token in enumerate(tokens) if is_one and token.index == query}
+        place = query if is_one else None
+        keys = list(frame.cells.columns) if self.view.keys else distant_keys(frame.cells.column_tokens, place)
         heads = [
             line._replace(weights=line.weights[columns], allowed=line.allowed[columns])
-            for line in head_lines([one.layer for one in frames], query, self.labels)
+            for line in head_lines([one.layer for one in frames], query, keys, self.labels)
         ]
         verb = "attends to" if frame.layer.measure == "weights" else f"has {frame.layer.measure} from"
         title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(f" {verb}", DIM)]
-        ramp = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
-        header = flowing([title, *ramp], self.room)
+        more = list(self._sentence_key(heads)) if has_legend else []
+        header = flowing([title, *more], self.room)
 
-        def drawn(count: int, most: int | None) -> Block:
-            return sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
-
-        above, each = (0, 1) if palette.has_color else (1, 2)  # the sentence itself, or colours
+        above = 0 if palette.has_color else 1  # the sentence itself
         left = max(lines - len(header.lines), 1)
-        whole = len(drawn(1, None).lines) // each
+        whole = height(tokens, heads[0], palette, self.room, marks)
         most = max(min(whole, left // (min(len(heads), _FEW_HEADS) + above)), 1)
         count = min(max(left // most - above, 1), len(heads))
-        return stack([header, drawn(count, most)]), count
+        return stack([header, sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)]), count
+
+    def _sentence_key(self, heads: Sequence[SentenceLine]) -> Iterator[list[Segment]]:
+        """Yield what the colours of tokens mean, and in which order the heads stand."""
+        scale, palette = self.scale, self.palette
+        if palette.has_color:
+            yield ramp_line(scale, palette, self.width, 1)
+            weights, allowed = (np.array([getattr(line, name) for line in heads]) for name in ("weights", "allowed"))
+            for note in Extent.of(weights, allowed).notes_on(scale):
+                if not note.startswith("·"):  # a masked token is dim
+                    yield mark_line(note, palette, scale, True)
+        if len(heads) > 1:
+            name = self.frames[0].layer.measure.removesuffix("s")
+            keys = self.frames[0].columns.labels
+            which = "a distant token" if not self.view.keys else "one key" if len(keys) > 1 else keys[0]
+            yield [Segment(palette.label(f"largest {name} on {which} first"), DIM)]
 
     @cached_property
     def scale(self) -> Scale:
@@ -323,10 +350,8 @@ class Components:
     ) -> Block:
         """Return the maps of heads under what their cells mean."""
         extent, scale = Extent.joined([picture.extent for picture in pictures]), self.scale
-        marks = [*extent.mark_notes, *["+ more than 1"] * bool(scale.odd(np.array([extent.highest]))["+"][0])]
-        key = legend(
-            scale, [*marks, mark_note(frame.blind)], self.palette, self.width, min(cell.columns, 2), cell == HALF
-        )
+        marks = [*extent.notes_on(scale), mark_note(frame.blind)]
+        key = legend(scale, marks, self.palette, self.width, min(cell.columns, 2), cell == HALF)
         header = [wrap_block(self.palette.fit(title), "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scale, cell)

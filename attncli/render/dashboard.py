@@ -21,11 +21,12 @@ from attncli.render.sections import headline, proof_line, shapes_line
 
 _NUMBERS_LEFT_OUT = ["numbers left out"]
 _LEAST_LINES = 8  # of a group of maps
+_LEAST_SENTENCE = 6  # lines with a blank one, of which narrower cells make room for it
 _SENTENCE = 7  # lines that it may take before it leaves half of them to larger maps
 _TOP_KEYS = 5  # of the one query that is shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dashboard:
     """As much of a trace as one screen has room for."""
 
@@ -87,7 +88,8 @@ class Dashboard:
     def _note(self, facts: Sequence[str]) -> str:
         """Return a line that says what is shown, and what shows the rest; empty where that is everything."""
         begin = f"{self.components.longest} tokens: " if self.components.longest > LONG else ""
-        choose = "--head, --layer or --query narrows it" if self._has_several else "--head or --query narrows it"
+        ways = ["--head", *["--layer"] * self._has_several, *["--query"] * (not self.components.has_one_row)]
+        choose = f"{' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))} narrows it"
         shown = facts[0] if facts == _NUMBERS_LEFT_OUT else f"showing {' and '.join(facts)}"
         return f"{begin}{shown} to fit the screen. --all shows everything; {choose}." if facts else ""
 
@@ -105,7 +107,7 @@ class Dashboard:
         parts, frames = self.components, self._alike
         every = sum(len(frame.layer.heads) for frame in parts.frames)
         sentence, heads = parts.sentence(frames, lines - cost(self._head), has_legend=True)
-        facts = [f"{heads} of {every} heads (those with most to say)"] * (heads < every)
+        facts = [f"{heads} of {every} heads"] * (heads < every)
         keys = [] if self._has_several else [parts.ranked(frames[0], _TOP_KEYS)]
         return self._with_words([sentence], keys, lines), self._note(facts)
 
@@ -163,22 +165,26 @@ class Dashboard:
         above, needed = 0, 1 + (longest > LONG) * ((room < 100) + (room < 60))
         while above < needed:
             above = needed
-            (shown, needed), note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
-        return shown, note
+            (words, layouts, proof), note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
+            maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
+            needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
+        return [*words, *maps, *proof], note
 
-    def _plan(self, above: int, lines: int) -> tuple[tuple[list[Block], int], str]:
-        """Return what stands on so many lines, where some of them stand above the maps of each group, and the note.
+    def _plan(self, above: int, lines: int) -> tuple[tuple[list[Block], list[GridLayout], list[Block]], str]:
+        """Return what stands before the maps, how they are laid out, what stands below them, and the note.
 
-        How many lines do stand there is the second number.
+        Together they take so many lines, where some of them stand above the maps of each group.
         """
         left = lines + 1 - cost(self._head)  # no blank line below the last part
-        least = ((WIDE,), (NARROW,), (self._groups[0].small,))
-        layouts = next((found for cells in least if (found := self._layouts(left, above, cells))), [])
+        has_sentence = self.components.has_sentence(self._alike[0])
+        ways = [(left - _LEAST_SENTENCE, cell) for cell in (WIDE, NARROW) if has_sentence]
+        ways += [(left, cell) for cell in (WIDE, NARROW, self._groups[0].small)]
+        layouts = next((found for lines, cell in ways if (found := self._layouts(lines, above, (cell,)))), [])
         is_whole = bool(layouts)
         layouts = layouts or self._layouts(left, above)
         left -= _cost(layouts, above)
         parts, room = self.components, max(left // 2, min(left, _SENTENCE)) - 1
-        sentences = [parts.sentence(self._alike, room)[0]] if parts.has_sentence(self._alike[0]) else []
+        sentences = [parts.sentence(self._alike, room)[0]] if has_sentence else []
         sentence, tokens, shapes, proof = fit([sentences, self._tokens, self._shapes, self._proof], left)
         words = [*tokens, *shapes, *sentence]
         left -= cost([*words, *proof])
@@ -192,9 +198,7 @@ class Dashboard:
         facts += ["blocks of cells"] * any(one.pool != (1, 1) for one in layouts)
         is_cut = (tokens, shapes, len(digits)) != (self._tokens[:1], self._shapes, not self._has_several)
         facts = facts or _NUMBERS_LEFT_OUT * is_cut
-        maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
-        needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
-        return ([*self._head, *words, *digits, *maps, *proof], needed), self._note(facts)
+        return ([*self._head, *words, *digits], layouts, proof), self._note(facts)
 
     def _layouts(self, lines: int, above: int, cells: Sequence[GridCell] | None = None) -> list[GridLayout]:
         """Return how the maps of each group are drawn.

@@ -49,6 +49,7 @@ _LARGE = (GridCell(7, 1, 3), GridCell(6, 1, 2), GridCell(5, 1, 1))  # cells of m
 _AROUND = 5  # lines around the rows of maps: two legends, a title, ticks, a gap
 _SCREEN = 24  # rows of the maps of a longer text, those one above the other together
 _FEW = 3  # query rows that are named
+_FINE = 0.01  # bits; less has another digit on the grid
 _LISTED = 12  # tokens that are not shared, of a long sequence
 
 Axes = tuple[Axis, Axis]  # rows and columns
@@ -168,12 +169,16 @@ class DiffView:
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
         proof = [] if worst is None else [proof_line(worst, self.palette)]
         room = 10**6 if self.height is None else self.height - lines_of([headline, *parts, *proof], self._room)
+        left_out = []
+        if room <= 1:  # the heads that changed come first
+            room += lines_of([parts.pop(1)], self._room)
+            left_out = ["the tokens"]
         maps = self._maps(difference, room)
         room -= sum(len(one.lines) + 1 for one in maps)
         cells = self._cells(difference, room - (2 if maps else 4))
         if self._changed and not (cells and maps) and room > 1:
-            left_out = " and ".join([*["the cells that changed most"] * (not cells), *["three maps"] * (not maps)])
-            proof.append(Text(f"--all shows {left_out}", DIM))
+            left_out += [*["the cells that changed most"] * (not cells), *["three maps"] * (not maps)]
+            proof.append(Text(f"--all shows {' and '.join(left_out)}", DIM))
         return [headline, *parts, *cells, *maps, *proof]
 
     def _over_sentences(self, found: Differences) -> list[RenderableType]:
@@ -277,14 +282,16 @@ class DiffView:
         numbers: dict[str, dict[tuple[int, int], float | None]] = {}
         for each in self.difference.heads:
             numbers.setdefault(each.kind, {})[each.layer, each.head] = each.jensen_shannon
-        scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
+        most = self._changed[0].jensen_shannon or 0
+        scale = Scale.up_to(most, "sqrt")
+        digits = min(self.precision, 3 if most >= _FINE else DIGITS)
         maps = [
             TitledMap("bits" + f" · {kind}" * (len(numbers) > 1), "", HeadMap.of(own), scale)
             for kind, own in numbers.items()
         ]
         lines = 10**6 if self.height is None else self.height // 2
         for width in (self._room - listed.width - _BETWEEN, self._room):
-            grids = stack(side_by_side(maps, self.palette, max(width, 1), lines, min(self.precision, 3)), gap=1)
+            grids = stack(side_by_side(maps, self.palette, max(width, 1), lines, digits), gap=1)
             if grids.width <= width and len(grids.lines) <= lines:
                 break
         if self.height is not None:

@@ -73,10 +73,10 @@ def _places(finding: Finding) -> str:
 
 
 def checked(
-    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView
+    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView, is_compared: bool
 ) -> Iterator[RenderableType]:
     """Yield what a check found, and where: the wrong cells, or without an expectation the mask."""
-    yield Text(view.palette.label(headline(subject, has_rule=bool(findings))))
+    yield Text(view.palette.label(headline(subject, has_rule=bool(findings) or not is_compared)))
     if findings:
         yield finding_lines(findings, view.palette, view.width)
     if comparison is not None:
@@ -84,7 +84,10 @@ def checked(
         yield difference(replace(comparison, names=names), view.palette, view.room)
     elif findings and not subject.is_ambiguous:
         yield from view.drawn(subject)
-    yield tally(findings)
+    if findings or is_compared:
+        yield tally(findings)
+    else:
+        yield Text("nothing found; give --expect EXPR to compare it with the mask you mean", SEVERITY_STYLES["note"])
 
 
 # Cells of a line: before what a comparison came to, and of that.

@@ -64,11 +64,11 @@ class HeadMap(NamedTuple):
         texts = [number_text(value, digits) for value in self.values[self.shown].tolist()]
         return max(map(len, (*texts, *map(str, self.heads))), default=1) + 1
 
-    def lattice(self, rows: range, columns: range, width: int) -> CellGrid:
+    def lattice(self, rows: range, columns: range, width: int, per_line: int = 1) -> CellGrid:
         """Return where the cells of a part stand, given the places of layers and heads and the width of a cell."""
         heads = tuple(self.heads[place] for place in columns)
         layers = tuple(self.layers[place] for place in rows)
-        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(heads), heads), GridCell(width, 1))
+        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(heads), heads), GridCell(width, per_line))
 
     def drawn(
         self,
@@ -80,12 +80,13 @@ class HeadMap(NamedTuple):
         palette: Palette,
         digits: int,
         cursor: tuple[int, int] | None = None,
+        per_line: int = 1,
     ) -> Block:
-        """Return a part of the map below the heads that it has, beside what its layers are called.
+        """Return a part of the map below the heads that it has, beside what its lines are called.
 
-        In cells of more than two characters stand the numbers.
+        In cells of more than two characters stand the numbers. A line has one layer, or two as half-blocks.
         """
-        lattice = self.lattice(rows, columns, width)
+        lattice = self.lattice(rows, columns, width, per_line)
         part = np.ix_(rows, columns)
         at = None if cursor is None else (cursor[0] - rows.start, cursor[1] - columns.start)
 
@@ -101,7 +102,7 @@ class HeadMap(NamedTuple):
                 for number, head in enumerate(lattice.columns.indices)
             ]
         margin = max(map(len, names)) + 1
-        styles = [DIM, *(BOLD if at and number == at[0] else None for number in range(len(rows)))]
+        styles = [DIM, *(BOLD if at and number == at[0] else None for number in range(len(lines)))]
         labelled = zip(names, styles, [header, *lines], strict=True)
         return block(trimmed([cell(name, margin, style, "left"), *line]) for name, style, line in labelled)
 
@@ -118,18 +119,28 @@ class TitledMap(NamedTuple):
 def side_by_side(maps: Sequence[TitledMap], palette: Palette, width: int, lines: int, digits: int) -> list[Block]:
     """Return maps in as few rows as they need, in the largest cells with which all of them fit, or else the smallest.
 
-    In colour a cell has its number where there is room. A map that is too wide goes on below.
+    In colour a cell has its number where there is room, and a line has two layers where maps are too high: all of
+    them, or the first half beside the second. A map that is too wide goes on below.
     """
     margin = max(len(f"L{layer}") for one in maps for layer in one.heads.layers) + 1
     most = max(len(one.heads.heads) for one in maps)
     laid_out: list[Block] = []
-    for size in (max(one.heads.widest(digits) for one in maps) if palette.has_color else 2, 2, 1):
+    widest = max(one.heads.widest(digits) for one in maps) if palette.has_color else 2
+    halves = [(1, 2, 1), (1, 2, 2)] if palette.has_halves else []
+    for size, per_line, towers in ((widest, 1, 1), (2, 1, 1), (1, 1, 1), *halves):
         step = max((width - margin) // size, 1)
         drawn = []
         for title, note, heads, scale in maps:
-            rows, labels = range(len(heads.layers)), ["", *(f"L{layer}" for layer in heads.layers)]
+            high = -(-len(heads.layers) // (towers * per_line)) * per_line
+            layers = [range(len(heads.layers))[start : start + high] for start in range(0, len(heads.layers), high)]
             strips = (range(start, min(start + step, len(heads.heads))) for start in range(0, len(heads.heads), step))
-            parts = [heads.drawn(rows, strip, size, labels, scale, palette, digits) for strip in strips]
+            parts = []
+            for strip in strips:
+                tall = []
+                for rows in layers:
+                    labels = ["", *(f"L{heads.layers[row]}" for row in rows[::per_line])]
+                    tall.append(heads.drawn(rows, strip, size, labels, scale, palette, digits, per_line=per_line))
+                parts.append(hstack(tall, _GAP))
             titles = [Segment(palette.fit(title), BOLD), Segment(palette.fit(f" {note}".rstrip()), DIM)]
             drawn.append(stack([block([titles]), *parts]))
         laid_out = [hstack(line, _GAP) for line in in_lines(drawn, _GAP, width)]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LABELS, LEAST, MIXED, WEIGHTS
-from attncli.analysis.metric_names import MEANINGS, Metric
+from attncli.analysis.metric_names import MEANINGS, UNITS, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import (
     COMFORTABLE,
@@ -22,6 +22,7 @@ from attncli.render.block import (
     block,
     cell,
     flowing,
+    grid,
     hstack,
     in_words,
     stack,
@@ -34,17 +35,17 @@ from attncli.render.head_map import UNDEFINED, HeadMap, TitledMap, scale_of, sid
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 _CELLS = (14, 10, 6, 3, 2)  # characters of a head on the grid of labels, the largest that fits
 _SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep"}
 _LETTERS = {"sink": "k", "separator": "e", "mixed": "·"}  # where another label begins with the same letter
 _MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate", "entropy")  # below the labels
-_UNITS = {"entropy": "nats", "effective_keys": "keys", "distance": "positions", "max_score": "score"}
 _LABEL_UNITS = {"local": " positions", "broad": " keys"}
-_STRONGEST, _NARROWEST = 9, 34  # cells of the names of heads, and of all of a table of labels
+_STRONGEST, _NARROWEST = 19, 34  # cells of the names of heads, and of all of a table of labels
 _GAP = 3
+_MOST_LINES = 4  # of the heads of one label
 # What tells heads apart comes first; the last ones are the first to go.
 _BY_USE = (
     "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate",
@@ -69,9 +70,10 @@ def head_parts(
         legend = _legend(report, metrics, palette, width)
         maps = _maps(report, metrics, palette, columns, room - len(meanings.lines) - len(legend.lines) - 2, precision)
         return [headline, *[legend] * bool(legend.lines), stack(maps, gap=1), meanings]
-    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report)), columns))
-    room -= len(note.lines) + 1
-    labels = _labels(report, palette, columns, room)
+    longest = _label_note(report, ("weight", "uniform", "gain"))
+    room -= len(in_words(longest, columns)) + 1
+    labels, titles = _labels(report, palette, columns, room)
+    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report, titles)), columns))
     parts: list[RenderableType] = [headline, labels, note]
     if len(report.heads) > 1:
         few = [name for name in _MAPS if _is_defined(report, name)]
@@ -84,15 +86,11 @@ def head_parts(
 
 
 def _headline(report: HeadReport, palette: Palette) -> Text:
-    source, shown = report.source, len(report.heads)
-    facts = [*architecture_of(source)]
-    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
-    facts += [f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")]
-    facts += [f"mask {' and '.join(report.masks)}", *numbers_of(source)]
+    shown = len(report.heads)
+    heads = f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")
     what = "sequence" if report.is_test else "sentence"
-    facts += [f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"]
-    facts += ["random tokens twice"] * report.is_test
-    return cautioned(joined(source.title, facts, palette), [source], palette)
+    texts = f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"
+    return run_line(report, heads, [texts, *["random tokens twice"] * report.is_test], palette)
 
 
 def _name(head: HeadSummary, report: HeadReport) -> str:
@@ -111,23 +109,26 @@ def _by_kind(report: HeadReport) -> dict[str, list[HeadSummary]]:
 # --- labels ---
 
 
-def _labels(report: HeadReport, palette: Palette, width: int, lines: int) -> Block:
-    """Return the grid of labels beside or above the table that explains them: the largest grid with which both fit."""
-    smallest: Block | None = None
+def _labels(report: HeadReport, palette: Palette, width: int, lines: int) -> tuple[Block, list[str]]:
+    """Return the grid of labels beside or above the table that explains them, and the titles of the table's columns.
+
+    It is the largest grid with which both fit. Beside it, the table may have as many lines.
+    """
+    smallest: tuple[Block, list[str]] | None = None
     for size in (*_CELLS, 1):
         if size == 1 and not palette.has_halves:
             break
-        grid = _grid(report, size, palette)
-        beside = width - grid.width - _GAP
+        drawn = _grid(report, size, palette)
+        beside = width - drawn.width - _GAP
         for room, is_beside in ((width, False), (beside, True)):
-            if grid.width > width or room < _NARROWEST:
+            if drawn.width > width or room < _NARROWEST:
                 continue
-            explained = _label_table(report, palette, room)
-            both = hstack([grid, explained], _GAP) if is_beside else stack([grid, explained], gap=1)
+            explained, titles = _label_table(report, palette, room, len(drawn.lines) if is_beside else 0)
+            both = hstack([drawn, explained], _GAP) if is_beside else stack([drawn, explained], gap=1)
             if len(both.lines) <= lines:
-                return both
-            smallest = both if smallest is None or len(both.lines) < len(smallest.lines) else smallest
-    return smallest or _label_table(report, palette, width)
+                return both, titles
+            smallest = (both, titles) if smallest is None or len(both.lines) < len(smallest[0].lines) else smallest
+    return smallest or _label_table(report, palette, width, 0)
 
 
 def _grid(report: HeadReport, size: int, palette: Palette) -> Block:
@@ -184,8 +185,11 @@ def _half(upper: HeadSummary | None, lower: HeadSummary | None, palette: Palette
     return Segment("▀", Style(color=top, bgcolor=bottom))
 
 
-def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
-    """Return how many heads have each label, and the strongest of them beside a uniform head; columns go as needed."""
+def _label_table(report: HeadReport, palette: Palette, room: int, lines: int) -> tuple[Block, list[str]]:
+    """Return how many heads have each label and which, the strongest first, beside a uniform head; and its titles.
+
+    Columns go as needed. The heads of each label take as many lines as all of the table may have.
+    """
     groups = [(name, list(heads)) for name, heads in groupby(report.by_label().heads, _label_of)]
     first = [heads[0].labels[0] if heads[0].labels else None for _, heads in groups]
     weights, uniform, gains = (
@@ -204,26 +208,48 @@ def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
     while more and width_of([*columns, *more]) + _STRONGEST > room:
         more.pop()
     left = room - width_of([*columns, *more])
-    listed = [_joined([_name(head, report) for head in heads], left, palette) for _, heads in groups]
-    return table([*columns, Column("strongest", listed, None, "<"), *more], room)
+    names = [[_name(head, report) for head in heads] for _, heads in groups]
+    for most in range(min(max(lines, 1), _MOST_LINES), 0, -1):
+        listed = [_wrapped(each, left, most, palette) for each in names]
+        if sum(map(len, listed)) < lines:
+            break
+    columns += [Column("strongest", [each[0] for each in listed], None, "<"), *more]
+    titles, *rows = zip(*(column.cells for column in columns), strict=True)
+    drawn = [titles]
+    for each, row in zip(listed, rows, strict=True):
+        below = [[(name, None) if place == 3 else ("", None) for place in range(len(row))] for name in each[1:]]
+        drawn += [row, *map(tuple, below)]
+    shown = [column.title for column in columns]
+    return grid(drawn, "".join(column.align for column in columns), room), shown
 
 
-def _joined(names: Sequence[str], room: int, palette: Palette) -> str:
-    """Return as many names as there is room for, and an ellipsis where there are more."""
-    count = next(count for count in range(len(names), 0, -1) if count == 1 or len(" ".join(names[:count])) <= room - 2)
-    return palette.fit(" ".join([*names[:count], *["…"] * (count < len(names))]))
+def _wrapped(names: Sequence[str], room: int, most: int, palette: Palette) -> list[str]:
+    """Return names in lines, and an ellipsis where so many lines have no room for all of them."""
+    lines: list[str] = []
+    while names:
+        shown = next(
+            count for count in range(len(names), 0, -1) if count == 1 or len(" ".join(names[:count])) <= room - 2
+        )
+        is_last = len(lines) == most - 1
+        lines.append(palette.fit(" ".join([*names[:shown], *["…"] * (is_last and shown < len(names))])))
+        names = [] if is_last else names[shown:]
+    return lines
 
 
-def _label_note(report: HeadReport) -> str:
-    note = (
-        "weight: of the strongest head; uniform: of uniform attention. "
-        f"gain: 0 = uniform, 1 = perfect. A label needs {LEAST:g}."
-    )
+def _label_note(report: HeadReport, titles: Sequence[str]) -> str:
+    """Return what the numbers of a table with these columns mean, and what shows more."""
+    meanings = {
+        "weight": "weight: of the strongest head.",
+        "uniform": "uniform: of uniform attention.",
+        "gain": "gain: 0 = uniform, 1 = perfect.",
+    }
+    notes = [meaning for title, meaning in meanings.items() if title in titles]
+    notes.append(f"A label needs a gain of {LEAST:g} over uniform attention.")
     if report.sentences > 1:
-        note += f" Means over {_over(report)}."
+        notes.append(f"Numbers are means over {_over(report)}.")
     if report.source.kind == "pretrained" and not report.is_test:
-        note += " --induction looks for induction heads on random tokens that come twice."
-    return note + " --all has all numbers."
+        notes.append("--induction tests for induction heads on repeated random tokens.")
+    return " ".join([*notes, "--all lists every number."])
 
 
 # --- maps of metrics ---
@@ -253,20 +279,20 @@ def _maps(
 
 def _scale(name: Metric, maps: Sequence[HeadMap]) -> Scale:
     """Return the colours of a metric: of a weight they end at 1, of anything else at the largest number."""
-    return scale_of(maps) if name in _UNITS else Scale.up_to(1.0, "sqrt")
+    return scale_of(maps) if name in UNITS else Scale.up_to(1.0, "sqrt")
 
 
 def _range(name: Metric, one: HeadMap) -> str:
     finite = one.values[np.isfinite(one.values)]
     if not finite.size:
         return f"{UNDEFINED} not defined"
-    return "–".join(number_text(end, 2) for end in (finite.min(), finite.max())) + f" {_UNITS.get(name, '')}"
+    return "–".join(number_text(end, 2) for end in (finite.min(), finite.max())) + f" {UNITS.get(name, '')}"
 
 
 def _legend(report: HeadReport, names: Sequence[Metric], palette: Palette, width: int | None) -> Block:
     """Return what the colours of weights mean; the range of any other metric stands in its title."""
     parts = []
-    if not set(names) <= set(_UNITS):
+    if not set(names) <= set(UNITS):
         title = "mean weight" + f" over {_over(report)}" * (report.sentences > 1)
         parts = [[Segment(title, BOLD), Segment("  "), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]]
     values = [head.metrics[name] for head in report.heads for name in names]

@@ -32,29 +32,43 @@ class Extent(NamedTuple):
     """What all the cells behind a picture are like, pooled or not.
 
     Attributes:
-        highest: the largest finite value of the allowed cells, or 0; of differences the largest size.
+        highest: the largest finite value of the allowed cells, or 0.
         marks: which of the odd cells that have a mark of their own there are.
+        lowest: the least finite value of the allowed cells, or 0.
     """
 
     highest: float = 0.0
     marks: frozenset[str] = frozenset()
+    lowest: float = 0.0
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Extent:
         """Return the extent of these cells."""
         odd = (~allowed, allowed & (values == 0), allowed & np.isnan(values), allowed & np.isinf(values))
         marks = frozenset(mark for mark, where in zip(_MARKS, odd, strict=True) if where.any())
-        return cls(float(values.max(initial=0.0, where=allowed & np.isfinite(values))), marks)
+        finite = allowed & np.isfinite(values)
+        highest, lowest = (float(end(values, initial=0.0, where=finite)) for end in (np.max, np.min))
+        return cls(highest, marks, lowest)
 
     @classmethod
     def joined(cls, extents: Sequence[Extent]) -> Extent:
         """Return the extent of the cells of all of these."""
-        return cls(max(each.highest for each in extents), frozenset().union(*(each.marks for each in extents)))
+        return cls(
+            max(each.highest for each in extents),
+            frozenset().union(*(each.marks for each in extents)),
+            min(each.lowest for each in extents),
+        )
 
     @property
     def mark_notes(self) -> list[str]:
         """What the marks mean."""
         return [mark for mark in _MARKS if mark in self.marks]
+
+    def notes_on(self, scale: Scale) -> list[str]:
+        """Return what the marks mean, those too of numbers beyond the ends of a scale."""
+        odd = scale.odd(np.array([self.highest, self.lowest]))
+        ends = {"+": f"+ more than {scale.high:g}", "-": f"- less than {scale.low:g}"}
+        return [*self.mark_notes, *(words for mark, words in ends.items() if odd[mark].any())]
 
 
 class Heatmap(NamedTuple):

@@ -27,7 +27,7 @@ from attncli.trace.view import View
 _ENDLESS = 10**6  # lines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layout:
     """A trace laid out for one output.
 
@@ -78,7 +78,7 @@ class Layout:
         height = self.height or (LINES if self._is_long else None)
         if self.is_all or self.is_read_aloud or self.view.show is not None or is_listed or height is None:
             return None
-        return Dashboard(replace(self._parts, width=self._parts.room), height)
+        return Dashboard(self._parts if self.width else replace(self._parts, width=self._parts.room), height)
 
     @cached_property
     def _parts(self) -> Components:

@@ -49,7 +49,7 @@ class GridLayout(NamedTuple):
     lines: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerGroup:
     """Layers whose maps have the same rows and columns.
 
@@ -123,6 +123,11 @@ class LayerGroup:
 
         return cache(made)
 
+    @cached_property
+    def _pooled(self) -> Callable[[tuple[int, int]], tuple[Axis, Axis]]:
+        """Returns the axes of blocks of so many rows and columns, which are made once like maps."""
+        return cache(lambda pool: (self.rows.pooled(pool[0]), self.columns.pooled(pool[1])))
+
     def _title(self, layout: GridLayout) -> str:
         heads = sum(frame.layer.num_heads for frame in self.frames)
         counted = f"{layout.heads} of {heads} heads" if layout.heads < heads else "every head"
@@ -173,7 +178,7 @@ class LayerGroup:
 
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
         """Return how most heads are drawn with such cells, with the longest titles that let as many stand there."""
-        rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
+        rows, columns = self._pooled(pool)
 
         def layouts() -> Iterator[GridLayout]:
             for form, titles in enumerate(self.titles):

@@ -32,14 +32,14 @@ def legend(
     Where two cells share a character marks are colours.
     """
     ramps = [ramp_line(scale, palette, width, cell_width)] if scale.low < scale.high else []
-    return flowing([*ramps, *(_mark(each, palette, is_half, scale) for each in filter(None, marks))], width)
+    return flowing([*ramps, *(mark_line(each, palette, scale, is_half) for each in filter(None, marks))], width)
 
 
 def legend_line(
     scale: Scale, marks: Iterable[str], palette: Palette, width: int, cell_width: int = 2, is_half: bool = False
 ) -> list[Segment]:
     """Return as much of the legend as a single line has room for: the ramp, then the marks."""
-    notes = [_mark(each, palette, is_half, scale) for each in marks]
+    notes = [mark_line(each, palette, scale, is_half) for each in marks]
     room = width - sum(_GAP + Segment.get_line_length(mark) for mark in notes)
     ramp = ramp_line(scale, palette, min(max(room, _SHORTEST_BAR), width), cell_width)
     line: list[Segment] = []
@@ -51,7 +51,7 @@ def legend_line(
     return line
 
 
-def _mark(note: str, palette: Palette, is_half: bool, scale: Scale) -> list[Segment]:
+def mark_line(note: str, palette: Palette, scale: Scale, is_half: bool) -> list[Segment]:
     """Return what a mark means; where cells share a character it is a colour, and masked ones are blank."""
     style = palette.swatch(note[0], scale.is_signed) if is_half else None
     if style is not None:

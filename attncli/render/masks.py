@@ -194,7 +194,7 @@ def headline(subject: MaskGrid, has_rule: bool) -> str:
         cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
         parts.append(rule_of(cells, shape_of(cells), subject.past).text)
     past = f", past {subject.past}" if subject.past or (subject.tokens is None and queries < keys) else ""
-    parts.append(f"{queries} queries × {keys} keys{past}")
+    parts.append(f"{queries} {'query' if queries == 1 else 'queries'} × {plural(keys, 'key')}{past}")
     if subject.stored is not None and subject.reading is not None:
         axes = f" {list(subject.shape)}" if len(subject.shape) > 2 else ""
         reading = f"{WRITTEN[subject.reading.convention]} ({subject.reading.why})"

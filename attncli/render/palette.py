@@ -212,6 +212,8 @@ class Palette(NamedTuple):
         return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis + mark
 
     def _labelled(self, text: str, plain: dict[int, str]) -> str:
+        if text.isascii() and text.isprintable():
+            return text
         text = self._written(visible(text.removesuffix(LEFT_TO_RIGHT)), plain)  # a label of a label stays as it is
         # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
         return text + LEFT_TO_RIGHT if is_right_to_left(text) else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -14,10 +15,13 @@ from attncli.analysis.metrics import head_metrics
 from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural
+from attncli.text import plural, short_name
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    from attncli.analysis.summary import RunSummary
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 _AXES = {
@@ -60,8 +64,17 @@ def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Te
     cautions = dict[str, None]()
     for details in (source.details for source in sources if source.kind == "toy"):
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
-        cautions[f"random {drawn}: shapes and arithmetic are real, patterns mean nothing"] = None
+        cautions[f"random {drawn}: patterns mean nothing; -m demo is a trained model"] = None
     return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
+
+
+def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
+    """Return what a report of heads is over: the model, its heads, the masks and the sentences, and more."""
+    source = report.source
+    facts = [*architecture_of(source)]
+    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
+    facts += [heads, f"mask {' and '.join(report.masks)}", *numbers_of(source), *more]
+    return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
 def architecture_of(source: Provenance) -> list[str]:
@@ -76,7 +89,7 @@ def numbers_of(source: Provenance) -> list[str]:
     details = source.details
     if source.kind != "toy":
         is_native = details.get("engine") == "native"
-        adapted = [f"{details['adapter']} adapter on {details['base']}"] if "base" in details else []
+        adapted = [f"{details['adapter']} adapter on {short_name(details['base'])}"] if "base" in details else []
         form = [f"weights: {details['weights']}"] if "weights" in details else []
         return [*adapted, *form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []

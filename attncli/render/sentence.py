@@ -1,12 +1,13 @@
 """A sentence whose tokens stand on the colours of their weights, a line for each head.
 
-Without colours the sentence stands there once, with the weights of each head as numbers below its tokens.
+Without colours the sentence stands there once, with the weights of each head as numbers below its tokens. A single
+token has its weight beside it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,9 +16,10 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label, strongest
+from attncli.analysis.labels import HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.cell_grid import short_number
+from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
@@ -57,20 +59,23 @@ class _TokenText(NamedTuple):
 
 
 def head_lines(
-    layers: Iterable[LayerTrace], query: int, labels: Mapping[HeadKey, Sequence[Label]] | None = None
+    layers: Iterable[LayerTrace],
+    query: int,
+    keys: Sequence[int],
+    labels: Mapping[HeadKey, Sequence[Label]] | None = None,
 ) -> list[SentenceLine]:
-    """Return a line for each head that was asked for, those first that say most about this query.
+    """Return a line for each head that was asked for, those first that give most weight to one of some keys.
 
-    Heads with a label come first, then those without, then those that attend to the query itself, the first token,
-    separators or everything, whatever the sentence is. Among them the weights count that are farthest from uniform
-    over the keys that the query may attend to: their Kullback-Leibler divergence, in bits.
+    Where these weigh the same, those come first whose weights are farthest from uniform over the keys that the query
+    may attend to: their Kullback-Leibler divergence, in bits.
 
     Args:
         layers: of one kind, so that all have the same keys.
         query: which row.
+        keys: by which heads are ranked: chosen ones, or `distant_keys`.
         labels: of heads, as `labels_of_heads` finds them; the first one of a head is shown.
     """
-    ranked: list[tuple[int, float, int, SentenceLine]] = []
+    ranked: list[tuple[float, float, int, SentenceLine]] = []
     for layer in layers:
         for head in layer.heads:
             row = layer.head(head, [query])
@@ -80,14 +85,40 @@ def head_lines(
                 f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
             )
             line = SentenceLine(name, row.weights[0], drawn_cells(row)[0], label)
-            ranked.append((2 if label in SAY_LITTLE else int(not label), -_bits_from_uniform(line), len(ranked), line))
+            counted = np.where(line.allowed & np.isfinite(line.weights), line.weights, 0)[list(keys)]
+            ranked.append((-float(counted.max(initial=0)), -_bits_from_uniform(line), len(ranked), line))
     return [line for *_, line in sorted(ranked, key=lambda each: each[:3])]
+
+
+def distant_keys(tokens: Sequence[Token], query: int | None) -> list[int]:
+    """Return the keys on which weight tells heads apart: none is special, first, the query or beside it.
+
+    Many heads attend to those, whatever the sentence is.
+
+    Args:
+        tokens: the keys.
+        query: its place among them; None where it is in another sequence, of which only special tokens do not count.
+    """
+    common = set() if query is None else {0, query - 1, query, query + 1}
+    return [place for place, token in enumerate(tokens) if not token.special and place not in common]
 
 
 def _bits_from_uniform(line: SentenceLine) -> float:
     weights = line.weights[line.allowed & (line.weights > 0) & np.isfinite(line.weights)].astype(np.float64)
     shares = weights / weights.sum() if weights.size else weights
     return float((shares * np.log2(shares * line.allowed.sum())).sum())
+
+
+def _margins(lines: Sequence[SentenceLine], width: int) -> tuple[int, int]:
+    """Return how many cells the names of heads take, and these with their labels if there is room for both."""
+    names = max((cell_len(line.name) + 2 for line in lines if line.name), default=0)
+    labels = max((cell_len(line.label) + 2 for line in lines if line.label), default=0)
+    return names, names + labels if names + labels <= width // 2 else min(names, width // 2)
+
+
+def height(tokens: Sequence[Token], line: SentenceLine, palette: Palette, width: int, marks: Mapping[int, str]) -> int:
+    """Return in how many lines `sentence` would wrap all tokens for one head."""
+    return len(_shown(tokens, [line], palette, width - _margins([line], width)[1], marks, None))
 
 
 def sentence(
@@ -111,9 +142,7 @@ def sentence(
         most: how many lines the sentence may take; of a longer one the heaviest tokens are shown.
     """
     marks = marks or {}
-    names = max((cell_len(line.name) + 2 for line in lines if line.name), default=0)
-    labels = max((cell_len(line.label) + 2 for line in lines if line.label), default=0)
-    margin = names + labels if names + labels <= width // 2 else min(names, width // 2)
+    names, margin = _margins(lines, width)
     shown = _shown(tokens, lines, palette, width - margin, marks, most)
 
     def name_of(line: SentenceLine) -> list[Segment]:
@@ -125,12 +154,14 @@ def sentence(
     if palette.has_color:
         for line in lines:
             (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-            styles = [*(palette.swatch(glyph.strip()) or style for glyph, style in cells), DIM]
+            styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
             for number, pieces in enumerate(shown):
                 colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
-                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored)])
+                figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
+                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored), *figures])
         return block(map(trimmed, drawn))
-    below = [(name_of(line), [*_numbers(line, palette, scale), ("", None)]) for line in lines]
+    places = [place for pieces in shown for place, _, _ in pieces if place >= 0]
+    below = [(name_of(line), {-1: ("", None)} | _numbers(line, places, palette, scale)) for line in lines]
     for pieces in shown:
         drawn.append([*blank, *(Segment(gap + text, BOLD if place in marks else None) for place, gap, text in pieces)])
         for name, numbers in below:
@@ -139,34 +170,39 @@ def sentence(
     return block(map(trimmed, drawn))
 
 
-def _wrapped(
-    tokens: Sequence[Token], shown: Sequence[int], palette: Palette, width: int, marks: Mapping[int, str]
-) -> list[list[_TokenText]]:
-    """Return the tokens at some places in lines, with an ellipsis where others are left out.
+def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
+    """Yield the tokens as they stand in lines.
 
     With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
     wide as its weight.
     """
-    pieces: list[_TokenText] = []
-    for before, index in pairwise((-1, *shown, len(tokens))):
-        if index > before + 1:
-            pieces.append(_TokenText(-1, " ", palette.fit("…")))
-        if index == len(tokens):
-            break
-        token, previous = tokens[index], tokens[index - 1] if index else None
+    longest, rule = max(min(_LONGEST, width - 3), 1), palette.fit(" │")
+    gaps = {index: palette.fit(mark) for index, mark in marks.items()}
+    for index, token in enumerate(tokens):
+        previous = tokens[index - 1] if index else None
         is_piece = previous is not None and continues(token, previous) and palette.has_color
         text = token.label.removeprefix("##") if is_piece else token.label
         text = text[1:] if len(text) > 1 and text.startswith("␣") else text
-        text = palette.shortened(text, max(min(_LONGEST, width - 3), 1))
-        bar = palette.fit(" │") if previous is not None and token.segment == 1 and previous.segment == 0 else ""
-        gap = palette.fit(marks.get(index, "" if is_piece else " "))
+        text = palette.shortened(text, longest)
+        bar = rule if previous is not None and token.segment == 1 and previous.segment == 0 else ""
+        gap = gaps.get(index, "" if is_piece else " ")
         if not palette.has_color:
             text += " " * (_NUMBER - cell_len(text))
-        pieces.append(_TokenText(index, bar + gap, text))
+        yield _TokenText(index, bar + gap, text)
+
+
+def _wrapped(texts: Sequence[tuple[_TokenText, int]], shown: Sequence[int], width: int) -> list[list[_TokenText]]:
+    """Return the texts at some places in lines, each given with the cells that it takes.
+
+    The last of all texts, an ellipsis, stands where others are left out.
+    """
+    end = len(texts) - 1
+    pieces = []
+    for before, index in pairwise((-1, *shown, end)):
+        pieces += [texts[end]] * (index > before + 1) + [texts[index]]
     lines: list[list[_TokenText]] = [[]]
     used = 0
-    for piece in pieces:
-        own = cell_len(piece.gap + piece.text)
+    for piece, own in pieces[:-1]:
         if lines[-1] and used + own > width:
             lines.append([])
             used = 0
@@ -194,9 +230,11 @@ def _shown(
     heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
+    texts = [*_texts(tokens, palette, width, marks), _TokenText(-1, " ", palette.fit("…"))]
+    measured = [(one, cell_len(one.gap + one.text)) for one in texts]
 
     def wrapped(count: int) -> list[list[_TokenText]]:
-        return _wrapped(tokens, sorted(ranked[:count]), palette, width, marks)
+        return _wrapped(measured, sorted(ranked[:count]), width)
 
     every = len(tokens)
     if most is None or len(wrapped(every)) <= most:
@@ -204,11 +242,14 @@ def _shown(
     return wrapped(bisect_left(range(2, every), True, key=lambda count: len(wrapped(count)) > most) + 1)
 
 
-def _numbers(line: SentenceLine, palette: Palette, scale: Scale) -> list[tuple[str, Style | None]]:
-    """Return what stands below each token: its weight, dim where two digits show none of it, or its mark."""
+def _numbers(
+    line: SentenceLine, places: Iterable[int], palette: Palette, scale: Scale
+) -> dict[int, tuple[str, Style | None]]:
+    """Return what stands below tokens: their weight, dim where two digits show none of it, or their mark."""
     marks = {mark: where for mark, where in scale.odd(line.weights).items() if mark not in "+-"}
-    numbers = []
-    for index, (weight, is_allowed) in enumerate(zip(line.weights.tolist(), line.allowed.tolist(), strict=True)):
-        mark = next((mark for mark, where in marks.items() if where[index]), "") if is_allowed else palette.fit("·")
-        numbers.append((mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None))
+    numbers = {}
+    for place in places:
+        weight, is_allowed = float(line.weights[place]), line.allowed[place]
+        mark = next((mark for mark, where in marks.items() if where[place]), "") if is_allowed else palette.fit("·")
+        numbers[place] = mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None
     return numbers

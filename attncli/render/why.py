@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.cells import cell_len
 from rich.console import RenderableType
-from rich.text import Text
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.labels import labels_of_heads
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
 from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Column, grid, hstack, table, width_of, wrap_cells
+from attncli.render.block import Block, Column, block, grid, hstack, in_lines, stack, table, width_of, wrap_cells
+from attncli.render.components import wrap_block
 from attncli.render.fit import lines_of
+from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Scale
 from attncli.render.sections import headline, proof_line
-from attncli.render.sentence import QUERY, head_lines, sentence
+from attncli.render.sentence import QUERY, distant_keys, head_lines, sentence
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
@@ -170,6 +171,11 @@ class WhyPage:
 
     def parts(self) -> list[RenderableType]:
         """Return the page, part by part; a blank line belongs between two parts."""
+        return self._page[0]
+
+    @cached_property
+    def _page(self) -> tuple[list[RenderableType], bool]:
+        """The parts, and whether some of several heads, or their table, is left out."""
         palette, above = self.sheet.palette, headline(self.trace, self.sheet.palette)
         if len(self.explained) > 1:
             # Where kinds of attention have tokens of their own, what was asked is named for each kind.
@@ -177,29 +183,23 @@ class WhyPage:
             for each in self.explained:
                 kinds.setdefault(self._name(each), {})[_row(each).layer.kind] = None
             names = [f"{' and '.join(kind)} {name}" for name, kind in kinds.items()] if len(kinds) > 1 else [*kinds]
-            title = Text(palette.fit(f"{'; '.join(names)} · {len(self.explained)} heads"), BOLD)
-            listed = self._cells_of_heads() if isinstance(self.explained[0], AttentionCell) else self._rows_of_heads()
-            room = self._room([above, title])
-            coloured, count = self._sentence(room)
-            fits = not coloured or lines_of([*coloured, listed], self.sheet.room) <= room + 1
-            if count < len(self.explained) and not fits:
-                title.append(palette.fit(f", of which {count} that say most; --all lists all"), DIM)
-            return [above, title, *coloured, *[listed] * fits]
+            parts, is_cut = self._of_heads("; ".join(names), self._room([above]))
+            return [above, *parts], is_cut
         one, row = self.explained[0], self._rows[0]
         proof = [] if row.layer.proof is None else [proof_line(row.layer, palette)]
-        title, (coloured, _) = self._title(one), self._sentence(1)
-        room = self._room([above, title, *coloured, *proof])
+        title, _ = self._sentence(self._name(one), self._place(row), 1)
+        room = self._room([above, title, *proof])
         if isinstance(one, AttentionRow):
-            return [above, title, *coloured, keys_by_weight(one, self._top(room - _AROUND_KEYS), self.sheet), *proof]
+            return [above, title, keys_by_weight(one, self._top(room - _AROUND_KEYS), self.sheet), *proof], False
         taken = stages(one, self.sheet)
         if one.products is None:
-            return [above, title, *coloured, taken, *proof]
+            return [above, title, taken, *proof], False
         # Beside each other where a line has room for both, whose bars are as long as the rest leaves them room.
         beside = replace(self.sheet, width=self.sheet.room - taken.width - _GAP)
         is_beside = self.sheet.width is not None and beside.room >= _NARROWEST
         room -= _AROUND_KEYS if is_beside else _AROUND_KEYS + len(taken.lines) + 1
         summed = dimensions(one, one.products, self._top(room), beside if is_beside else self.sheet)
-        return [above, title, *coloured, *([hstack([summed, taken], _GAP)] if is_beside else [summed, taken]), *proof]
+        return [above, title, *([hstack([summed, taken], _GAP)] if is_beside else [summed, taken]), *proof], False
 
     def _room(self, parts: Iterable[RenderableType]) -> int:
         return 10**6 if self.lines is None else self.lines - lines_of(parts, self.sheet.room)
@@ -208,49 +208,53 @@ class WhyPage:
         """Return how many dimensions or keys have a line."""
         return self.top or (_MOST if self.lines is None else max(room, _FEWEST))
 
-    def _title(self, one: AttentionRow | AttentionCell) -> Text:
-        row, layer = self._rows[0], self._rows[0].layer
+    def _place(self, row: AttentionRow) -> str:
+        """Return where the one head that is explained is."""
+        layer = row.layer
         place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
         place += f" · head {row.head.head} of {layer.num_heads}"
         if layer.num_groups < layer.num_heads:
             place += f", reads kv head {row.head.key_head} of {layer.num_groups}"
-        place += f" · {MARK} fully masked" if row.is_blind else ""
-        palette = self.sheet.palette
-        return Text.assemble((palette.fit(self._name(one)), BOLD), palette.fit(place))
+        return place + (f" · {MARK} fully masked" if row.is_blind else "")
 
-    def _sentence(self, room: int) -> tuple[list[Block], int]:
-        """Return the sentence on the colours of the query's weights, and how many heads have a line.
+    def _sentence(self, title: str, facts: str, room: int) -> tuple[Block, int]:
+        """Return a title above the sentence on the colours of the query's weights, and how many heads have a line.
 
-        Those stand first that say most. Without colours there is none, and neither is for more heads than a screen
-        has lines: a table has all of it.
+        Those stand first with most weight on the key, or on one that is distant. Without colours there is none, and
+        neither is for more heads than a screen has lines: a table has all of it.
         """
-        row, sheet = self._rows[0], self.sheet
+        row, sheet, palette = self._rows[0], self.sheet, self.sheet.palette
+        header = wrap_block(palette.fit(title), palette.fit(facts), sheet.width, None)
         layers = {id(each.layer): each.layer for each in self._rows if each.keys == row.keys}
-        if not sheet.palette.has_color or room < 1 or (self.lines is None and len(self._rows) > _MOST):
-            return [], 0
+        if not palette.has_color or (self.lines is None and len(self._rows) > _MOST):
+            return header, 0
         labels = labels_of_heads(self.trace) if len(self._rows) > 1 else {}
-        lines = head_lines(layers.values(), row.query.index, labels)
+        cell = self.explained[0]
+        keys = [cell.key.index] if isinstance(cell, AttentionCell) else _distant(row)
+        lines = head_lines(layers.values(), row.query.index, keys, labels)
         if len(self._rows) == 1:
             lines = [lines[0]._replace(name="", label="")]
-        is_one = row.layer.kind != "cross" and row.query in row.keys
-        marks = {row.query.index: QUERY} if is_one else {}
+        scale = Scale.up_to(1.0, sheet.ramp)
+        ramp = block([ramp_line(scale, palette, sheet.width)])
+        header = stack(hstack(each, 3) for each in in_lines([header, ramp], 3, sheet.room))
 
         def drawn(count: int) -> Block:
-            scale = Scale.up_to(1.0, sheet.ramp)
-            return sentence(row.keys, lines[:count], sheet.palette, scale, sheet.room, marks, _LINES)
+            marks = {row.query.index: QUERY} if _is_among_keys(row) else {}
+            return sentence(row.keys, lines[:count], palette, scale, sheet.room, marks, _LINES)
 
-        count = min(max(room // len(drawn(1).lines), 1), len(lines))
-        return [drawn(count)], count
+        count = min(max((room - len(header.lines)) // len(drawn(1).lines), 1), len(lines))
+        return stack([header, drawn(count)]), count
 
     def notes(self) -> list[str]:
-        """Return how to see one of several heads taken apart."""
+        """Return how to see one of several heads alone, and all of them where a screen shows some."""
         if len(self.explained) == 1:
             return []
         most = max(self.explained, key=_prominence)
-        row, which = _row(most), "the head with the largest weight" if _prominence(most) > 0 else "one head"
+        row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
         place = f"L{row.layer.layer}H{row.head.head}" if "layer" in self._facts else str(row.head.head)
         kind = f"--kind {row.layer.kind} " * ("kind" in self._facts)
-        return [f"{kind}--head {place} takes {which} apart"]
+        rest = "; --all lists every head" if self._page[1] else ""
+        return [f"{kind}--head {place} explains {which}{rest}"]
 
     @cached_property
     def _rows(self) -> list[AttentionRow]:
@@ -261,6 +265,29 @@ class WhyPage:
         return f"{query} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, AttentionCell) else query
 
     # --- several heads ---
+
+    def _of_heads(self, names: str, room: int) -> tuple[list[Block], bool]:
+        """Return the sentence and a table of all heads where both fit, else one of them for as many heads as fit.
+
+        Those with the largest weight come first. Whether anything is left out is the second part.
+        """
+        cells = [one for one in self.explained if isinstance(one, AttentionCell)]
+        by_weight: Explained = tuple(sorted(self._rows, key=_prominence, reverse=True))
+        if is_cell := bool(cells):
+            by_weight = tuple(sorted(cells, key=_prominence, reverse=True))
+        ranked, every = replace(self, explained=by_weight), len(self.explained)
+        order = f"heads, largest weight {'' if is_cell else 'on a distant token '}first"
+        coloured, count = ranked._sentence(names, f" · {every} {order}", room)
+        listed = ranked._cells_of_heads() if is_cell else ranked._rows_of_heads()
+        if lines_of([coloured, listed], self.sheet.room) <= room + 1 or not (count or is_cell):
+            return [coloured, listed], False
+        if not is_cell:
+            shown = f"{count} of " * (count < every)
+            return [ranked._sentence(names, f" · {shown}{every} {order}", room)[0]], True
+        count = min(max(room - 3, _FEWEST), every)  # a line has their title, one is blank, one has the columns'
+        facts = f" · {f'{count} of ' * (count < every)}{every} {order}"
+        header = wrap_block(self.sheet.palette.fit(names), self.sheet.palette.fit(facts), self.sheet.width, None)
+        return [header, replace(ranked, explained=ranked.explained[:count])._cells_of_heads()], count < every
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:
@@ -334,5 +361,16 @@ def _row(one: AttentionRow | AttentionCell) -> AttentionRow:
 
 
 def _prominence(one: AttentionRow | AttentionCell) -> float:
-    weight = float(one.weight) if isinstance(one, AttentionCell) else float(one.weights[one.ranked[0]])
-    return -1.0 if np.isnan(weight) else weight
+    """Return by what heads are ranked: the weight of a cell, or of a row the largest on a distant key."""
+    if isinstance(one, AttentionCell):
+        return -1.0 if np.isnan(one.weight) else float(one.weight)
+    weights = one.weights[_distant(one)]
+    return float(weights.max(initial=-1.0, where=np.isfinite(weights)))
+
+
+def _distant(row: AttentionRow) -> list[int]:
+    return distant_keys(row.keys, row.query.index if _is_among_keys(row) else None)
+
+
+def _is_among_keys(row: AttentionRow) -> bool:
+    return row.layer.kind != "cross" and row.query in row.keys

@@ -8,7 +8,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
 from attncli.text import plural
-from attncli.trace.display import Displayed, Drawable, Tabular
+from attncli.trace.display import Displayed, Drawable, Tabular, presentation
 from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ ARRAYS = (
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerTrace(Displayed, Tabular, Drawable):
     """One layer's attention.
 
@@ -259,7 +259,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     recorded_scores: Float[np.ndarray, "H Q K"] | None = None
     recorded_weights: RowSource | None = None
     derived: Derived | None = None
-    whole: Any = field(default=None, compare=False)
+    whole: Any = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -460,6 +460,21 @@ class HeadTrace(Displayed, Tabular, Drawable):
             return
         for queries in blocks:
             yield HeadTrace(self.layer, self.head, queries)
+
+    def composition(self, query: str | int, key: str | int | None = None) -> Any:
+        """Return the score of one cell, split by what wrote its key and its query.
+
+            trace.layer(1).head(3).composition("fell", "cat").to_dataframe()
+
+        Args:
+            query: the token that attends: its text, or its index.
+            key: the token that is attended to: its text, or its index; None is the query's heaviest key.
+
+        Raises:
+            UsageError: the layer was not taken from its trace, or no token, or several, are called that.
+            NotExposedError: the native engine did not compute the trace.
+        """
+        return presentation().composed(self, query, key)
 
     def __repr__(self) -> str:
         place = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"

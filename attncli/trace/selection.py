@@ -104,6 +104,35 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
     return layer, ",".join(match[2] for match in found if match)
 
 
+def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> list[tuple[int, int]]:
+    """Return the chosen heads as layer and head, each once; heads may name their layers: `18.6,17.3` or `L18H6`.
+
+    Args:
+        layers: the choice of layers; None is all of them.
+        heads: the choice of heads; None is all of each layer.
+        sizes: how many layers there are, and how many heads each has.
+        owner: what has them.
+
+    Raises:
+        UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.
+    """
+    parts = [part.strip() for part in heads.split(",")] if isinstance(heads, str) else []
+    found = [_OF_LAYER.fullmatch(part) for part in parts]
+    count, each = sizes
+    if not any(found):
+        chosen = Indices.of("head", heads).resolve(each, f"each layer of {owner}")
+        return [(layer, head) for layer in Indices.of("layer", layers).resolve(count, owner) for head in chosen]
+    if not all(found):
+        raise UsageError(f"--head '{visible(heads)}': name the layer of every head, such as 18.6,17.3")
+    if layers is not None:
+        raise UsageError(f"--head {visible(heads)} names layers, and --layer does too; leave out --layer")
+    named = [(int(match[1]), int(match[2])) for match in found if match]
+    for layer, head in named:
+        Indices.of("layer", layer).resolve(count, owner)
+        Indices.of("head", head).resolve(each, f"each layer of {owner}")
+    return list(dict.fromkeys(named))
+
+
 class RowRange(NamedTuple):
     """A half-open range of query rows, as Python slices: negative ends count from the last row."""
 

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,8 +125,10 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {there}")
     of_trace = _plain(Trace, header, "header")
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
-    query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
-    key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
+    queries, keys = _list(header, "query_tokens"), _list(header, "key_tokens")
+    query_tokens = decode_pieces(_tokens(queries), *of_queries)
+    is_one = (queries, of_queries) == (keys, of_keys)
+    key_tokens = query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys)
     both = list(zip(entries, fields, strict=True))
     notes = _shown(_list(header, "notes"))
     if not all(isinstance(each, str) for each in notes):
@@ -180,11 +183,7 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     """
     document = _object(found, what)
     read = {}
-    for name, annotation in of.__annotations__.items():
-        spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
-        types = [_TYPES.get(each) for each in spelling.split(" | ")]
-        if None in types:
-            continue
+    for name, types in _plain_types(of):
         value = document.get(name, _SINCE.get(name, document))
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
@@ -194,6 +193,18 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     if "kind" in read and read["kind"] not in _KINDS[what]:
         raise ValueError(f"the kind of its {what} is '{read['kind']}'; expected one of {', '.join(_KINDS[what])}")
     return read
+
+
+@cache
+def _plain_types(of: type) -> list[tuple[str, list[type]]]:
+    """Return the plain fields of a class, and the types of each."""
+    found = []
+    for name, annotation in of.__annotations__.items():
+        spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
+        types = [_TYPES.get(each) for each in spelling.split(" | ")]
+        if None not in types:
+            found.append((name, [each for each in types if each is not None]))
+    return found
 
 
 def _object(found: Any, what: str) -> dict[str, Any]:

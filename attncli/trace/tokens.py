@@ -79,6 +79,8 @@ class Token:
     def label(self) -> str:
         """The token as people read it: spaces marked `␣`, nothing that a terminal would obey."""
         text = self.text if self.shown is None else self.shown
+        if text.isascii() and text.isprintable() and text[:1] not in ("", " "):
+            return text
         if self.shown is not None:
             text = "␣" * (len(text) - len(text.lstrip(" "))) + text.lstrip(" ")
         elif text.startswith(_SPACE_MARKS):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Derivation:
     """Which numbers to show in place of the weights of each head."""
 
@@ -83,8 +83,7 @@ def texts_of(text: str, pair: str | None, target: str | None) -> tuple[Texts, Te
     return of_queries, own if text or target is None else of_queries
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where a trace comes from.
 
     Attributes:
@@ -101,7 +100,7 @@ class Provenance:
     device: str = "cpu"
     seed: int | None = None
     layers: int = 1
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
 
     @property
@@ -113,11 +112,11 @@ class Provenance:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the source as the JSON document spells it."""
-        named = {name: value for name, value in vars(self).items() if name not in ("details", "notes")}
+        named = {name: value for name, value in self._asdict().items() if name not in ("details", "notes")}
         return {**named, **self.details}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace(Displayed, Tabular, Drawable):
     """The attention of one sentence; a notebook shows it as `attn inspect` does.
 
@@ -133,6 +132,7 @@ class Trace(Displayed, Tabular, Drawable):
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
         metadata: what the file of its sentence says besides, by names; it is not saved.
+        forward: the forward pass that computed it, which can compute more; it is not saved, and None of other engines.
         pictures: what was looked at.
         grids: which positions are cells of the pictures.
     """
@@ -148,6 +148,7 @@ class Trace(Displayed, Tabular, Drawable):
     generated: int = 0
     origin: Origin | None = None
     metadata: Metadata = field(default_factory=dict)
+    forward: Any = field(default=None, compare=False)
     pictures: tuple[Picture, ...] = ()
     grids: tuple[ImageGrid, ...] = ()
 

@@ -1,6 +1,5 @@
 """What the Python functions say of their options: one list, with types and defaults, that editors and `help` read."""
 
-from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Any, get_args, get_type_hints
 
@@ -12,6 +11,7 @@ from attncli.checkpoints.options import (
     PROJECTS,
     EngineOptions,
     LoadOptions,
+    OptionValues,
     TokenizerOptions,
     ToyOptions,
     VocabularyOptions,
@@ -19,8 +19,8 @@ from attncli.checkpoints.options import (
 from attncli.engines.toy_init import INITS, RNGS
 
 
-def names(*reference: type) -> set[str]:
-    return {field.name for each in reference for field in fields(each)}
+def names(*reference: type[OptionValues]) -> set[str]:
+    return {name for each in reference for name in each.names()}
 
 
 @pytest.mark.parametrize(("typed", "reference"), [
@@ -60,6 +60,6 @@ def test_a_function_lists_all_that_it_takes(function: Any, listed: set[str]) -> 
 def test_the_defaults_are_those_of_the_options() -> None:
     parameters = signature(attncli.inspect).parameters
     for one in (ToyOptions(), EngineOptions()):
-        assert {name: parameters[name].default for name in vars(one)} == vars(one)
+        assert all(parameters[name].default == getattr(one, name) for name in one.names())
     assert parameters["layer"].default == 0
     assert signature(attncli.heads).parameters["layer"].default == "all"

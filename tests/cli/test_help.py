@@ -1,5 +1,6 @@
 """What the program says about itself: pages that are true, fit, open with examples, and say the same everywhere."""
 
+import json
 import os
 import re
 import shlex
@@ -150,6 +151,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., An
     (tmp_path / "tests" / "test_model.py").write_text("def test_model(): import train")
     attncli.inspect("time flies like an arrow").save("trace.safetensors")
     (tmp_path / "sentences.txt").write_text("time flies like an arrow\nfruit flies like a banana\n")
+    pair = {"text": "time flies like an arrow", "query": "flies", "keys": ["time"]}
+    (tmp_path / "coreference.jsonl").write_text(json.dumps(pair))
     reviews = {"text": ["time flies", "fruit flies"], "label": ["good", "bad"]}
     pq.write_table(pa.table(reviews), tmp_path / "reviews.parquet")
     for name, seed in (("before", "0"), ("after", "1")):
@@ -240,9 +243,9 @@ def test_the_formats_are_those_that_commands_take(attn: Callable[..., Any]) -> N
         assert re.findall(r"'(\w+)'", refused.partition("is not one of")[2]) == names.split(", ")
 
 
-def test_the_program_has_at_most_75_flags() -> None:
+def test_the_program_has_at_most_82_flags() -> None:
     flags = {min(one.opts, key=lambda flag: -len(flag)) for command in COMMANDS.values() for one in command.params}
-    assert len({flag for flag in flags if flag.startswith("-")}) <= 75
+    assert len({flag for flag in flags if flag.startswith("-")}) <= 82
 
 
 def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:

@@ -20,6 +20,7 @@ FILES = {
     "latin1.txt": LATIN,
     "my notes.txt": b"time flies\n",
     "data": b"\xa7\x03\n\xf2\n\x11\0\0\x07\n" * 9,
+    "my adapter/adapter_config.json": b"{}",
     "my model/config.json": b"{}",
 }
 
@@ -27,7 +28,8 @@ FILES = {
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
     """A folder with files of sentences, and one that holds a model."""
-    (folder / "my model").mkdir()
+    for name in ("my adapter", "my model"):
+        (folder / name).mkdir()
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
 
@@ -98,7 +100,8 @@ def test_what_is_no_text_is_one_sentence(attn: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "reason"),
     [
-        ([], b"", 5, "standard input holds no sentence; expected one a line"),
+        ([], b"", 2, 'give a sentence, such as "time flies like an arrow", or --file sentences.txt'),
+        (["-"], b"", 5, "standard input holds no sentence; expected one a line"),
         (["-"], b"\n\r\n\n", 5, "standard input holds no sentence; expected one a line"),
         (["--whole"], b"\n\r\n\n", 5, "standard input holds no sentence; expected one a line"),
         (["--whole"], LATIN, 5, "it is not UTF-8 at byte 20; convert standard input to UTF-8 first"),
@@ -108,6 +111,7 @@ def test_what_is_no_text_is_one_sentence(attn: Run, name: str) -> None:
         (["time flies", "--whole"], b"", 2, "--whole does not apply to TEXT, which is one text already"),
         (["time flies", "--column", "x"], b"", 2, "--column does not apply to sentences without --file; give --file"),
         (["demo", "time flies"], b"", 2, "demo is a model, not a sentence; did you mean -m demo?"),
+        (["my adapter", "time flies"], b"", 2, "my adapter is a model, not a sentence; did you mean -m 'my adapter'?"),
         (["my model", "time flies"], b"", 2, "my model is a model, not a sentence; did you mean -m 'my model'?"),
     ],
 )

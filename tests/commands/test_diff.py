@@ -91,6 +91,12 @@ def test_a_bad_request_is_one_sentence_and_its_code(attn: Run, arguments: list[s
     assert ran.err.count("\n") == 1
 
 
+def test_a_query_of_several_pieces_is_its_last_piece_and_that_is_said(attn: Run) -> None:
+    ran = attn("diff", "-m", "demo", *FLIES, "--query", "flies")
+    assert ran.err == "attn: 'flies' is pieces 2–3; this is its last, 3 ##ies\n"
+    assert "query row 3/4 ##ies" in ran.out
+
+
 def test_a_warning_says_which_of_the_two_it_is_about(tmp_path: Path, attn: Run) -> None:
     blind, fine = tmp_path / "blind.safetensors", tmp_path / "fine.safetensors"
     assert attn("inspect", "time flies", "--mask", "causal & keys(1,2)", "--save", blind).code == 0

@@ -121,15 +121,23 @@ def test_every_format_has_the_same_labels(attn: Run) -> None:
     assert re.search(rf"{strongest['label']} +\d+  L0H{strongest['head']}\b.* {numbers.replace('.', '[.]')}", grid)
 
 
-def test_without_a_model_and_without_a_text_it_is_the_demo(attn: Run) -> None:
+def test_without_a_model_and_without_a_text_it_is_the_demo(attn: Run, tiny_llama: str) -> None:
     assert attn("heads", TWICE).out == attn("heads", "-m", "demo", TWICE).out
     assert attn("heads", TWICE, "--seed", "0").out.startswith("toy layer")
+    bare = attn("heads", stdin=b"")
+    assert (bare.code, bare.out) == (0, attn("heads", TWICE).out)
+    assert bare.err == 'attn: a built-in sentence; attn heads "time flies like an arrow" measures yours\n'
+    refused(attn("heads", "-m", tiny_llama, stdin=b""), USAGE, "attn: give a sentence, such as")
+    assert attn("heads", stdin=TWICE).out == attn("heads", TWICE).out
 
 
 @pytest.mark.usefixtures("signals_arrive")
 def test_in_a_terminal_it_needs_no_text() -> None:
     with person("heads", is_apart=False) as one:
         assert "demo" in one.until("L3H3")
+        assert one.left()[0] == 0
+    with person("heads", "time flies", is_apart=False) as one:
+        assert "1 sentence of 4 tokens" in " ".join(one.until("tokens", "L3").split())
         assert one.left()[0] == 0
 
 
@@ -152,7 +160,7 @@ def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: 
 
 
 def test_the_induction_test_is_named_where_it_was_not_run(attn: Run) -> None:
-    message = "--induction looks for induction heads"
+    message = "--induction tests for induction heads"
     assert message in " ".join(attn("heads", "-m", "demo", "time flies").out.split())
     assert message not in " ".join(attn("heads", *TOY).out.split())  # the toy layer has none
 

@@ -84,7 +84,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (layer,) = trace.layers
     layers = tuple(replace(layer, layer=index) for index in range(3))
     path = tmp_path_factory.mktemp("deep") / "deep.safetensors"
-    replace(trace, source=replace(trace.source, layers=3), layers=layers).save(path)
+    replace(trace, source=trace.source._replace(layers=3), layers=layers).save(path)
     return path
 
 
@@ -132,6 +132,9 @@ def test_a_screen_reader_has_sentences(attn: Run) -> None:
     expected = ", ".join(f"{weights[3, key]:.2f} {labels[key]}" for key in heaviest)
     assert f"query 3 an: {expected}\n" in ran.out
     assert "layer 0 head 1" in ran.out
+    sharp = attn("inspect", "-m", "demo", SENTENCE, "--head", "L2H3", ACCESSIBLE="1").out  # looks at one key alone
+    assert ": 1.00 " in sharp
+    assert "0.00" not in sharp
     long = attn("inspect", text(100), "--head", "0", ACCESSIBLE="1")
     assert long.out.count("\nquery ") == 10
     assert "the last 10 are printed" in long.err

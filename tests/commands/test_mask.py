@@ -111,6 +111,9 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert "True = attend, as scaled_dot_product_attention reads it (the only causal reading)" in healthy.out
     assert healthy.out.endswith("\nok: nothing found\n")
     assert attn("mask", "check", "additive.npy", "--expect", "causal").out.endswith("\nok: nothing found\n")
+    alone = attn("mask", "check", "causal.npy").out
+    assert alone.startswith("causal.npy · causal · ")
+    assert alone.endswith("\nnothing found; give --expect EXPR to compare it with the mask you mean\n")
     np.save("torch.npy", ~np.load("causal.npy"))
     assert "True = masked, as nn.MultiheadAttention reads it (the only" in attn("mask", "check", "torch.npy").out
     leaking = attn("mask", "check", "leak.npy", "--expect", "causal", "--for", "sdpa")

@@ -139,11 +139,15 @@ def test_a_long_text_is_pooled_and_said_to_be(attn: Run, gemma: str) -> None:
 
 
 def test_a_model_without_its_option_is_answered_with_the_command(attn: Run, gemma: str) -> None:
-    refused(attn("mask", "model", gemma, "time"), USAGE, "give the checkpoint with -m: attn mask model -m gemma TEXT")
+    for text, name in ([gemma, "time"], gemma), (["time flies"], "demo"), ([], "demo"):
+        refused(attn("mask", "model", *text), USAGE, f"give the checkpoint with -m: attn mask model -m {name}\n")
+
+
+def test_without_a_text_the_mask_is_that_of_a_sentence_of_our_own(attn: Run, gemma: str) -> None:
+    assert attn("mask", "model", "-m", gemma).out == attn("mask", "model", "-m", gemma, "time flies like an arrow").out
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
-    "no text": (["gemma"], USAGE, "TEXT"),
     "an empty text": (["gemma", " "], INPUT, "empty"),
     "no such model": (["gone", "time"], LOAD, "there is no such folder"),
     "no configuration": (["empty", "time"], LOAD, "no config.json"),

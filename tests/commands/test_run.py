@@ -127,7 +127,8 @@ def test_the_document_and_the_rows(train: Path) -> None:
         "place": "model.py:28", "function": "Pooler.forward", "module": "pooler.attn", "api": "mha", "calls": 4,
         "batch": 3, "heads": 2, "queries": 1, "keys": 8,
         "sizes": {"batch": [3, 3], "heads": [2, 2], "queries": [1, 1], "keys": [8, 8]},
-        "dtype": "float32", "mask": "pad (rows 1-2 of 3)", "expected": None, "findings": [],
+        "dtype": "float32", "mask": "pad (rows 1-2 of 3)", "expected": None, "checked": True,
+        "findings": [],
     }  # fmt: skip
     assert run("-o", "calls.tsv", "train.py").stderr == ""
     header, *rows = [line.split("\t") for line in Path("calls.tsv").read_text().splitlines()]
@@ -146,9 +147,11 @@ def test_expect_ends_with_1_where_a_call_is_not_as_expected(train: Path) -> None
     assert "error  missing  misses an allowed key in 28 cells" in wrong.stderr
     line = MODEL.splitlines()[14].strip()
     assert f"--> model.py:15 in Block.attend (layers.0-2)\n  15 | {line}\n28 of 64 cells differ" in wrong.stderr
-    more = wrong.stderr.partition("more: attn ")[2].splitlines()[0]
-    assert more == "run --place model.py:15 --save calls train.py"
-    assert forked(*more.split()).returncode == 0  # without --expect nothing is wrong there
+    save, show = (line.strip() for line in wrong.stderr.partition("more: ")[2].splitlines()[:2])
+    assert save == "attn run --place model.py:15 --save calls train.py"
+    assert show == "attn mask show --from calls/01-model.py-15-row0.safetensors"
+    for command in (save, show):  # without --expect nothing is wrong there
+        assert forked(*command.split()[1:]).returncode == 0
     assert run("--expect", "full", "--no-fail", "train.py").returncode == 0
     assert run("--expect", "pad", "--place", "*.attn", "train.py").returncode == 0
     failed = run("--expect", "full", "train.py", "a", "b", "c")
@@ -164,7 +167,9 @@ def test_expect_takes_the_mask_of_each_place(train: Path) -> None:
     assert "attends to padding" in wrong.stderr
     some = run("--expect", "pooler.*=pad", "-F", "json", "train.py")
     assert some.returncode == 0
-    assert [one["expected"] for one in json.loads(some.stderr)["places"]] == [None, None, None, "pad"]
+    places = json.loads(some.stderr)["places"]
+    assert [one["expected"] for one in places] == [None, None, None, "pad"]
+    assert [one["checked"] for one in places] == [False, False, False, True]
 
 
 def test_steps_end_the_program(train: Path) -> None:
@@ -256,7 +261,7 @@ def test_files_are_where_the_program_began(train: Path) -> None:
         for number, place in ((1, "15-Block.attend"), (2, "28-Pooler.forward"))
         for row in range(3)
     ]
-    shown = forked("inspect", "--from", "saved/01-model.py-15-Block.attend-row1.safetensors", "--layer", "2")
+    shown = forked("inspect", "--from", "saved/01-model.py-15-row1.safetensors", "--layer", "2")
     assert shown.returncode == 0, shown.stderr
     assert "mask causal" in shown.stdout
 

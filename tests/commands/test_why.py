@@ -41,10 +41,22 @@ def test_without_a_head_every_head_has_a_line_and_stderr_says_how_to_see_one(att
     ran, documents = attn(*CELL), attn(*CELL, "-F", "json").json
     assert [document["head"] for document in documents] == [0, 1, 2, 3]
     best = max(documents, key=lambda document: document["weight"])["head"]
-    assert ran.err == f"attn: --head {best} takes the head with the largest weight apart\n"
+    assert ran.err == f"attn: --head {best} explains the strongest head\n"
     lines = [line.split() for line in ran.out.splitlines()[6:]]
-    assert [line[0] for line in lines] == ["0", "1", "2", "3"]
-    assert [line[3] for line in lines] == [f"{document['weight']:.4f}" for document in documents]
+    ranked = sorted(documents, key=lambda document: -document["weight"])
+    assert [line[0] for line in lines] == [str(document["head"]) for document in ranked]
+    assert [line[3] for line in lines] == [f"{document['weight']:.4f}" for document in ranked]
+
+
+def test_where_nobody_chose_a_layer_the_others_are_named(attn: Run) -> None:
+    note = "attn: layer 0 of 4; --layer all looks in every layer\n"
+    for command in ("why", "inspect"):
+        query = (command, "-m", "demo", SENTENCE, "--query", "flies")
+        assert note in attn(*query).err
+        for more in (("--layer", "0"), ("--layer", "all"), ("--head", "2.1")):
+            assert note not in attn(*query, *more).err
+    for derived in (("--mean", "layers"), ("--rollout",)):
+        assert note not in attn("inspect", "-m", "demo", SENTENCE, "--query", "flies", *derived).err
 
 
 def test_a_query_alone_ranks_its_keys(attn: Run) -> None:

@@ -378,7 +378,7 @@ async def test_what_is_held_is_named_by_what_differs_and_what_changed_is_on_the_
     await one.press("m", "ctrl+u", "enter", "p", *"too", "enter")
     assert "against no pair" in one.seen("status")
     await one.answered()
-    assert one.seen("map").startswith("divergence from held")
+    assert one.seen("map").startswith("divergence in bits from held")
     await one.press("t")
     assert one.seen("map").startswith("entropy")
 

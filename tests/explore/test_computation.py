@@ -14,7 +14,7 @@ import attncli
 from attncli.analysis.diff import HeadDifference
 from attncli.engines.interactive import InteractiveSource, Query
 from attncli.errors import InputError, NotExposedError
-from attncli.explore.computation import ComputedView, IncrementalComputation
+from attncli.explore.computation import ComputedView, IncrementalComputation, reason
 from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
 
@@ -254,6 +254,12 @@ def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
     assert (last.failure, last.is_whole) == ("", True)
 
 
+def test_a_text_that_is_too_long_is_told_of_no_option_that_there_is_not() -> None:
+    with pytest.raises(InputError, match="--truncate") as error:
+        demo("a " * 300)
+    assert "--" not in reason(error.value)
+
+
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
     answering = answering_of(made)
@@ -277,6 +283,7 @@ def test_a_held_question_that_shares_nothing_is_said() -> None:
     [
         (NotExposedError("there are no weights"), "there are no weights"),
         (MemoryError(), "out of memory; give fewer tokens"),
+        (InputError("3 tokens; shorten it, or add --truncate"), "3 tokens; shorten it"),
         (KeyError("a\nb\x1b["), "this is a bug in attn, please report it: KeyError: 'a\\nb\\x1b['"),
         (ValueError("one\ntwo\x1b["), "this is a bug in attn, please report it: ValueError: one two\\x1b["),
     ],

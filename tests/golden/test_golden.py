@@ -49,6 +49,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "mask-diff": ("mask", "diff", "causal", "window(3)", "--size", "8"),
     "why": ("why", TEXT, "--query", "arrow", "--key", "flies"),
     "why-demo": ("why", "-m", "demo", TEXT, "--query", "-1", "--key", "0", "--layer", "1", "--head", "2"),
+    "why-composition": ("why", "-m", "demo", TEXT, "--query", "-1", "--head", "3.3", "--composition"),
 }  # fmt: skip
 CASES = {
     **{f"{name}.{form}": (*INPUTS[name], "-F", form) for name in INPUTS for form in FEW.get(name, ("json", "tsv"))},

@@ -54,10 +54,11 @@ _ROPES: dict[str, list[Any]] = {
     "rope_theta": [700.0],
     "rope_scaling": [{"type": "linear", "factor": 3.0}, _LLAMA3, None],
 }  # fmt: skip
+_TIED: dict[str, list[Any]] = {"tie_word_embeddings": [True, False, ABSENT]}
 _LLAMA: dict[str, list[Any]] = {
     **_SIZES, **_ROPES, "num_key_value_heads": [1, 4, None], "head_dim": [6, 16, None],
     "hidden_act": ["silu", "gelu", "gelu_pytorch_tanh", "relu"],
-    "rms_norm_eps": [1e-2],
+    "rms_norm_eps": [1e-2], **_TIED,
 }  # fmt: skip
 _BIASES: dict[str, list[Any]] = {"attention_bias": [True]}
 _WINDOWS: dict[str, list[Any]] = {
@@ -79,13 +80,15 @@ _GEMMA2: dict[str, list[Any]] = {
 VARIANTS: dict[str, dict[str, list[Any]]] = {
     "bert": _BERT, "roberta": _ROBERTA,
     "electra": _BERT | {"embedding_size": [16, 32]},
+    "albert": _BERT | {"embedding_size": [16, 32], "num_hidden_groups": [1], "inner_group_num": [1]},
     "distilbert": {"vocab_size": [70], "dim": [48], "n_heads": [2], "n_layers": [1, 5], "hidden_dim": [40],
         "max_position_embeddings": [40], "activation": ["gelu", "relu"], "sinusoidal_pos_embds": [True]},
     "gpt2": {"vocab_size": [70], "n_embd": [48], "n_head": [2], "n_layer": [1, 5], "n_inner": [40, None],
         "n_positions": [40], "activation_function": ["gelu_new", "gelu", "relu", "silu", "gelu_fast",
         "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-3], "scale_attn_weights": [False],
-        "scale_attn_by_inverse_layer_idx": [True], "reorder_and_upcast_attn": [True]},
-    "gpt_neox": {**_SIZES, "hidden_size": [64], "hidden_act": ["gelu", "gelu_new", "relu"], "layer_norm_eps": [1e-3],
+        "scale_attn_by_inverse_layer_idx": [True], **_TIED, "reorder_and_upcast_attn": [True]},
+    "gpt_neox": {**_SIZES, **_TIED, "hidden_size": [64], "hidden_act": ["gelu", "gelu_new", "relu"],
+        "layer_norm_eps": [1e-3],
         "attention_bias": [False], "use_parallel_residual": [False], "rope_parameters": [ABSENT, {"rope_theta": 500.0,
         "rope_type": "default", "partial_rotary_factor": 0.5}], "rope_theta": [ABSENT],
         "rope_scaling": [{"type": "linear", "factor": 3.0}], "rotary_emb_base": [300.0], "rotary_pct": [0.5, 1.0]},
@@ -156,13 +159,14 @@ def save(config: Changes, folder: Path) -> Any:
     return model
 
 
-def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> None:
+def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> Any:
     """Save a tiny checkpoint with a tokenizer that needs no help, which gives the model these inputs too."""
-    save(config_of(family, changes), folder)
+    model = save(config_of(family, changes), folder)
     PreTrainedTokenizerFast(
         tokenizer_file=f"{folder}/tokenizer.json", unk_token="<unk>", pad_token="<pad>",
         model_input_names=["input_ids", "attention_mask", *input_names],
     ).save_pretrained(folder)  # fmt: skip
+    return model
 
 
 @dataclass(frozen=True)

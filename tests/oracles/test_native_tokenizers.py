@@ -208,7 +208,7 @@ def test_a_variant(name: str, saved: Callable[[str], Path]) -> None:
 # What may say something of the tokens that is not read here.
 DECLINED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "no tokenizer.json": ("bert", lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
-    "unknown type": ("bert", _beside("config.json", {"model_type": "albert"}), "'albert' is not known"),
+    "unknown type": ("bert", _beside("config.json", {"model_type": "deberta"}), "'deberta' is not known"),
     "unknown class": ("bert", _fields(tokenizer_class="AlbertTokenizer"), "AlbertTokenizer"),
     "unknown field": ("gpt2", _fields(new_rule=1), "the field new_rule"),
     "another model": ("bert", _fields(tokenizer_class="GPT2Tokenizer"), "BPE, tokenizer.json has WordPiece"),

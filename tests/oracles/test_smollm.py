@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +12,13 @@ import regex
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
+from held_norms import terms_by_gradient
 from smollm import smollm_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attncli
+from attncli.encoding.induction_probe import HALF, repeated_sequences
+from attncli.trace.trace import Trace
 
 TEXTS = (
     "When Mary and John went to the store, John gave a drink to",
@@ -143,3 +147,43 @@ def test_every_layer_has_the_attention_of_the_dequantized_original(reader: GGUFR
         for layer, expected in zip(trace.layers, attentions, strict=True):
             shown = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
             np.testing.assert_allclose(shown, expected[0].numpy(), atol=1e-5)
+
+
+# --- composition -----------------------------------------------------------------------------------------------------
+
+LAYER, HEAD = 18, 6  # the strongest induction head
+
+
+@pytest.fixture(scope="module")
+def repeated() -> list[Trace]:
+    """The attention to random tokens that come twice."""
+    source = attncli.open_source(str(smollm_file()), layer=LAYER)
+    return list(source.traces(repeated_sequences("")[:2]))
+
+
+def test_an_induction_head_finds_its_key_through_the_previous_token_head(repeated: list[Trace]) -> None:
+    margins: Counter[tuple[str, int | None, int | None]] = Counter()
+    for trace in repeated:
+        head, last = trace.layer(LAYER).head(HEAD), len(trace.key_tokens) - 1
+        for query in range(last - HALF + 10, last + 1, 20):
+            key = query - HALF + 1  # the token after the earlier one
+            split = head.composition(query, key)
+            for side in ("key", "query"):
+                assert sum(term.value for term in split.of_side(side)) == pytest.approx(
+                    head.q[query] @ head.k[key] * head.layer.scale, abs=1e-4
+                )
+            for term in split.of_side("key"):
+                margins[term.writer, term.layer, term.head] += term.margin
+    (first, share), (second, _) = margins.most_common(2)
+    assert (first, second) == (("head", 16, 0), ("head", 17, 8))
+    assert share > 0.6 * margins.total()
+
+
+def test_each_writers_term_is_that_of_the_dequantized_original(repeated: list[Trace], reader: GGUFReader) -> None:
+    model, query = original(reader).model, 80
+    model.layers, model.config.num_hidden_layers = model.layers[: LAYER + 1], LAYER + 1
+    split = repeated[0].layer(LAYER).head(HEAD).composition(query)
+    expected = terms_by_gradient(model, repeated[0].key_tokens.ids, LAYER, HEAD, query, [split.cell.key.index])
+    assert len(split.terms) == 2 * (1 + LAYER * (9 + 1))  # the embedding, and the heads and the network of each layer
+    for term in split.terms:
+        assert term.value == pytest.approx(expected[term.side, (term.writer, term.layer, term.head)][0], abs=1e-4)

@@ -79,7 +79,9 @@ inspect 'time flies' -o figure.svg [--size 2in]
 inspect [--help-all]
 inspect 'time zeppelin' -m tiny [--quiet]
 inspect 'time flies' [--verbose]
+why 'time flies' -m tiny -q 1 -H 2.1 [--composition]
 heads 'time flies' -m tiny [--induction]
+heads [--pairs pairs.jsonl]
 heads 'time flies' [--metrics entropy]
 heads 'time flies' [--sort entropy]
 heads 'time flies' --sort entropy [--top 1]
@@ -104,6 +106,7 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_llama: str, minilm: 
     folder = tmp_path_factory.mktemp("material")
     (folder / "lines.txt").write_text("time flies\nfruit flies\n")
     (folder / "table.csv").write_text("text,words\ntime,fruit flies\n")
+    (folder / "pairs.jsonl").write_text('{"text": "time flies", "query": "flies", "keys": ["time"]}')
     (folder / "long.txt").write_text("time flies like an arrow " * 200)
     (folder / "program.py").write_text(
         "import torch\n\nx = torch.nn.Parameter(torch.rand(1, 2, 3, 4))\n"
@@ -162,6 +165,6 @@ def test_every_option_is_in_a_line() -> None:
         if one.param_type_name == "option"
     }
     assert {min(names) for names in every if not names & shown} == {"--offline"}
-    assert len({max(names, key=len) for names in every}) <= 75
+    assert len({max(names, key=len) for names in every}) <= 82
     inspect = {one.name for one in commands(get_command(app))["inspect",].params if one.param_type_name == "option"}
     assert len(inspect) <= 62

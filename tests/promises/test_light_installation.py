@@ -92,6 +92,14 @@ def test_masks_are_drawn_checked_compared_and_converted(light: Light, tmp_path: 
         assert (ran.code, ran.err) == (0, "")
 
 
+def test_a_program_without_torch_is_told_which_python_ran_it(light: Light, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import torch\n")
+    for prove in ([], ["--prove", "causal"]):
+        ran = light("run", *prove, "program.py")
+        assert ran.code == 1
+        assert re.search("attn: attn run needs torch, which is not installed: .*pip install torch\n", ran.err)
+
+
 def test_a_toy_layer_is_shown_saved_and_shown_again(light: Light, tmp_path: Path, attn: Callable[..., Ran]) -> None:
     trace = tmp_path / "trace.safetensors"
     shown = light("inspect", TEXT, "--save", trace, "--format", "json")

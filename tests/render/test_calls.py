@@ -64,7 +64,7 @@ def test_a_finding_stands_with_the_lines_of_code_the_wrong_cells_and_a_command(f
     for layer in range(2):
         calls.take(sdpa(mask, at=CallSite("model.py", 4, "attend", f"layers.{layer}")))
     calls.finish()
-    parts = calls_parts(calls, PLAIN, 80, lambda row: f"attn run --place {row.place}")
+    parts = calls_parts(calls, PLAIN, 80, lambda row, finding: [f"attn run --place {row.place}", finding.code])
     shown = printed(parts, PLAIN, 80).splitlines()
     start = shown.index("  --> model.py:4 in attend (layers.0-1)")
     message = " ".join(" ".join(shown[start - 2 : start]).split())
@@ -76,7 +76,8 @@ def test_a_finding_stands_with_the_lines_of_code_the_wrong_cells_and_a_command(f
         "  0 1 2 3 4 5 6 7",
     ]
     assert shown[start + 5].startswith("0 ::AA")
-    assert "more: attn run --place model.py:4" in shown[start:]
+    more = shown.index("more: attn run --place model.py:4")
+    assert (more > start, shown[more + 1]) == (True, "      leak")
     assert shown[-1] == "3 errors"
 
 

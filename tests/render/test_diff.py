@@ -26,7 +26,7 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
     difference = attncli.diff(first, second)
     assert drawn(difference, width=80) == (
         "toy layer · 1 head · mask full · zeros weights, seed 0 (numpy) · 16 parameters\n"
-        "random embeddings: shapes and arithmetic are real, patterns mean nothing\n"
+        "random embeddings: patterns mean nothing; -m demo is a trained model\n"
         "1 of 1 head changed, most L0H0: 0.0207 bits\n"
         "Jensen-Shannon divergence, query row 1/0 b. 0 = same weights, 0.05 = a tenth\n"
         "moved to a new key, 0.31 = half, 1 = no key in common.\n"
@@ -100,6 +100,27 @@ def test_it_fits_a_screen(width: int, height: int) -> None:
     assert len(lines) + len(parts) - 1 <= height
     assert ("B − A" in "\n".join(lines)) == (height > 24)
     assert ("--all shows the cells that changed most and three maps" in lines) == (height <= 24)
+
+
+def test_a_deep_model_fits_a_screen_with_two_layers_in_a_line() -> None:
+    arrays = np.random.default_rng(0).normal(size=(30, 9, 4, 3)).astype(np.float32)  # layers, heads, queries, width
+    sides = [trace_of(*(layer_of(q * factor, q, layer=layer) for layer, q in enumerate(arrays))) for factor in (1, 2)]
+    view = DiffView(attncli.diff(*sides), Palette("truecolor"), 80, height=20)
+    parts = view.renderables()
+    lines = plain(printed(parts, view.palette, 80)).splitlines()
+    assert len(lines) + len(parts) - 1 <= 20
+    assert [line.split()[0] for line in lines if line.startswith("L1")] == ["L10", "L12", "L14"]
+    assert lines[-1] == "--all shows the tokens and the cells that changed most and three maps"
+
+
+def test_small_changes_have_a_digit_more_on_the_grid() -> None:
+    arrays = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
+    sides = [trace_of(*(layer_of(q * by, q, layer=layer) for layer, q in enumerate(arrays))) for by in (1, 1.05)]
+    difference = attncli.diff(*sides)
+    assert difference.heads[0].jensen_shannon is not None
+    assert difference.heads[0].jensen_shannon < 0.01
+    text = plain(drawn(difference, Palette("truecolor"), 120))
+    assert re.search(r"^L0 .*0[.]\d{4}", text, re.MULTILINE)
 
 
 def test_two_layers_of_another_make_have_a_headline_each_and_a_mark_is_explained_once() -> None:

@@ -27,7 +27,7 @@ def subject(tokens: int, heads: int, layers: int) -> Trace:
     text = " ".join(f"w{number % 97}" for number in range(tokens))
     trace = attncli.inspect(text, num_heads=heads, d_model=2 * heads)
     copies = tuple(replace(trace.layers[0], layer=layer) for layer in range(layers))
-    return replace(trace, source=replace(trace.source, layers=layers), layers=copies)
+    return replace(trace, source=trace.source._replace(layers=layers), layers=copies)
 
 
 def screen(trace: Trace, palette: Palette, width: int, lines: int, view: View | None = None) -> tuple[str, str]:
@@ -128,7 +128,9 @@ def test_a_causal_model_has_the_sentence_of_its_last_token_above_the_maps(width:
     trace = attncli.inspect("time flies like an arrow", model="demo", layer="2")
     shown, _ = screen(trace, COLOUR, width, lines)
     above = shown.split("weights of every head")[0]
-    assert re.search(r"^7 ##ow attends to\nL2 H3  previous   <s> time flies like an arr▸ow$", above, re.MULTILINE)
+    assert re.search(
+        r"^7 ##ow attends to\n(L2 H\d .*\n)*L2 H3  previous   <s> time flies like an arr▸ow$", above, re.MULTILINE
+    )
     bert = attncli.inspect("time flies like an arrow", model=minilm_folder())
     assert "attends to" not in screen(bert, COLOUR, width, lines)[0]
     assert "attends to" in screen(bert, COLOUR, width, lines, View(queries=("flies",)))[0]
@@ -174,6 +176,19 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
 
 
+def test_weights_beyond_the_colours_have_a_mark_that_the_legend_explains() -> None:
+    weights = np.full((1, 3, 3), 0.4, np.float32)
+    vectors = np.zeros((1, 3, 2), np.float32)
+    notes = "+ more than 1", "- less than 0", "0 exactly zero"
+    for place, value in enumerate((1.5, -0.2, 0.0)):
+        weights[0, 2, :] = 0.4
+        weights[0, 2, place] = value
+        trace = trace_of(layer_of(vectors, vectors, recorded_scores=weights, recorded_weights=weights))
+        for palette, view in ((COLOUR, View()), (SHADES, View()), (COLOUR, View(queries=("2",)))):
+            shown, _ = screen(trace, palette, 100, 34, view)
+            assert [note in shown for note in notes] == [note == notes[place] for note in notes]
+
+
 def test_a_pair_of_texts_is_parted_between_characters_and_not_within_one() -> None:
     trace = attncli.inspect("a b c", pair="d e f g", num_heads=32, d_model=64, mask="none")
     (strip, *_) = maps_of(screen(trace, COLOUR, 80, 39)[0])
@@ -197,7 +212,7 @@ def test_lists_of_heaviest_keys_fit_too(view: View, width: int) -> None:
     assert "layer 0 · self, one of 2 layers" in note
 
 
-@pytest.mark.parametrize(("palette", "width", "heads"), [(COLOUR, 40, 6), (COLOUR, 120, 32), (SHADES, 120, 15)])
+@pytest.mark.parametrize(("palette", "width", "heads"), [(COLOUR, 40, 5), (COLOUR, 120, 32), (SHADES, 120, 16)])
 def test_one_query_has_the_sentence_of_as_many_heads_as_fit(palette: Palette, width: int, heads: int) -> None:
     shown, note = screen(subject(27, 32, 1), palette, width, 39, View(queries=("20",)))
     names = [line[:6] for line in shown.splitlines() if re.match(r"L0 H\d+ ", line)]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from rich.cells import cell_len
 from running import plain, printed
 
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import LABELS, labels_of
+from attncli.analysis.labels import LABELS, Label, labels_of
 from attncli.analysis.metric_names import NAMES
 from attncli.render.heads import head_parts, table_parts
 from attncli.render.palette import Palette
@@ -49,6 +50,22 @@ def test_every_head_has_its_cell_on_one_screen(layers: int, heads: int, width: i
     counts = {name: int(count) for line in lines for name, count in re.findall(r"\b([a-z]+) +(\d+)  L\d", line)}
     labels = [head.labels[0].name if head.labels else "mixed" for head in report.heads]
     assert counts == {name: labels.count(name) for name in (*LABELS, "mixed") if name in labels}
+
+
+def test_rare_labels_name_all_their_heads_beside_a_tall_grid() -> None:
+    labels = [(Label("induction", 0.9 - place / 100, 0.1, 0.9 - place / 100),) for place in range(6)]
+    labels += [(Label("sink", 0.5, 0.1, 0.45),)] * 264
+    report = report_of(30, 9)
+    heads = tuple(replace(head, labels=own) for head, own in zip(report.heads, labels, strict=True))
+    palette = Palette("truecolor")
+    parts = head_parts(replace(report, heads=heads), (), palette, 120, 39)
+    shown = plain(printed(parts, palette, 120))
+    (line,) = [number for number, text in enumerate(shown.splitlines()) if " induction  " in text]
+    below = " ".join(shown.splitlines()[line : line + 2])
+    assert all(f"L0H{place}" in below for place in range(6))
+    assert "264" in shown
+    assert "…" in shown
+    assert "gain: 0" not in shown  # whose column there is no room for
 
 
 @pytest.mark.parametrize(("heads", "size"), [(4, 14), (12, 6), (30, 2)])

@@ -15,6 +15,7 @@ import attncli
 from attncli.analysis.diff import Difference
 from attncli.analysis.why import explain
 from attncli.render.bars import TableFormat
+from attncli.render.composition import CompositionPage
 from attncli.render.diff import DiffView
 from attncli.render.inspect import Layout
 from attncli.render.palette import Palette
@@ -81,3 +82,9 @@ def test_a_cell_taken_apart(palette: Palette) -> None:
         trace = attncli.inspect(text, head=2, num_heads=4, d_k=24) if key else attncli.inspect(text)
         for width in WIDTHS:
             hold(WhyPage(trace, explain(trace, "1", key), 8, TableFormat(palette, width)).parts(), palette, width)
+
+
+def test_a_composition(palette: Palette) -> None:
+    split = attncli.inspect(SENTENCE, "demo", layer=1).layer(1).head(2).composition("flies", "time")
+    for width in WIDTHS:
+        hold(CompositionPage(split, None, TableFormat(palette, width)).parts(), palette, width)

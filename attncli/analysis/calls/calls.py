@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
@@ -81,12 +82,15 @@ class Calls(Displayed, Sequence[CallGroup]):
         self._to_check: list[ForwardPass] = []
         self._drawn: set[tuple[object, ...]] = set()
         self._bytes = 0
+        self._is_paused = False
 
     # --- taking ---------------------------------------------------------------------------------------------
 
     @np.errstate(all="ignore")  # numbers are odd where a program's are
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits; it is not kept."""
+        if self._is_paused:
+            return
         if self._pattern is not None and not matches(call.place, self._pattern):
             self.left_out += 1
             return
@@ -125,6 +129,16 @@ class Calls(Displayed, Sequence[CallGroup]):
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
         self._earlier[call.place] = after
         return recorded
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take in nothing that runs inside."""
+        here = self.here()
+        self._is_paused, pending = True, here.pending
+        try:
+            yield
+        finally:
+            self._is_paused, here.pending = False, pending
 
     def here(self) -> ThreadState:
         """Return the state of the thread that runs, which takes what is said of its calls."""

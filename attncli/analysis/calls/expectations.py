@@ -17,7 +17,7 @@ from attncli.errors import AttnError, UsageError
 from attncli.masks.alibi import bias_heads, slopes
 from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
-from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths, with_numbers
+from attncli.masks.expressions import And, Expression, Grid, Pad, conjuncts, leaves, with_lengths, with_numbers
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
 from attncli.masks.parser import parse
@@ -155,7 +155,8 @@ class CallMismatch(NamedTuple):
         row, head = found[0].tolist()
         names = ["the call", *[f"batch row {row}"] * (len(planes) > 1), *[f"head {head}"] * (planes.shape[1] > 1)]
         plane, seen = differs[row, head], planes[row, head]
-        return Comparison((", ".join(names), "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past)
+        cells = plane & seen, plane & ~seen, seen & ~plane
+        return Comparison((", ".join(names), "expected"), *cells, mask.past, batch_row=row)
 
 
 class UnexpectedError(AssertionError):
@@ -217,7 +218,11 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
                 CallMismatch(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)
             ]
             continue
-        yield [CallMismatch(each.call, one, own) for one in _findings(each.call, own)]
+        found = [CallMismatch(each.call, one, own) for one in _findings(each.call, own)]
+        if own is None and (rest := _unpadded(numbered)) is not None:  # what padding has no part in
+            leaks = (one for one in _findings(each.call, rest) if one.code != "missing")
+            found = [*(CallMismatch(each.call, one, rest) for one in leaks), *found]
+        yield found
 
 
 def _with_numbers(expected: Expression, context: CallContext) -> Expression:
@@ -236,6 +241,12 @@ def _with_padding(expected: Expression, context: CallContext, calls: Sequence[Ca
         return expected
     tokens = _tokens(expected, mask, context, calls)
     return None if tokens is None else with_lengths(expected, tokens)
+
+
+def _unpadded(expected: Expression) -> Expression | None:
+    """Return what has to hold however long the sentences are; None where that is nothing."""
+    parts = [part for part in conjuncts(expected) if not any(isinstance(leaf, Pad) for leaf in leaves(part))]
+    return And(tuple(parts)) if len(parts) > 1 else next(iter(parts), None)
 
 
 def _tokens(

@@ -57,15 +57,19 @@ class ModuleCalls:
     calls: int = 0
     sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
     rules: Counter[str] = field(default_factory=Counter)  # how many calls followed which
+    open_rules: set[str] = field(default_factory=set)  # of these, those by which queries see later keys
     masks: set[str] = field(default_factory=set)  # in words; two at most, as more are not shown
     counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)  # by code and severity
     first: AttentionCall | None = None  # copies of the first call, where they are kept
+    padded_row: int = 0  # the first batch row of the first call that has padding
     irregular: CallMask | None = None  # the last mask that follows no rule
     changes: int = 0  # how often that was another one than before, the first one counted
 
     def count(self, call: AttentionCall, mask: CallMask | None, unread: str | None) -> None:
         """Take in a call."""
         ranges = [StepRange(size, size) for size in call.shape]
+        if not self.calls and mask is not None and mask.rule.padded:
+            self.padded_row = mask.rule.padded[0]
         if self.calls:
             pairs = zip(self.sizes, call.shape, strict=True)
             ranges = [StepRange(min(own.least, size), max(own.most, size)) for own, size in pairs]
@@ -73,6 +77,8 @@ class ModuleCalls:
         self.calls += 1
         rule = f"{_NOT_READ}{unread}" if mask is None else mask.name
         is_counted = rule in self.rules or len(self.rules) < _MOST_RULES
+        if mask is not None and is_counted and rule not in self.rules and mask.words_see_later:
+            self.open_rules.add(rule)
         self.rules[rule if is_counted else UNKNOWN] += 1
         if len(self.masks) < 2:
             self.masks.add(rule if mask is None else str(mask))
@@ -93,9 +99,13 @@ class ModuleCalls:
 
     @property
     def is_judged(self) -> bool:
-        """Whether each mask is what is expected, or else follows a rule that one knows by its name."""
+        """Whether each mask was compared with what is expected, or else follows a rule that hides later keys.
+
+        Whether queries may see later keys is what only the program's author knows: they may in an encoder.
+        """
         is_read = not any(rule.startswith(_NOT_READ) for rule in self.rules)
-        return is_read and (self.expected is not None or not any(UNKNOWN in rule for rule in self.rules))
+        is_known = not self.open_rules and not any(UNKNOWN in rule for rule in self.rules)
+        return is_read and (self.expected is not None or is_known)
 
     @property
     def suspicions(self) -> str:
@@ -223,10 +233,24 @@ class CallGroup:
         """Why the mask of some of its calls was not checked, as a note; None where it was."""
         if self.verdict != "not checked":
             return None
-        if any(rule.startswith(_NOT_READ) for track in self.tracks for rule in track.rules):
+        rules = {rule for track in self.tracks for rule in track.rules}
+        if any(rule.startswith(_NOT_READ) for rule in rules):
             return Finding("not checked", "note", f"the mask is {self.mask}")
-        message = self.mask + next((each for track in self.tracks if (each := track.suspicions)), "")
-        return Finding("not checked", "note", message, advice="give --expect EXPR to check it")
+        advice = "give --expect EXPR to check it"
+        if any(UNKNOWN in rule for rule in rules):
+            message = self.mask + next((each for track in self.tracks if (each := track.suspicions)), "")
+            return Finding("not checked", "note", message, advice=advice)
+        if any(one.severity == "error" for one in self.findings):
+            return None  # which comes first
+        *_, queries, keys = self.tracks[0].shape
+        message = f"{self.mask.partition(' (')[0].partition(', ')[0]} mask" if len(rules) == 1 else "several masks"
+        if queries == keys:
+            message += ": queries see later keys, which is wrong in a decoder"
+            decoder, encoder = ('"causal & pad"', "pad") if any("pad" in rule for rule in rules) else ("causal", "full")
+            is_full = {_unpadded(rule) for rule in rules} == {"full"}
+            advice = f"give --expect {decoder} for a decoder, "
+            advice += f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
+        return Finding("not checked", "note", message, advice=advice)
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -251,7 +275,7 @@ class CallGroup:
 def _with_layers(traces: Sequence[Trace], module: str | None) -> Trace:
     """Return one Trace of several that have the same positions, numbering their layers."""
     layers = tuple(replace(layer, layer=index) for index, trace in enumerate(traces) for layer in trace.layers)
-    source = replace(traces[0].source, model=module or None, layers=len(layers))
+    source = traces[0].source._replace(model=module or None, layers=len(layers))
     return replace(traces[0], source=source, layers=layers)
 
 

@@ -121,6 +121,13 @@ class CallMask(NamedTuple):
         return bool((self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)).any())
 
     @property
+    def words_see_later(self) -> bool:
+        """Whether a query that is no padding sees a key behind its own position."""
+        queries, keys = self.shape[2:]
+        later = self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)
+        return bool((later & self.rule.tokens[:, None, :, None] if queries == keys else later).any())
+
+    @property
     def name(self) -> str:
         """The rule without what belongs to this batch alone."""
         if self.rule.varies is not None:

@@ -180,7 +180,7 @@ def _of_cells(
     seen = np.broadcast_to(seen[row if len(seen) > 1 else 0], wrong.shape[1:])
     name = f"the call, batch row {row}" if len(wrong) > 1 else "the call"
     hidden = np.zeros_like(wrong[row])
-    comparison = Comparison((name, "expected"), wrong[row], hidden, seen & ~wrong[row], mask.past)
+    comparison = Comparison((name, "expected"), wrong[row], hidden, seen & ~wrong[row], mask.past, batch_row=row)
     cells = tuple((query, key) for query, key in np.argwhere(wrong[row])[:MOST_CELLS].tolist())
     count = int(np.count_nonzero(wrong)) * (mask.shape[0] // len(wrong))
     return Finding(code, severity, message, count, cells, comparison=comparison)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _BYTES_OF_A_CALL = 2048
 _MOST_PENDING = 64  # hints that are kept where no call comes
 _OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
-# What is said of which cells a mask hides, or of its numbers.
-_OF_MASKS = (
+# Codes of findings about which cells a mask hides, or about its numbers.
+MASK_CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "mixed-fill",
     "double-fill", "overflow", "no-mask", "batch", "backend", "padding-side", "broadcast", "added-bool", "bias",
 )  # fmt: skip
@@ -50,7 +50,7 @@ class RecordedCall(NamedTuple):
 
         It is about the mask that its message begins with, or else about all that hide keys.
         """
-        if finding.code not in _OF_MASKS:
+        if finding.code not in MASK_CODES:
             return finding
         masks = [one for one in (*self.masks, *self.unused) if finding.message.startswith(f"{one.name} ")]
         if not masks and self.mask is not None and not self.mask.is_causal:

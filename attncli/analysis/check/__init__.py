@@ -68,7 +68,7 @@ def check(
     if len(texts) > _MOST:
         raise UsageError(f"a check runs at most {_MOST} texts, in one batch; give fewer")
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
-    loading = replace(loading, dtype=loading.dtype or "float32")
+    loading = loading.changed(dtype=loading.dtype or "float32")
     snapshot = resolve(model, loading)
     announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import findings_of, invariances

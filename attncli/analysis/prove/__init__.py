@@ -9,13 +9,14 @@ back. Rows of a batch must not move each other, whatever the expression.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from attncli.analysis.prove.claim import parsed
-from attncli.analysis.prove.inputs import CollectedHints
+from attncli.analysis.prove.inputs import CollectedHints, SeenCalls
 from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int
 
-    from attncli.recording.call import AttentionCall
     from attncli.recording.rerun import Forward
 
 __all__ = ["Leak", "ModelProof", "Prover", "prove"]
@@ -41,7 +41,7 @@ def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Mode
 
     Args:
         model: an `nn.Module` with outputs `[B, T, …]`.
-        inputs: what it is called with: a dictionary of arguments by name, a tuple, or one tensor.
+        inputs: what it is called with: a dictionary of arguments by name, a tuple or list, or one tensor.
         expression: which key each query may see, as `causal & pad`. Without numbers, `pad` and `docs` are what the
             inputs say of padding and of positions; `window` and `chunk` what the model's configuration says.
         lengths: how many tokens each row has, for `pad`; None is what the inputs say.
@@ -52,14 +52,19 @@ def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Mode
         InputError: the model has no output for each position.
     """
     require("attncli.prove", "torch")
+    from attncli.recording.rerun import unwrapped
+
     prover = Prover(expression, lengths)
-    args: tuple[Any, ...] = () if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
-    with prover.watching(model):
+    args: Sequence[Any] = (
+        () if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
+    )
+    with prover.watching(unwrapped(model)):
         model(*args, **(inputs if isinstance(inputs, Mapping) else {}))
     if prover.error is not None:
         raise prover.error
     if not prover.proofs:
-        raise InputError("the model did not run as a module; give an nn.Module, and what it is called with")
+        reason = "; ".join(prover.notes) or "it did not run as an nn.Module that returns tensors"
+        raise InputError(f"nothing is proved of {type(model).__name__}: {reason}")
     return prover.proofs[0]
 
 
@@ -73,6 +78,7 @@ class Prover:
     Attributes:
         proofs: of the forwards until now.
         notes: what could not be proved, and why.
+        left_out: how many forwards of other modules and shapes ran after as many as are proved.
         error: what was wrong with the claim in the last forward; None is nothing.
 
     Raises:
@@ -84,8 +90,9 @@ class Prover:
         self.expression, self.lengths = expression, lengths
         self.proofs: list[ModelProof] = []
         self.notes = Notes()
+        self.left_out = 0
         self.error: AttnError | None = None
-        self._calls: list[AttentionCall] = []
+        self._calls = SeenCalls()
         self._hints = CollectedHints()
         self._known: set[Any] = set()
         self._only: Any = None
@@ -105,24 +112,25 @@ class Prover:
         self._only = module
         seen = Notes()  # attention that is not followed is known by its module
         with (
-            watching(self._calls.append, None, seen, lambda: self._hints),
-            forwards(self._is_proved, self._take, self._take_labels, lambda: len(self._calls), os.getcwd()),
+            watching(lambda call: self._calls.take(call), None, seen, lambda: self._hints),
+            forwards(self._is_proved, self._take, self._take_labels, lambda: len(self._calls.places), os.getcwd()),
         ):
             yield
         if seen.fault is not None:
             self.notes.failed(seen.fault)
 
     def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
-        self._calls.clear()
+        self._calls = SeenCalls()
         self._labels.clear()
-        key = id(module), module.training, shapes
-        if key in self._known or len(self.proofs) >= _MOST_FORWARDS or self._only not in (None, module):
+        key = ref(module), module.training, shapes
+        if key in self._known or self._only not in (None, module):
             return False
         self._known.add(key)
-        return True
+        self.left_out += len(self.proofs) >= _MOST_FORWARDS
+        return len(self.proofs) < _MOST_FORWARDS
 
     def _take(self, forward: Forward) -> None:
-        if self._only is None and not any(one.calls[1] for one in forward.outputs):
+        if self._only is None and not any(one.calls[1] for one in forward.outputs.values()):
             return  # it does not attend
         try:
             probed = ProbedForward(forward, self._calls, self._hints, self.expression, self.lengths)

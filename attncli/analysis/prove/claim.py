@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.masks.expressions import Atom, Expression, Numbers, Pad, leaves, with_lengths, with_numbers
+from attncli.masks.expressions import Atom, Expression, Numbers, Pad, is_padding, leaves, with_lengths, with_numbers
 from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import parse
 
@@ -49,6 +49,7 @@ class Claim:
         tokens: which positions are no padding, `[B, T]`.
         past: how many keys stand in a cache before the first position.
         numbers: gives those of an atom that has none, as of `docs`, in a row; None where nothing does.
+        shown: which positions the masks of the forward show to each query.
 
     Raises:
         UsageError: nothing says a number that is left out, or it does not fit so many positions.
@@ -60,11 +61,14 @@ class Claim:
         tokens: Bool[np.ndarray, "B T"],
         past: int,
         numbers: Callable[[int, str], Numbers | None],
+        shown: Bool[np.ndarray, "B T T"],
     ) -> None:
         self.tokens, self.past = tokens, past
         self._expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
         self.direct = np.stack([self._cells(row) for row in range(len(tokens))])
-        self._reach: dict[tuple[int, int], Bool[np.ndarray, "T T"]] = {}
+        self._wrong = shown & ~self.direct & tokens[:, :, None] & tokens[:, None]
+        self._moved: dict[tuple[int, tuple[int, ...], int], Bool[np.ndarray, " T"]] = {}
+        self.is_padded = any(map(is_padding, leaves(expression)))
 
     def _cells(self, row: int) -> Bool[np.ndarray, "T T"]:
         """Return which positions each output of a row may read in one layer, its own among them."""
@@ -81,23 +85,28 @@ class Claim:
         """Whether no output may read a later position."""
         return not np.triu(self.direct, 1).any()
 
-    def reach(self, row: int, layers: int) -> Bool[np.ndarray, "T T"]:
-        """Return which positions may move each output after so many layers of attention; 0 is any number of them."""
-        if (row, layers) not in self._reach:
-            direct = reach = self.direct[row]
-            for _ in range((layers or len(direct)) - 1):
-                further = (reach.astype(np.float32) @ direct.astype(np.float32)) > 0
-                if np.array_equal(further, reach):
+    def may_move(self, row: int, positions: tuple[int, ...], layers: int) -> Bool[np.ndarray, " T"]:
+        """Return which outputs positions may move after so many layers of attention; 0 is any number of them."""
+        if (key := (row, positions, layers)) not in self._moved:
+            direct = self.direct[row]
+            moved = np.isin(np.arange(len(direct)), positions)
+            for _ in range(layers or len(direct)):
+                before, moved = moved, direct[:, moved].any(axis=1)
+                if np.array_equal(before, moved):
                     break
-                reach = further
-            self._reach[row, layers] = reach
-        return self._reach[row, layers]
+            self._moved[key] = moved
+        return self._moved[key]
+
+    def sees_all(self, row: int) -> Bool[np.ndarray, " T"]:
+        """Return which outputs may read every token of their row."""
+        return self.direct[row][:, self.tokens[row]].all(axis=1)
 
     def probes(self) -> Iterator[Probe]:
         """Yield what to change: as little as holds each output against what it must not read, before and after it.
 
-        The last token, and one in the middle of another row; the end of each document; the padding of each
-        row; and where outputs are left that none of these was hidden from, what is hidden from most of them.
+        The last token, and one in the middle of another row; the end of each document; the padding of each row; where
+        outputs are left that none of these was hidden from, what is hidden from most of them; and what the masks of
+        the forward show and must not, if none of these asks it.
         """
         words = [np.flatnonzero(row) for row in self.tokens]
         other = min(1, len(words) - 1)
@@ -107,15 +116,18 @@ class Claim:
                 ends = np.cumsum(leaf.arguments)[:-1] - 1
                 chosen += [Probe(0, (int(end),)) for end in ends if self.tokens[0, end]]
         for row, tokens in enumerate(self.tokens):
-            chosen += [Probe(row, padding)] if (padding := padding_of(tokens)) else []
+            chosen += [Probe(row, padding)] if self.is_padded and (padding := padding_of(tokens)) else []
         for row in {0, other}:
             alike = [each for each in range(len(words)) if np.array_equal(self.direct[each], self.direct[row])]
             chosen += self._further(row, [at for one in chosen if one.row in alike for at in one.positions])
+        if self._wrong.any() and not any(self._wrong[one.row][:, one.positions].any() for one in chosen):
+            row, position = np.unravel_index(self._wrong.sum(axis=1).argmax(), self.tokens.shape)
+            chosen.append(Probe(int(row), (int(position),)))
         yield from dict.fromkeys(chosen)
 
     def _further(self, row: int, positions: Sequence[int]) -> Iterator[Probe]:
         tokens = self.tokens[row]
-        hidden = ~self.reach(row, 1) & tokens[:, None] & tokens
+        hidden = ~self.direct[row] & tokens[:, None] & tokens
         for side in (np.tril(hidden, -1), np.triu(hidden, 1)):
             left = side.any(axis=1) & ~side[:, list(positions)].any(axis=1)
             if left.sum() > len(tokens) // 8:

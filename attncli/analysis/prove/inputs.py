@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.masks import together
 from attncli.errors import InputError
+from attncli.masks.conventions import read_added
+from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Bool, Int
 
-    from attncli.recording.call import AttentionCall
+    from attncli.recording.call import AttentionCall, MaskArgument
     from attncli.recording.input_hint import InputHint
     from attncli.recording.rerun import Forward, OutputName, SequenceLayout
 
@@ -60,77 +63,145 @@ class CollectedHints:
         """See `Hints` of `recording.input_hint`."""
 
 
-class Sequences(NamedTuple):
-    """The sequences of a forward: the one whose outputs the claim is about, and others, as of an encoder.
+class SeenCalls:
+    """The attention calls of a forward, of which nothing is kept but where they are and what their masks show.
 
     Attributes:
-        names: the embedding whose vectors are those of each; None is an argument of the model.
-        layouts: how each lies in tensors.
+        places: the line of each.
+        shapes: `(B, H, Q, K)` of each.
     """
 
-    names: tuple[OutputName | None, ...]
-    layouts: tuple[SequenceLayout, ...]
+    def __init__(self) -> None:
+        self.places: list[str] = []
+        self.shapes: list[tuple[int, int, int, int]] = []
+        self._shown: dict[tuple[int, int], Bool[np.ndarray, "_ Q K"]] = {}
+
+    def take(self, call: AttentionCall) -> None:
+        """Take in a call, while the program waits."""
+        self.places.append(str(call.place))
+        self.shapes.append(call.shape)
+        if call.unsupported is None or call.is_mask_read:
+            _, _, queries, keys = call.shape
+            shown = np.asarray(together(map(_allowed, call.masks), call.is_causal, call.shape).any(axis=1))
+            shown = np.broadcast_to(shown, (len(shown), queries, keys))
+            earlier = self._shown.get((queries, keys), shown)
+            if len({len(earlier), len(shown), 1}) < 3:
+                self._shown[queries, keys] = earlier | shown
+
+    def shown(self, batch: int, length: int, past: int) -> Bool[np.ndarray, "B T T"]:
+        """Return which positions masks show to each query, in any layer."""
+        found = self._shown.get((length, past + length))
+        if found is None or len(found) not in (1, batch):
+            return np.zeros((batch, length, length), bool)
+        return np.broadcast_to(found[..., past:], (batch, length, length))
 
 
-def sequences_of(forward: Forward, calls: Sequence[AttentionCall]) -> Sequences:
-    """Return the sequences of a forward: of ids that it embeds, or else of the vectors that it is called with.
+def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
+    values = mask_values(mask)
+    if mask.convention == "additive":
+        return read_added(values).allowed
+    return values.astype(bool) == (mask.convention == "attend")
+
+
+class InputSequence(NamedTuple):
+    """A sequence of a forward.
+
+    Attributes:
+        sources: the embeddings of its ids, or the argument that is its vectors.
+        layout: how it lies in tensors.
+        ids: of the embeddings; None of vectors.
+        is_first: whether the claim is about its outputs.
+    """
+
+    sources: tuple[OutputName | str, ...]
+    layout: SequenceLayout
+    ids: Any = None
+    is_first: bool = False
+
+
+def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) -> list[InputSequence]:
+    """Return the sequences of a forward, of ids that it embeds, or else of the vectors that it is called with.
+
+    The one that the claim is about comes first; others are as of an encoder.
+
+    Args:
+        forward: which has ended.
+        shapes: of its attention calls.
 
     Raises:
         InputError: there are none.
     """
     from attncli.recording.rerun import SequenceLayout
 
-    shapes = [(call.shape[0], call.shape[2]) for call in calls]
+    lengths = [(batch, length) for batch, _, length, _ in shapes]
+    is_time_first_module = any(getattr(one, "batch_first", True) is False for one in forward.module.modules())
 
     def layout(shape: tuple[int, ...]) -> SequenceLayout:
         batch, length = (1, shape[0]) if len(shape) == 1 else shape[:2]
-        is_time_first = (length, batch) in shapes and (batch, length) not in shapes
+        is_time_first = (length, batch) in lengths and (is_time_first_module or (batch, length) not in lengths)
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
-    embedded = {one.name: one for one in forward.outputs if one.ids is not None and one.ids.dim() in (1, 2)}
-    words = [one for one in embedded.values() if not _NOT_WORDS.search(one.name[0])] or [*embedded.values()]
+    embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
+    words = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
     # Of ids that the model is called with, or else of those that count no positions; the largest tables of these.
-    called_with = [one for one in words if any(_equal(one.ids, each) for each in forward.tensors.values())]
-    words = called_with or [one for one in words if not _counts(one.ids)] or words
+    called_with = [one for one in words if any(equal_ids(one.ids, each) for each in forward.tensors.values())]
+    words = called_with or [one for one in words if not _counts(one.ids)]
     if words:
         most = max(int(one.module.num_embeddings) for one in words)  # type: ignore[arg-type]
-        found = {one.name: layout(tuple(one.ids.shape)) for one in words if one.module.num_embeddings == most}  # type: ignore[union-attr]
+        largest = [one for one in words if one.module.num_embeddings == most]
+        words = [one for one in words if any(equal_ids(one.ids, each.ids) for each in largest)]
+        found = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words]  # type: ignore[union-attr]
         *others, last = found  # a decoder's come last
-        alike = [name for name in others if found[name].batch == found[last].batch and found[name].length > 1]
-        return Sequences((last, *alike), tuple(found[name] for name in (last, *alike)))
-    floats = [tuple(one.shape) for one in forward.tensors.values() if one.is_floating_point()]
-    for shape in floats:
-        if len(shape) > 2 or (len(shape) == 2 and shape[0] in {length for _, length in shapes}):
-            return Sequences((None,), (layout(shape[:2] if len(shape) > 2 else shape[:1]),))
+        return [
+            last._replace(is_first=True),
+            *(one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1),
+        ]
+    for name, tensor in forward.tensors.items():
+        shape = tuple(tensor.shape)
+        is_unbatched = len(shape) == 2 and shape[0] in {length for _, length in lengths}
+        if tensor.is_floating_point() and (len(shape) > 2 or is_unbatched):
+            return [InputSequence((name,), layout(shape[:1] if is_unbatched else shape[:2]), is_first=True)]
     raise InputError("it embeds no ids and is given no vectors [B, T, D], so no position can be changed")
 
 
-def tokens_of(forward: Forward, hints: CollectedHints, sequences: Sequences, which: int) -> Bool[np.ndarray, "B T"]:
-    """Return which positions of a sequence are no padding: by its embedding, or by an attention mask of its shape."""
+def tokens_of(
+    forward: Forward, hints: CollectedHints, sequence: InputSequence, number: int, past: int
+) -> Bool[np.ndarray, "B T"] | None:
+    """Return which positions of a sequence are no padding; None where nothing says.
+
+    An embedding says it, or an attention mask of its shape, of what is cached too.
+
+    Args:
+        forward: which has ended.
+        hints: what its inputs say.
+        sequence: of which.
+        number: how many sequences there are.
+        past: how many keys stand in a cache before it.
+    """
     from attncli.files import to_numpy
 
-    batch, length, _ = sequences.layouts[which]
+    batch, length, _ = sequence.layout
     for kind in ("tokens", "unpadded"):
         if (values := hints.of(kind, batch, length)) is not None:
             return values.astype(bool)
     for name, tensor in forward.tensors.items():
-        if len(sequences.names) > 1 and (which > 0) == bool(re.search("decoder|tgt|target", name)):
+        if number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name)):
             continue
-        if "mask" in name and tuple(tensor.shape) == (batch, length):
+        if "mask" in name and tuple(tensor.shape) == (batch, past + length):
             values = to_numpy(tensor)
             if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
-                return values == (0 if "key_padding" in name else 1)
-    return np.ones((batch, length), bool)
+                return values[:, past:] == (0 if "key_padding" in name else 1)
+    return None
 
 
-def past_of(calls: Sequence[AttentionCall], length: int) -> int:
+def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
     """Return how many keys stand in a cache before so many positions."""
-    pasts = (call.shape[3] - call.shape[2] for call in calls if call.shape[2] == length)
-    return min((one for one in pasts if one >= 0), default=0)
+    return min((keys - queries for _, _, queries, keys in shapes if queries == length <= keys), default=0)
 
 
-def _equal(ids: Any, argument: Any) -> bool:
-    return ids.shape == argument.shape and bool((ids == argument).all())
+def equal_ids(ids: Any, argument: Any) -> bool:
+    """Return whether ids are those of another tensor."""
+    return ids is not None and ids.shape == argument.shape and bool((ids == argument).all())
 
 
 def _counts(ids: Any) -> bool:

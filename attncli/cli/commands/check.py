@@ -47,7 +47,7 @@ def check(
     if model is None:
         raise UsageError("give a checkpoint: -m NAME_OR_FOLDER")
     codes, chosen = parse_fail_on(fail_on), output.chosen()
-    texts = options.TextOptions(text, file, column, chat=chat)
+    texts = options.TextOptions(text=text, file=file, column=column, chat=chat)
     sentences = list(texts_of(texts, environment)) if any((text, file, column)) else []
     loading: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
     with status(environment, f"checking {model}"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,7 +35,7 @@ def diff(
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "Use this checkpoint; give two to compare. Default: the toy layer.",
+            "Use a checkpoint or an adapter; two compare. Default: the toy layer.",
             "NAME_OR_FOLDER",
             "-m",
             setting=None,
@@ -60,6 +59,7 @@ def diff(
 
     It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     Two checkpoints on several sentences are compared by head alone. The exit code is 0 whether or not they differ.
+    To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"
@@ -75,7 +75,7 @@ def diff(
     top, digits = top or TOP, DIGITS if precision is None else precision
     traces, many = _inputs(environment, request, from_ or [], model or [])
     if many is not None:
-        requests = [replace(request, model=name) for name in model or []]
+        requests = [request.changed(model=name) for name in model or []]
         found, failures = _over_sentences(environment, requests, many, tuple(query or ()), workers)
         if chosen == "json":
             from attncli.formats.documents import write_differences
@@ -126,7 +126,7 @@ def _inputs(
     if files:
         if len(files) != 2:
             raise UsageError(f"--from is given {times(len(files))}; give it twice: --from A --from B")
-        both = [replace(request, model=None, from_=Path(path)) for path in files]
+        both = [request.changed(model=None, from_=Path(path)) for path in files]
         return [next(traces_of(environment, one, "all")) for one in both], None
     if len(models) > 2:
         raise UsageError(f"--model is given {times(len(models))}; give it once, or twice to compare two checkpoints")
@@ -140,12 +140,12 @@ def _inputs(
         found = "one sentence" if len(texts) == 1 else "more than two sentences"
         raise UsageError(f"{found} to compare; give two, or one with two checkpoints: -m A -m B")
     unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
-    request = replace(request, from_=None, texts=replace(request.texts, text=[text for _, text in texts], **unread))
+    request = request.changed(from_=None, texts=request.texts.changed(text=[text for _, text in texts], **unread))
     items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]
     if expected == 1:
-        each = (traces_of(environment, replace(request, model=name), "all", texts=items) for name in models)
+        each = (traces_of(environment, request.changed(model=name), "all", texts=items) for name in models)
         return [next(traces) for traces in each], None
-    one = replace(request, model=models[0] if models else None)
+    one = request.changed(model=models[0] if models else None)
     return list(traces_of(environment, one, "all", texts=items)), None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from attncli.cli import options
@@ -15,7 +15,6 @@ from attncli.errors import UsageError, require
 _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class ExploreOptions(Options):
     """Whose attention is explored, and of which text first."""
 
@@ -62,14 +61,14 @@ def explore(
     state = ViewState(query, ramp=ramp)
     is_toy = any(True for _ in request.toy.explicit_values()) or request.target is not None  # the demo has no encoder
     if request.model is None and request.from_ is None and not is_toy:
-        request = replace(request, model="demo")
+        request = request.changed(model="demo")
     # The options that no key changes, as a command line has them.
     fixed = [one for one in request.explicit_values() if one[0] not in _OF_QUESTIONS]
     fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
     source = InputSource(tuple(word for one in fixed for word in _words(*one)), request.from_ is not None)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
         static = command_of(ViewSnapshot(state, "heads"), source).line()
-        raise UsageError(f"attn explore needs a terminal, and {why}. Static view: {static}")
+        raise UsageError(f"explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
         opened = open_interactive(saved=request.from_)

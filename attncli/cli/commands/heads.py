@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_piped_in
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
+from attncli.cli.sentences import MissingSentenceError, sentences
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, visible
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.analysis.heads import HeadReport
+    from attncli.cli.loop import ResultStream
+    from attncli.corpus.jobs import TraceTask
+    from attncli.corpus.protocol import Value
+    from attncli.engines.source import CorpusItem
+    from attncli.formats.columns import Table
 
 _OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # what a table of it has
 _EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
@@ -28,7 +35,6 @@ _AROUND = 8  # lines of a screen around the rows of a table
 _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class MetricChoice(Options):
     """What is shown of the heads, and in which order."""
 
@@ -36,6 +42,10 @@ class MetricChoice(Options):
         bool,
         options.input_option("Test for induction heads, on random tokens repeated twice."),
     ] = False
+    pairs: Annotated[
+        Path | None,
+        options.input_option("Rank heads by the right keys they find; lines of JSON.", "FILE"),
+    ] = None
     metrics: Annotated[
         str | None, options.view_option("Draw these as maps; the columns of tables. Default: all.", "METRICS")
     ] = None
@@ -43,7 +53,9 @@ class MetricChoice(Options):
         str | None,
         options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC"),
     ] = None
-    top: Annotated[int | None, options.view_option("List only N heads, with --sort. Default: all.", "N", low=1)] = None
+    top: Annotated[
+        int | None, options.view_option("List only N heads, with --sort or --pairs. Default: all.", "N", low=1)
+    ] = None
 
     @property
     def chosen(self) -> list[Metric]:
@@ -97,6 +109,7 @@ def heads(
     attn heads -m gpt2 --induction
     attn heads -m gpt2 "time flies like an arrow" --metrics sink,entropy
     attn heads -m gpt2 --file sentences.txt -F tsv
+    attn heads -m gpt2 --pairs coreference.jsonl
     """
     from attncli.formats import DRAWN
     from attncli.formats.columns import head_table
@@ -109,37 +122,96 @@ def heads(
             "metrics of each sentence"
         )
     chosen = output.chosen()
+    texts: Iterable[CorpusItem] | None = None
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
-        is_bare = request.texts == options.TextAndTarget() and not choice.induction and not is_piped_in()
-        texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
-        request = replace(request, model="demo", texts=texts)
-    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
+        request = request.changed(model="demo")
+    if choice.pairs is not None:
+        _pairs(environment, request, parallel.workers, choice, output, precision, colormap)
+        return
+    if request.model == "demo" and not any(request.texts.explicit_values()) and not choice.induction:
+        try:
+            texts = sentences(request.texts, environment)
+        except MissingSentenceError:
+            request = request.changed(texts=request.texts.changed(text=[_EXAMPLE]))
+            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
+    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()), texts)
     report = choice.applied(measured, chosen in DRAWN)
     if chosen in DRAWN:
         from attncli.render.heads import head_parts, table_parts
 
         with output.view(environment, chosen, "heads") as canvas:
             palette = canvas.palette(colormap or "viridis")
+            height = canvas.height and canvas.height - environment.noted_lines
             parts: Iterable[RenderableType]
             if choice.sort or choice.top or output.all_:
-                if canvas.height is not None and choice.top is None:
-                    report = replace(report, heads=report.heads[: max(canvas.height - _AROUND, 1)])
+                if height is not None and choice.top is None:
+                    report = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
                 parts = table_parts(report, choice.order, palette, canvas.table_width, precision)
             else:
-                parts = head_parts(report, choice.chosen, palette, canvas.width, canvas.height, precision)
+                parts = head_parts(report, choice.chosen, palette, canvas.width, height, precision)
             canvas.show(parts, report.source.title)
-    elif chosen == "parquet":
+    else:
+        _write(environment, chosen, output.file, head_table(report), precision, write_heads(report, precision))
+    if failures:
+        raise typer.Exit(ExitCode.INPUT)
+
+
+def _write(
+    environment: Environment, form: str, file: Path | None, table: Table, precision: int | None, document: str
+) -> None:
+    """Write heads for programs: rows, or the document of JSON."""
+    if form == "parquet":
         from attncli.formats.parquet import check_parquet, write_table
 
-        write_table(head_table(report), check_parquet(output.file))
-    elif chosen == "json":
-        environment.write([write_heads(report, precision)], output.file)
+        write_table(table, check_parquet(file))
+    elif form == "json":
+        environment.write([document], file)
     else:
         from attncli.formats.rows import table_rows
 
-        environment.write(table_rows(head_table(report), chosen, precision), output.file)
-    if failures:
+        environment.write(table_rows(table, form, precision), file)
+
+
+def _pairs(
+    environment: Environment,
+    request: options.CommonOptions,
+    workers: int | None,
+    choice: MetricChoice,
+    output: options.TableOutput,
+    precision: int | None,
+    colormap: str | None,
+) -> None:
+    """Show or write how often each head finds the right keys of a file."""
+    from attncli.analysis.pairs import PairStats, kind_of, paired_items, read_pairs
+    from attncli.corpus.jobs import score_pairs
+    from attncli.formats import DRAWN
+    from attncli.formats.columns import pair_table
+    from attncli.formats.documents import write_pairs
+
+    assert choice.pairs is not None
+    texts = read_pairs(choice.pairs)
+    kind = request.selection.kind or kind_of(texts)
+    request = request.changed(selection=request.selection.changed(kind=kind))
+    task = partial(score_pairs, texts={text.number: text for text in texts})
+    stats = PairStats()
+    stream = _stream(environment, request, task, workers, [*paired_items(texts)])
+    for _, scores in stream.values():
+        stats.add(scores)
+    report = stats.report()
+    chosen = output.chosen()
+    if chosen in DRAWN:
+        from attncli.render.pairs import pair_parts
+
+        with output.view(environment, chosen, "heads") as canvas:
+            palette = canvas.palette(colormap or "viridis")
+            listed = len(report.heads) if output.all_ else choice.top
+            parts = pair_parts(report, palette, canvas.width, canvas.height, precision, listed)
+            canvas.show(parts, report.source.title)
+    else:
+        report = replace(report, heads=report.heads[: choice.top])
+        _write(environment, chosen, output.file, pair_table(report), precision, write_pairs(report, precision))
+    if stream.failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
@@ -149,26 +221,44 @@ def _measured(
     workers: int | None,
     is_induction: bool,
     queries: tuple[str, ...],
+    texts: Iterable[CorpusItem] | None,
 ) -> tuple[HeadReport, int]:
-    """Return what is known of the heads after all sentences, and how many of these are bad."""
+    """Return what is known of the heads after all sentences, and how many of these are bad.
+
+    `texts` are in the place of the sentences that the options name.
+    """
     from attncli.analysis.heads import HeadStats
-    from attncli.cli.loop import ResultStream, results_of, trace_job
     from attncli.corpus.jobs import measure
     from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
-    texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)] if is_induction else None
-    job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
-    stream = ResultStream(
-        environment,
-        results_of(environment, request, job, texts=texts, workers=workers),
-        total=request.texts.last_number if texts is None else len(texts),
-        is_alone=request.is_alone,
-        raises=is_induction,
-        warns_once=True,
-    )
+    if is_induction:
+        texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
+    task = partial(measure, view=View(queries=queries), is_test=is_induction)
+    stream = _stream(environment, request, task, workers, texts, raises=is_induction)
     stats = HeadStats(is_induction)
     for _, metrics in stream.values():
         stats.add(metrics)
     return stats.report(), stream.failures
+
+
+def _stream(
+    environment: Environment,
+    request: options.CommonOptions,
+    task: TraceTask[Value],
+    workers: int | None,
+    texts: Iterable[CorpusItem] | None,
+    raises: bool = False,
+) -> ResultStream[Value]:
+    """Return what a task makes of each sentence, of `texts` where there are some."""
+    from attncli.cli.loop import ResultStream, results_of, trace_job
+
+    return ResultStream(
+        environment,
+        results_of(environment, request, trace_job(request, task, "all"), texts=texts, workers=workers),
+        total=len(texts) if isinstance(texts, list) else request.texts.last_number,
+        is_alone=request.is_alone,
+        raises=raises,
+        warns_once=True,
+    )

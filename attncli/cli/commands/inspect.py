@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,13 +16,13 @@ from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.corpus.protocol import BatchFn
     from attncli.formats.figures.size import Size
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Inspection(Options):
     """What a model writes on, and where the parts of a folder are computed."""
 
@@ -80,12 +79,22 @@ def inspect(
     job = trace_job(request, task, "0", layers, more.generate)
     if output.folder is not None:
         from attncli.cli.datasets import provenance, write_folder
+        from attncli.cli.loop import open_source
+        from attncli.encoding.encode import check_texts
         from attncli.formats.columns import types_of
+
+        if request.from_ is not None:
+            raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
+        check_texts(None, request.texts.pair, request.texts.target)
+
+        def open_job() -> tuple[BatchFn[Any], int]:
+            source = open_source(environment, request, job)
+            return job.open(source), source.parallel_from
 
         made = provenance("inspect", request, more, derive, shown) | {"--format": chosen}
         failures = write_folder(
-            environment, request, job, folder=output.folder, form=chosen, types=types_of(view), made=made,
-            workers=workers, on=more.on,
+            environment, request.texts, request.load, job, open_job, folder=output.folder, form=chosen,
+            types=types_of(view), made=made, workers=workers, on=more.on,
         )  # fmt: skip
     else:
         only = "a page of html shows" if chosen == "html" else "a figure shows" if is_figure else None
@@ -111,7 +120,7 @@ def inspect(
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap, request.mask is not None)
+            _draw(environment, stream.values(), view, output, chosen, colormap, request)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
@@ -181,15 +190,18 @@ def _draw(
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
-    has_mask: bool,
+    request: options.CommonOptions,
 ) -> None:
+    from attncli.cli.loop import first_layer_note
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            if has_mask:
+            if view.queries and (note := first_layer_note(request, trace)):
+                environment.note(note)
+            if request.mask is not None:
                 from attncli.masks.effects import idle_notes
 
                 for note in idle_notes(layer.mask for layer in trace.layers):

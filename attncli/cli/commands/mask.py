@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,7 +33,6 @@ From = Annotated[Path | None, options.input_option("Read the mask of a saved tra
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class MaskInput(Options):
     """How large a mask is, and what its values say."""
 
@@ -181,9 +180,10 @@ def check(
     else:
         from attncli.render.findings import checked
 
-        comparison = _against(subject, expected, findings)
+        comparison, is_compared = _against(subject, expected, findings), expected is not None
         shown = [subject] if findings else []
-        draw(environment, output, "check", name, lambda view: checked(subject, findings, comparison, view), shown)
+        drawn = partial(checked, subject, findings, comparison, is_compared=is_compared)
+        draw(environment, output, "check", name, drawn, shown)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 

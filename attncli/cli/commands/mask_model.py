@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,9 +22,12 @@ if TYPE_CHECKING:
 
 def model(
     environment: Environment,
-    text: Annotated[list[str], argument("Sentences; several are one padded batch.", "TEXT")],
     hub: options.HubOptions,
     output: options.DocumentOutput,
+    text: Annotated[
+        list[str] | None,
+        argument("Sentences; several are one batch. Default: time flies like an arrow.", "TEXT"),
+    ] = None,
     model: Annotated[
         str | None,
         options.model_option("Choose the checkpoint; demo is built in.", "NAME_OR_FOLDER", "-m", setting=None),
@@ -43,10 +45,11 @@ def model(
     attn reads its configuration and its tokenizer, and no weights.
 
     Examples:
-    attn mask model -m demo "time flies like an arrow"
+    attn mask model -m demo
     attn mask model -m gpt2 "time flies" "fruit flies like a banana"
     attn mask model -m gpt2 "time flies like an arrow" -F json
     """
+    from attncli.analysis.learn import TEXT
     from attncli.checkpoints.options import LoadOptions, checked_options
     from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
@@ -55,8 +58,9 @@ def model(
     from attncli.trace.selection import Indices
 
     if model is None:
-        raise UsageError(f"give the checkpoint with -m: attn mask model -m {shlex.quote(visible(text[0]))} TEXT")
-    chosen = output.chosen()
+        name = visible(text[0]) if text and len(text[0].split()) == 1 else "demo"
+        raise UsageError(f"give the checkpoint with -m: attn mask model -m {name}")
+    chosen, text = output.chosen(), text or [TEXT]
     check_meant(text, environment)
     with status(environment, f"loading {model}"):
         values = {**dict(hub.explicit_values()), "chat": chat}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +13,16 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.groups import argument
-from attncli.errors import AttnError, ExitCode, InputError, UsageError
+from attncli.errors import AttnError, ExitCode, InputError, LoadError, UsageError, require
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import CallGroup
     from attncli.analysis.prove import Prover
+    from attncli.masks.findings import Finding
 
-    _Command = Callable[[CallGroup], str]  # which shows more of a row
+    _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
 
 def run(
@@ -90,11 +90,18 @@ def run(
     stderr = environment.on_stderr()
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
-    def command(row: CallGroup) -> str:
-        """Return a command that shows the first call of a row."""
+    def commands(row: CallGroup, finding: Finding) -> list[str]:
+        """Return the commands that save the first call of a row and show what a finding is about."""
+        from attncli.analysis.calls.steps import MASK_CODES
+
+        rows, first = list(calls.rows), []
         if folder is None:
-            return f"attn run --place {shlex.quote(str(row.place))} --save calls {again}"
-        return f"attn inspect --from {shlex.quote(str(_trace_file(folder, calls, row, 0)))}"
+            rows = [each for each in rows if str(each.place) == str(row.place)]
+            first = [f"attn run --place {shlex.quote(str(row.place))} --save calls {again}"]
+        index = row.tracks[0].padded_row if finding.comparison is None else finding.comparison.batch_row
+        file = shlex.quote(str(_trace_file(folder or Path("calls"), rows, row, index)))
+        is_of_mask = finding.code in (*MASK_CODES, "not checked")
+        return [*first, f"attn {'mask show' if is_of_mask else 'inspect'} --from {file}"]
 
     def report() -> int:
         try:
@@ -106,7 +113,7 @@ def run(
             calls.notes += unused
             for note in [*calls.notes, *_left_out(calls)]:
                 stderr.note(note)
-            _write(calls, output, chosen, stderr, command)
+            _write(calls, output, chosen, stderr, commands)
             if save is not None:
                 _save(calls, save, stderr)
             is_wrong = any(one.severity == "error" for one in calls.findings)
@@ -123,7 +130,7 @@ def run(
         return ExitCode.FINDINGS if is_failed and not no_fail else ExitCode.OK
 
     # The program may go to another folder.
-    output = replace(output, output=None if output.file is None else str(output.file.absolute()))
+    output = output.changed(output=None if output.file is None else str(output.file.absolute()))
     if save is not None:
         try:
             save.mkdir(parents=True, exist_ok=True)
@@ -149,10 +156,19 @@ def _left_out(calls: Calls) -> list[str]:
         return [f"no attention ran at the places of --place. {plural(calls.left_out, 'call')} ran elsewhere"]
     from attncli.recording.call import LOOKED_FOR
 
-    return [f"no attention was seen. attn looks for {LOOKED_FOR}"]
+    return [_without_torch() or f"no attention was seen. attn looks for {LOOKED_FOR}"]
 
 
-def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment, command: _Command) -> None:
+def _without_torch() -> str:
+    """Return that the Python which runs the program has no torch; nothing where it has."""
+    try:
+        require("attn run", "torch")
+    except LoadError as error:
+        return str(error)
+    return ""
+
+
+def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment, commands: _Commands) -> None:
     if chosen != "table":
         from attncli.formats.columns import call_table
         from attncli.formats.documents import write_calls
@@ -163,7 +179,7 @@ def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Envi
     from attncli.render.calls import calls_parts
 
     with output.view(stderr, chosen, "run") as canvas:
-        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width, command))
+        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width, commands))
 
 
 def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, stderr: Environment) -> bool:
@@ -171,7 +187,10 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
     for note in prover.notes:
         stderr.note(note)
     if not prover.proofs and not prover.notes:
-        stderr.note("nothing is proved: no module of torch that computes attention ran")
+        ran_none = "nothing is proved: in the main thread, no module of torch that computes attention ran"
+        stderr.note(_without_torch() or ran_none)
+    if prover.left_out:
+        stderr.note(f"{plural(prover.left_out, 'later forward')} of other shapes or modules not proved")
     if chosen == "json":
         from attncli.formats.documents import write_proofs
 
@@ -185,21 +204,21 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
     return bool(prover.proofs) and all(proof.is_proved for proof in prover.proofs) and not prover.notes
 
 
-def _trace_file(folder: Path, calls: Calls, row: CallGroup, index: int) -> Path:
-    """Return where the trace of a batch row is saved, by the number of its place in the table, and its name."""
-    place = f"{row.place}-{row.place.function}"
-    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
+def _trace_file(folder: Path, rows: Sequence[CallGroup], row: CallGroup, index: int) -> Path:
+    """Return where the trace of a batch row is saved, by the number of its place in the table, and its line."""
+    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in str(row.place)).strip("-")[-100:]
     batch = f"-row{index}" if row.tracks[0].shape[0] > 1 else ""
-    return folder / f"{calls.rows.index(row) + 1:02}-{name}{batch}.safetensors"
+    return folder / f"{rows.index(row) + 1:02}-{name}{batch}.safetensors"
 
 
 def _save(calls: Calls, folder: Path, stderr: Environment) -> None:
     """Save the traces of every row, in the order of the table."""
-    for row in calls.rows:
+    rows = calls.rows
+    for row in rows:
         try:
             traces = row.traces
         except AttnError as error:
             stderr.note(f"{row.place} is not saved: {error}")
             continue
         for index, trace in enumerate(traces):
-            trace.save(_trace_file(folder, calls, row, index))
+            trace.save(_trace_file(folder, rows, row, index))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from attncli.trace.tokenization import Choice
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class TokenizeOptions(Options):
     """Whose tokens are wanted: what a vocabulary or a checkpoint's tokenizer makes, or what was saved."""
 

@@ -31,23 +31,29 @@ def why(
             "List N dimensions or keys, and sum the rest. Default: one screen.", "N", low=1, high=1_000_000
         ),
     ] = None,
+    composition: Annotated[
+        bool, options.view_option("Split the score of one head by what wrote the key and the query.")
+    ] = False,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
 ) -> None:
     """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each.
-    Without --key attn lists all keys of the query by weight. A word of several pieces is its last piece.
+    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each,
+    the largest weight first. Without --key attn lists all keys of the query by weight. A word of several pieces
+    is its last piece. --composition shows which heads and MLPs of the layers below wrote what this head finds.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
+    attn why -m demo "time flies like an arrow" --query arrow --key time --layer all
     attn why -m demo "time flies like an arrow" --query 4 --layer 1
+    attn why -m demo "time flies like an arrow" --query 4 --head 1.3 --composition
     """
     from attncli.analysis.cell import AttentionRow
     from attncli.analysis.warnings import warnings_of_rows
     from attncli.analysis.why import explain
-    from attncli.cli.loop import traces_of
+    from attncli.cli.loop import first_layer_note, traces_of
 
     for name, values in (("query", query or ()), ("key", key or ())):
         if len(values) > 1:
@@ -58,20 +64,33 @@ def why(
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)
     pieces = [trace.query_tokens.pieces_note(query[0]), *([trace.key_tokens.pieces_note(key[0])] if key else [])]
-    for note in (notes := [*filter(None, pieces)]):
+    split = None
+    if composition:
+        from attncli.analysis.composition import composition as composition_of
+
+        split = composition_of(explained)
+    for note in (notes := [*filter(None, [*pieces, first_layer_note(request, trace)])]):
         environment.note(note)
     for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
         environment.note(f"warning: {warning}")
     if chosen == "json":
-        from attncli.formats.documents import write_why
+        from attncli.formats.documents import write_composition, write_why
 
-        environment.write(write_why(trace, explained, precision), output.file)
+        written = write_why(trace, explained, precision) if split is None else write_composition(split, precision)
+        environment.write(written, output.file)
         return
     from attncli.render.bars import TableFormat
     from attncli.render.why import WhyPage
 
     with output.view(environment, chosen, "why") as canvas:
         table = TableFormat(canvas.palette(colormap or "viridis"), canvas.width, precision, ramp)
+        if split is not None:
+            from attncli.render.composition import CompositionPage
+
+            lines = None if canvas.height is None else canvas.height - len(notes)
+            most = len(split.terms) if output.all_ else top
+            canvas.show(CompositionPage(split, most, table, lines).parts(), trace.text)
+            return
         page = WhyPage(trace, explained, top, table, canvas.height)
         if canvas.height is not None:
             page = replace(page, lines=canvas.height - len(notes) - len(page.notes()))

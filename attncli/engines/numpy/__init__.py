@@ -24,6 +24,7 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
 from attncli.engines.numpy.ragged_batch import TokenIds
+from attncli.engines.numpy.residual_stream import ForwardPass
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError, require
@@ -112,7 +113,7 @@ class NativeCheckpoint(OpenModel):
         self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         self._prefix_cache: PrefixCache | None = None
-        self._source = Provenance(
+        self.source = Provenance(
             "pretrained",
             model=model,
             architecture=family,
@@ -218,14 +219,17 @@ class NativeCheckpoint(OpenModel):
         tokens = sum(len(each.tokens) for each in pack)
         of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
         _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-        for sentence, layers in zip(pack, found, strict=True):
+        for sentence, ids, layers in zip(pack, inputs, found, strict=True):
             arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
             if not all(map(_is_finite, arrays)):
                 yield UnsupportedError("some of its numbers are not finite")
                 continue
             by_index = {each.layer: each for each in layers}
             recorded, own = tuple(by_index[index] for index in self.layers), sentence.tokens
-            yield Trace(self._source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes)
+            yield Trace(
+                self.source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes,
+                forward=ForwardPass(self.model, ids, self.mask),
+            )  # fmt: skip
 
 
 # What most runs have no use for is imported where it is used: they start sooner.

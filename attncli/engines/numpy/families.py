@@ -25,6 +25,7 @@ from attncli.engines.numpy.model_spec import (
     Norm,
     Projections,
     Residual,
+    Unembedding,
 )
 from attncli.engines.numpy.ops import ACTIVATIONS, layer_norm, rms_norm
 from attncli.engines.numpy.rope import read_rope, rope_of
@@ -54,6 +55,10 @@ def _split_width(hidden: int, heads: int) -> HeadSpec:
     if hidden % heads:
         raise UnsupportedError(f"{heads} heads share a width of {hidden}")
     return HeadSpec(heads, heads, hidden // heads)
+
+
+def _is_tied(fields: ConfigReader, default: bool) -> bool:
+    return fields.flag("tie_word_embeddings", default)
 
 
 def _activation(fields: ConfigReader, name: str, default: str) -> Callable[[Hidden], Hidden]:
@@ -86,6 +91,11 @@ _DISTILBERT = BertNames(
     ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin", "sa_layer_norm", "ffn.lin1",
     "ffn.lin2", "output_layer_norm",
 )  # fmt: skip
+_ALBERT = BertNames(
+    layer="encoder.albert_layer_groups.0.albert_layers.0.",  # the same weights in all layers
+    qkv=("attention.query", "attention.key", "attention.value"), output="attention.dense",
+    output_norm="attention.LayerNorm", up="ffn", down="ffn_output", down_norm="full_layer_layer_norm",
+)  # fmt: skip
 
 
 def bert(
@@ -98,12 +108,14 @@ def bert(
     heads: int = 12,
     inner: int = 3072,
     layers: int = 12,
+    activation: str = "gelu",
 ) -> ModelSpec:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id.
 
-    DistilBERT (Sanh et al. 2019) has other names and no segments, ELECTRA (Clark et al. 2020) a narrower embedding.
+    DistilBERT (Sanh et al. 2019) has other names and no segments, ELECTRA (Clark et al. 2020) a narrower embedding,
+    as ALBERT (Lan et al. 2020) has, where all layers share their weights.
     """
-    is_distilled, is_roberta = names is _DISTILBERT, prefix == "roberta."
+    is_distilled, is_roberta, is_shared = names is _DISTILBERT, prefix == "roberta.", names is _ALBERT
     if is_distilled:
         fields.flag("sinusoidal_pos_embds", False)  # the table is in the weights either way
     hidden, heads = fields.count(names.hidden, width), fields.count(names.heads, heads)
@@ -113,7 +125,12 @@ def bert(
         if type(padding) is not int or padding < 0:
             raise UnsupportedError(f"pad_token_id is {padding!r}")
         first = padding + 1
-    embedded = fields.count("embedding_size", 128) if prefix == "electra." else hidden
+    embedded = fields.count("embedding_size", 128) if is_shared or prefix == "electra." else hidden
+    projection = None if embedded == hidden else "embeddings_project"
+    if is_shared:
+        fields.get("num_hidden_groups", 1, among=(1,))
+        fields.get("inner_group_num", 1, among=(1,))
+        projection = "encoder.embedding_hidden_mapping_in"  # of any width
     positions = fields.count("max_position_embeddings", 512)
     segments = None
     if not is_distilled:
@@ -133,12 +150,16 @@ def bert(
             segments=segments,
             segment=None if segments is None else 0,
             norm="embeddings.LayerNorm",
-            projection=None if embedded == hidden else "embeddings_project",
+            projection=projection,
         ),
         norm=Norm(layer_norm, 1e-12 if is_distilled else fields.number("layer_norm_eps", 1e-12), has_bias=True),
         projections=Projections(names.output, True, True, query, key, value),
         feed_forward=FeedForward(
-            fields.count(names.inner, inner), names.up, names.down, _activation(fields, names.activation, "gelu"), True
+            fields.count(names.inner, inner),
+            names.up,
+            names.down,
+            _activation(fields, names.activation, activation),
+            has_bias=True,
         ),
         attention_residual=Residual(post_norm=names.output_norm),
         feed_forward_residual=Residual(post_norm=names.down_norm),
@@ -177,6 +198,7 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
         layers=tuple(
             AttentionSpec(scale / (layer + 1) if by_layer else scale, Atom("causal")) for layer in range(layers)
         ),
+        unembedding=Unembedding("ln_f", ("lm_head",), _is_tied(fields, True)),
     )
 
 
@@ -210,6 +232,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
         feed_forward_residual=Residual(before="post_attention_layernorm"),
         layers=(attention,) * fields.layers("num_hidden_layers", 44),
         is_parallel=fields.flag("use_parallel_residual", True),
+        unembedding=Unembedding("final_layer_norm", ("embed_out", "lm_head"), _is_tied(fields, False)),
     )
 
 
@@ -275,6 +298,9 @@ class Decoder(NamedTuple):
         ropes = self.ropes(fields, width, positions, self.theta)
         inputs, output, feed_forward = self.biases(fields)
         activation, divisor, softcap = _of_gemma(fields, self.gemma)
+        logit_softcap = None
+        if self.gemma > 1:
+            logit_softcap = fields.get("final_logit_softcapping", 30.0 if self.gemma == 2 else None)
         scale = (divisor or width) ** -0.5
         return ModelSpec(
             prefix="model.",
@@ -312,6 +338,7 @@ class Decoder(NamedTuple):
             else Residual("post_attention_layernorm"),
             layers=tuple(AttentionSpec(scale, masks[kind], ropes[kind]) for kind in kinds),
             softcap=softcap,
+            unembedding=Unembedding("norm", ("lm_head",), _is_tied(fields, self.gemma > 0), logit_softcap),
         )
 
 
@@ -326,7 +353,6 @@ def _of_gemma(
         named = fields.get("hidden_act", "gelu_pytorch_tanh", among=ACTIVATIONS)
         return ACTIVATIONS["gelu_pytorch_tanh" if named == "gelu" else named], None, None
     fields.get("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
-    fields.get("final_logit_softcapping", None)  # of the head on top
     softcap = fields.get("attn_logit_softcapping", 50.0 if generation == 2 else None)
     if generation == 3 and softcap is not None:
         raise UnsupportedError(f"attn_logit_softcapping is {softcap!r}")
@@ -423,6 +449,10 @@ FAMILIES: dict[str, Callable[[ConfigReader], ModelSpec]] = {
     "bert": partial(bert, prefix="bert."),
     "roberta": partial(bert, prefix="roberta.", vocabulary=50265),
     "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
+    "albert": partial(
+        bert, prefix="albert.", names=_ALBERT, vocabulary=30_000, width=4096, heads=64, inner=16_384,
+        activation="gelu_new",
+    ),
     "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT, layers=6),
     "gpt2": gpt2, "gpt_neox": gpt_neox, "llama": _LLAMA.spec, "mistral": _MISTRAL.spec, "qwen2": _QWEN2.spec,
     "qwen3": _QWEN3.spec, "gemma": _GEMMA.spec, "gemma2": _GEMMA2.spec, "gemma3_text": _GEMMA3.spec,
@@ -476,4 +506,7 @@ def _tower(fields: ConfigReader, tower: Tower) -> ModelSpec:
         text.reject_unknown()
     else:
         raise UnsupportedError("its config.json has no text_config")
-    return spec._replace(tower=kind, tower_prefixes=tower.prefixes)
+    unembedding = spec.unembedding
+    if unembedding is not None:
+        unembedding = unembedding._replace(is_tied=_is_tied(fields, unembedding.is_tied))
+    return spec._replace(tower=kind, tower_prefixes=tower.prefixes, unembedding=unembedding)

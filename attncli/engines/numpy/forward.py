@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli import attention
+from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.engines.numpy import parallel
-from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
-from attncli.engines.numpy.ops import linear, rotated
+from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual, Unembedding
+from attncli.engines.numpy.ops import layer_norm, linear, rotated
 from attncli.engines.numpy.ragged_batch import GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int, Shaped
 
     Hidden = Float[np.ndarray, "T E"]
 
@@ -81,32 +82,88 @@ class Model:
 
     def embed(self, batch: RaggedBatch, past: int = 0) -> Hidden:
         """Return the first hidden states, from a row on."""
+        how = self.spec.embedding
+        x = reduce(np.add, self.embedded(batch, past).values())
+        if how.norm is not None:
+            x = self.normalize(how.norm, x)
+        return x if how.projection is None else self.project(how.projection, x, self.spec.width, has_bias=True)
+
+    def embedded(self, batch: RaggedBatch, past: int = 0) -> dict[str, Hidden]:
+        """Return the rows of the tables, whose sum the first hidden states are made of, from a row on."""
         how, sentences = self.spec.embedding, batch.sentences
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
             every = list(chain.from_iterable(indices))
             return self.weights.rows(table.name + ".weight", every[past:], table.rows, how.width)
 
-        x = rows(how.tokens, (each.ids for each in sentences))
+        found = {"embedding": rows(how.tokens, (each.ids for each in sentences))}
         if how.scale != 1:
-            x = x * np.float32(how.scale)
+            found["embedding"] = found["embedding"] * np.float32(how.scale)
         has_segments = sentences[0].segments is not None  # the tokenizer says them of every sentence or of none
         if how.segments is not None and (has_segments or how.segment is not None):
-            x = x + rows(how.segments, (each.segments or [how.segment or 0] * len(each.ids) for each in sentences))
+            segments = (each.segments or [how.segment or 0] * len(each.ids) for each in sentences)
+            found["segment"] = rows(how.segments, segments)
         if how.positions is not None:
-            x = x + rows(how.positions, (_positions(each.ids, how.padding_id) for each in sentences))
-        if how.norm is not None:
-            x = self.normalize(how.norm, x)
-        return x if how.projection is None else self.project(how.projection, x, self.spec.width, has_bias=True)
+            found["position"] = rows(how.positions, (_positions(each.ids, how.padding_id) for each in sentences))
+        return found
+
+    def norm_weight(self, name: str, width: int) -> Float[np.ndarray, " E"]:
+        """Return what one of the model's normalizations multiplies by."""
+        weight = self.weights.vector(name + ".weight", width)
+        return weight + np.float32(self.spec.norm.offset) if self.spec.norm.offset else weight
 
     def normalize(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """Return hidden states after one of the model's normalizations."""
         norm, width = self.spec.norm, x.shape[-1]
-        weight = self.weights.vector(name + ".weight", width)
-        if norm.offset:
-            weight = weight + np.float32(norm.offset)
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
-        return norm.function(x, weight, *bias, norm.eps)
+        return norm.function(x, self.norm_weight(name, width), *bias, norm.eps)
+
+    def logits(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
+        """Return the logit of each next token, or of some, from hidden states that left the last layer.
+
+        Raises:
+            UnsupportedError: the model predicts no next token, or has not the weights for it.
+        """
+        return self.unembed(self.normalize(self.unembedding.norm, x), tokens)
+
+    def unembed(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
+        """Return the logits that follow from hidden states after the final normalization; see `logits`."""
+        how, logits = self.unembedding, linear(x, self._vectors(tokens), None)
+        return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
+
+    def check_predicts(self) -> None:
+        """Raise UnsupportedError unless the model predicts next tokens, and has the weights for it."""
+        self._vectors([0])
+
+    def _vectors(self, tokens: Sequence[int] | None) -> Shaped[np.ndarray, "V E"]:
+        """Return the row of the unembedding of every token, or of some."""
+        how, table = self.unembedding, self.spec.embedding.tokens
+        shape = table.rows, self.spec.width
+        if not how.is_tied:
+            return self.weights.head(how.matrix, shape, tokens)
+        name = table.name + ".weight"
+        return self.weights.matrix(name, *shape) if tokens is None else self.weights.rows(name, tokens, *shape)
+
+    @property
+    def unembedding(self) -> Unembedding:
+        """How the next token is predicted; UnsupportedError if it is not."""
+        if self.spec.unembedding is None:
+            raise UnsupportedError("it is no causal language model, and predicts no next token")
+        return self.spec.unembedding
+
+    def normalize_parts(self, name: str, x: Hidden, parts: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... E"]:
+        """Return terms of hidden states after a normalization whose scale is held: what each of them adds.
+
+        Args:
+            name: of the normalization.
+            x: the hidden states, `[T, E]`.
+            parts: what they are a sum of, `[T, E]`, or several such; only the bias of the norm is left out.
+        """
+        norm, width = self.spec.norm, x.shape[-1]
+        weight = self.norm_weight(name, width)
+        if norm.function is layer_norm:
+            x, parts = (each - each.mean(axis=-1, keepdims=True) for each in (x, parts))
+        return parts / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(norm.eps)) * weight
 
     def project(
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
@@ -116,6 +173,24 @@ class Model:
         weight = self.weights.matrix(name + ".weight", *shape)
         bias = self.weights.vector(name + ".bias", width) if has_bias else None
         return linear(x, weight.T if is_transposed else weight, bias)
+
+    def pull_back(
+        self, name: str, directions: Float[np.ndarray, "N F"], width: int, is_transposed: bool = False
+    ) -> Float[np.ndarray, "N E"]:
+        """Return d·W: what `project` makes of hidden states reads along d, and so along these before it."""
+        shape = (width, directions.shape[-1]) if is_transposed else (directions.shape[-1], width)
+        weight = self.weights.matrix(name + ".weight", *shape)
+        return linear(directions.astype(np.float32), weight if is_transposed else weight.T, None)
+
+
+class LayerWrites:
+    """What a layer writes to the residual stream, of every token, as `Layer.forward` records it."""
+
+    heads: Float[np.ndarray, "T H D"]  # weights·V of each head, which the output projection reads
+
+    def __init__(self) -> None:
+        # Of the attention, then of the feed-forward network: the stream, and the output that is added to it.
+        self.sublayers: list[tuple[Hidden, Hidden]] = []
 
 
 @dataclass(frozen=True)
@@ -170,37 +245,66 @@ class Layer:
                 keys = slice(place * kv_heads, (place + 1) * kv_heads)
                 records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
 
-    def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
+    def forward(
+        self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0, writes: LayerWrites | None = None
+    ) -> Hidden:
         """Return the hidden states that leave the layer: attention, then the feed-forward network.
 
         Args:
             x: hidden states that entered it, from a row on.
             projected: queries, keys and values of all rows.
             past: that row; others than 0 are for a sentence that is alone.
+            writes: what is added to the stream, recorded; None records nothing.
         """
-        spec, how = self._spec, self._spec.projections
-        heads = np.empty((len(x), spec.heads.count, spec.heads.width), np.float32)
+        return self.finish(x, self.head_outputs(projected, past), writes)
+
+    def head_outputs(self, projected: Sequence[GroupHeads], past: int = 0) -> Float[np.ndarray, "T H D"]:
+        """Return weights·V of every head, before the output projection; see `forward`."""
+        heads = self._spec.heads
+        rows = projected[-1].group.without_prefix(past).rows.stop
+        outputs = np.empty((rows, heads.count, heads.width), np.float32)
         for group, q, k, v in projected:
-            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), heads)
+            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), outputs)
+        return outputs
+
+    def added(
+        self, parts: Float[np.ndarray, "... T H D"], heads: Float[np.ndarray, "T H D"]
+    ) -> Float[np.ndarray, "... T E"]:
+        """Return what parts of the heads' outputs add to the hidden states; the scale of a norm behind them is held.
+
+        Args:
+            parts: of the outputs.
+            heads: all of the outputs, which say what the scale is.
+        """
+        how, residual = self._spec.projections, self._spec.attention_residual
+        width = self._spec.width
+        rows = parts.reshape(-1, parts.shape[-2] * parts.shape[-1])
+        added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
+        if residual.after is None:
+            return added
+        whole = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
+        return self.model.normalize_parts(self.name(residual.after), whole, added)
+
+    def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], writes: LayerWrites | None = None) -> Hidden:
+        """Return the hidden states that leave the layer, from those that entered it and what its heads give."""
+        spec, how = self._spec, self._spec.projections
+        if writes is not None:
+            writes.heads = heads
         attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
-        if spec.is_parallel:
-            attention += x
-            attention += self._mlp(self._pre_norm(spec.feed_forward_residual, x))
-            return attention
-        x = self._add_residual(spec.attention_residual, x, attention)
-        return self._add_residual(
-            spec.feed_forward_residual, x, self._mlp(self._pre_norm(spec.feed_forward_residual, x))
-        )
+        attended = self._add_residual(spec.attention_residual, x, attention, writes)
+        entering = self._pre_norm(spec.feed_forward_residual, x if spec.is_parallel else attended)
+        return self._add_residual(spec.feed_forward_residual, attended, self._mlp(entering), writes)
 
     @property
     def _spec(self) -> ModelSpec:
         return self.model.spec
 
-    def _name(self, name: str) -> str:
+    def name(self, name: str) -> str:
+        """Return the name of one of the layer's tensors, as it is in the model."""
         return self._spec.layer.format(self.index) + name
 
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
-        return self.model.project(self._name(name), x, width, has_bias, self._spec.projections.is_transposed)
+        return self.model.project(self.name(name), x, width, has_bias, self._spec.projections.is_transposed)
 
     def _trace(
         self,
@@ -231,7 +335,7 @@ class Layer:
     def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "T H D"]:
         width = self._spec.heads.width
         split = self._project(name, x, heads * width, self._spec.projections.has_bias).reshape(len(x), heads, width)
-        return self.model.normalize(self._name(norm), split) if norm else split
+        return self.model.normalize(self.name(norm), split) if norm else split
 
     def _mlp(self, x: Hidden) -> Hidden:
         how = self._spec.feed_forward
@@ -241,14 +345,16 @@ class Layer:
         return self._project(how.down, hidden, self._spec.width, how.has_bias)
 
     def _pre_norm(self, residual: Residual, x: Hidden) -> Hidden:
-        return x if residual.before is None else self.model.normalize(self._name(residual.before), x)
+        return x if residual.before is None else self.model.normalize(self.name(residual.before), x)
 
-    def _add_residual(self, residual: Residual, x: Hidden, output: Hidden) -> Hidden:
+    def _add_residual(self, residual: Residual, x: Hidden, output: Hidden, writes: LayerWrites | None) -> Hidden:
         """Return the sum of hidden states and what a sublayer made of them, which is changed in place."""
+        if writes is not None:
+            writes.sublayers.append((x, output.copy()))
         if residual.after is not None:
-            output = self.model.normalize(self._name(residual.after), output)
+            output = self.model.normalize(self.name(residual.after), output)
         output += x
-        return output if residual.post_norm is None else self.model.normalize(self._name(residual.post_norm), output)
+        return output if residual.post_norm is None else self.model.normalize(self.name(residual.post_norm), output)
 
 
 def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:

@@ -53,6 +53,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     if table is None or len(table) != 2:
         raise UnsupportedError("it has no token_embd.weight")
     config = {"model_type": architecture, "vocab_size": table[0]}
+    config["tie_word_embeddings"] = "output.weight" not in file.shapes
     config |= {name: fields.get(key) for key, name in _FIELDS.items()}
     heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
     width = fields.count("attention.key_length", hidden // heads)

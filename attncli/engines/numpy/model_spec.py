@@ -81,6 +81,15 @@ class FeedForward(NamedTuple):
     gate: str = ""  # name of the tensor whose product is multiplied with that of `up`
 
 
+class Unembedding(NamedTuple):
+    """From the hidden states that leave the last layer to a logit for each token of the vocabulary."""
+
+    norm: str  # name of the tensors that normalize them
+    matrix: tuple[str, ...]  # what the matrix is called, by the version that saved it, without `.weight`
+    is_tied: bool  # whether the matrix is that of the tokens' embeddings
+    softcap: float | None = None  # c in c·tanh(logits/c)
+
+
 @dataclass(frozen=True)
 class HeadSpec:
     """The heads of every layer."""
@@ -116,6 +125,7 @@ class ModelSpec(NamedTuple):
     layers: tuple[AttentionSpec, ...]  # the attention of each layer
     is_parallel: bool = False  # both sublayers read the same hidden states (GPT-J, GPT-NeoX)
     softcap: float | None = None  # c in c·tanh(scores/c)
+    unembedding: Unembedding | None = None  # how it predicts the next token; None: it is no causal language model
     # its model type where it stands inside of a model that reads pictures too; None for a text model
     tower: str | None = None
     # what the names of its tensors begin with there, by the version that saved them

@@ -1,9 +1,13 @@
-"""The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little."""
+"""The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little.
+
+Where it is read very often, `held` keeps it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +41,7 @@ class ModelWeights:
     def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
         self._model = model
         self._store = store
+        self._held: dict[str, np.ndarray[Any, Any]] | None = None  # what was read, where it is read again
         found = [each for each in prefixes if each + first in store.names]
         if len(found) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
@@ -54,15 +59,21 @@ class ModelWeights:
 
     def _expected(self, name: str, shape: tuple[int, ...]) -> str:
         """Return the name in the checkpoint of a tensor of a shape."""
-        found = self._store.stored(self.prefix + name) if name in self else None
-        if found is None or found.type not in ("F32", "F16", "BF16"):
+        if name not in self:
             raise UnsupportedError(f"its weights have no {name} that it reads")
+        return self._checked(self.prefix + name, shape)
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return the name of a tensor, as in the checkpoint, if it has a shape, and a type that is read."""
+        found = self._store.stored(name)
+        if found.type not in ("F32", "F16", "BF16"):
+            raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
         if found.shape != shape:
             raise LoadError(
                 f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
                 f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
             )
-        return self.prefix + name
+        return name
 
     def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
         """Return the weights of a norm, or a bias, in float32.
@@ -71,11 +82,47 @@ class ModelWeights:
             UnsupportedError: there are none of that name, or of a type that is not read.
             LoadError: they have another shape.
         """
-        return to_float32(self._store.read(self._expected(name, (length,))))
+        return self._read(self._expected(name, (length,)), to_float32)
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
         """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `ops.linear`."""
-        return self._store.read(self._expected(name, shape))
+        return self._read(self._expected(name, shape))
+
+    def head(
+        self, names: Sequence[str], shape: tuple[int, int], indices: Sequence[int] | None = None
+    ) -> Shaped[np.ndarray, "F E"]:
+        """Return the matrix of the head on top of the model, or some of its rows, as it is stored.
+
+        Args:
+            names: what it may be called, after any prefix and without `.weight`.
+            shape: that it has.
+            indices: of the rows; None is all of them.
+
+        Raises:
+            UnsupportedError: there is none.
+            LoadError: it has another shape.
+        """
+        found = [each for each in self._store.names if f".{each}".endswith(tuple(f".{name}.weight" for name in names))]
+        if len(found) != 1:
+            raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
+        name = self._checked(found[0], shape)
+        return self._read(name) if indices is None else self._store.rows(name, indices)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold in float32 what is read within, which is read again and again: of a layer, or the head."""
+        self._held = {}
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def _read(self, name: str, convert: Callable[[Any], np.ndarray[Any, Any]] = np.asarray) -> np.ndarray[Any, Any]:
+        if self._held is None:
+            return convert(self._store.read(name))
+        if name not in self._held:
+            self._held[name] = to_float32(self._store.read(name))
+        return self._held[name]
 
     def prepare(self, names: Iterable[str]) -> None:
         """Get tensors that are about to be read; see `Store.prepare`."""

@@ -284,7 +284,7 @@ def _notes(trace: Trace, maps: Sequence[_Map], pool: int) -> Iterator[str]:
     """Yield what is to be said of the maps besides their marks."""
     yield "rows are queries, columns keys"
     if trace.source.kind == "toy":
-        yield "random weights: patterns mean nothing"
+        yield "random weights: patterns mean nothing; -m demo is a trained model"
     if pool > 1:
         yield f"each cell is the largest of {pool}×{pool}"
     if any(each.rows.marked for each in maps):

@@ -217,7 +217,7 @@ class LargeHead:
             is_named = not rows or number - lines.index(rows) == middle
             yield [*(self._label(rows) if is_named else [margin]), *cells]
         if self.room.lines >= _LEAST_WITH_LEGEND:
-            marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + self._picture.extent.mark_notes
+            marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + self._picture.extent.notes_on(scale)
             marks += [f"{MARK} fully masked"] * bool(self.sight.blind(self.cursor.head).any())
             cell = self.window.cell
             yield legend_line(scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rich.segment import Segment
 
+from attncli.analysis.metric_names import UNITS
 from attncli.render.explore.pane import QUERY, PaneContent
 from attncli.render.fit import Bounds, crop, join_facts, part_around
 from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
@@ -49,7 +50,8 @@ def layer_map(
 
     def lines() -> Iterator[Sequence[Segment]]:
         number = numbers.get(chosen)
-        facts = [f"{QUERY} {UNDEFINED if number is None else f'{number:.4g}'}"] * (chosen in numbers)
+        shown = UNDEFINED if number is None else f"{number:.4g} {UNITS.get(title, '')}".rstrip()
+        facts = [f"{QUERY} {shown}"] * (chosen in numbers)
         facts += [kind] * (kind != "self")
         if len(rows) < len(map_.layers):
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")

@@ -256,15 +256,16 @@ def test_check_refuses_what_it_cannot_hold() -> None:
 
 
 def test_the_table_as_text() -> None:
-    calls = taken(sdpa(padding(), at=place(41, "layers.0")), sdpa(is_causal=True, size=(1, 2, 9), at=place(88, "pool")))
+    padded = sdpa(padding(), is_causal=True, at=place(41, "layers.0"))
+    calls = taken(padded, sdpa(is_causal=True, size=(1, 2, 9), at=place(88, "pool")))
     calls.seconds = 1.94
     _, (finding,) = (row.findings for row in calls)
     assert str(calls).splitlines() == [
         "2 places, 2 calls, 1.9 s",
         "",
-        "place        module    calls  kind  heads  queries×keys  mask                      result",
-        "model.py:41  layers.0      1  sdpa      2           8×8  pad (rows 1-2 of 3)       ok",
-        "model.py:88  pool          1  sdpa      2           2×9  causal, aligned top-left  1 error",
+        "place        module    calls  kind  heads  queries×keys  mask                          result",
+        "model.py:41  layers.0      1  sdpa      2           8×8  causal & pad (rows 1-2 of 3)  ok",
+        "model.py:88  pool          1  sdpa      2           2×9  causal, aligned top-left      1 error",
         "",
         f"error  shape  {finding.message}",
         f"              {finding.advice}",
@@ -281,6 +282,38 @@ def unchecked(*calls: AttentionCall) -> str:
     assert row.unchecked is not None
     assert row.unchecked.severity == "note"
     return row.unchecked.message
+
+
+@pytest.mark.parametrize(("call", "message", "advice"), [
+    (sdpa(), "full mask: queries see later keys, which is wrong in a decoder",
+     "give --expect causal for a decoder, --expect full for an encoder"),
+    (sdpa(padding()), "pad mask: queries see later keys, which is wrong in a decoder",
+     'give --expect "causal & pad" for a decoder, --expect pad for an encoder'),
+    (sdpa(size=(B, 4, T)), "full mask", "give --expect EXPR to check it"),
+    (sdpa(mask_argument(~CAUSAL.tril(-3) & ~CAUSAL.tril(-3).T)), "band(2,2) mask: queries see later keys, which is "
+     "wrong in a decoder", "give --expect causal for a decoder, or the mask that you expect"),
+])  # fmt: skip
+def test_a_mask_that_shows_later_keys_is_ok_only_where_it_is_expected(
+    call: AttentionCall, message: str, advice: str
+) -> None:
+    assert unchecked(call) == message
+    (row,) = taken(call)
+    assert row.unchecked is not None
+    assert row.unchecked.advice == advice
+    assert taken(call, expect=row.tracks[0].rules.most_common()[0][0])[0].verdict == "ok"
+
+
+def test_a_mask_that_hides_later_keys_is_ok_whatever_padding_sees() -> None:
+    left = REAL.flip(-1)
+    unmasked = mask_argument(CAUSAL & left[:, None, None, :] | ~left[:, None, :, None])  # as transformers does
+    for call in (sdpa(is_causal=True), sdpa(unmasked), sdpa(size=(B, 1, T))):
+        (row,) = taken(call)
+        assert (row.verdict, row.unchecked) == ("ok", None)
+
+
+def test_an_error_comes_before_that_a_mask_is_not_checked() -> None:
+    (row,) = taken(sdpa(dropout=0.1, is_training=False))
+    assert (row.verdict, row.unchecked, [one.code for one in row.findings]) == ("not checked", None, ["dropout"])
 
 
 def test_what_is_odd_about_a_mask_that_follows_no_rule_is_said() -> None:

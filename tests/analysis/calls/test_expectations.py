@@ -81,7 +81,21 @@ def test_a_place_for_which_there_is_no_expectation_is_not_called_ok() -> None:
     assert [row.verdict for row in calls] == ["ok", "no expectation", "no expectation"]
     assert [track.expected for track in calls.tracks] == ["pad", "no expectation", "no expectation"]
     assert [line.rpartition("  ")[2] for line in str(calls).splitlines()[3:6]] == ["ok", *["no expectation"] * 2]
-    assert [row.verdict for row in taken(*seq2seq())] == ["ok"] * 3
+    assert [row.verdict for row in taken(*seq2seq())] == ["not checked", "ok", "not checked"]
+
+
+@pytest.mark.parametrize(("expect", "codes"), [
+    ("causal & pad", ["leak", "pad"]),
+    ("causal & window(3) & pad", ["leak", "window", "pad"]),
+    ("full & pad", ["pad"]),
+    ("pad", ["pad"]),
+    ("causal | pad", ["pad"]),  # of which lengths may allow all
+])  # fmt: skip
+def test_lengths_that_are_unknown_hide_no_leak(expect: str, codes: list[str]) -> None:
+    (row,) = taken(sdpa(), expect=expect)
+    assert [one.code for one in row.findings] == codes
+    assert row.findings[-1].message == "cannot check `pad`: sequence lengths unknown"
+    assert (row.findings[0].comparison is not None) == (len(codes) > 1)
 
 
 def test_a_pattern_at_which_nothing_ran_is_no_success() -> None:

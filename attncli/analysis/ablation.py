@@ -1,0 +1,339 @@
+"""What a prediction loses without a head, or without some edges: an outcome before and after a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+
+from attncli.attention import row_blocks
+from attncli.checkpoints.options import EngineOptions
+from attncli.checkpoints.signatures import Choice, PredictorKeywords, spelling_out
+from attncli.encoding.encode import EncodedInput, InputEncoder, check_texts
+from attncli.engines.predictor import Cut, Kind, Measure, Predictor, Replacement
+from attncli.errors import InputError, InputMismatchError, Metadata, UsageError
+from attncli.masks.expressions import And, Atom, Expression, RuleMask
+from attncli.text import plural, visible
+from attncli.trace.byte_pieces import decode_pieces
+from attncli.trace.display import Displayed, Tabular
+from attncli.trace.selection import RowRange, head_places
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HeadPlace = tuple[int, int]  # a layer, and a head in it
+
+
+class HeadEffect(NamedTuple):
+    """What a prediction is without one head.
+
+    Attributes:
+        layer: index of the head's layer.
+        head: its index.
+        after: the outcome with this head cut.
+        change: after − before.
+        direct: what the head adds to the outcome by itself; None where that is not defined, or not computed.
+    """
+
+    layer: int
+    head: int
+    after: float
+    change: float
+    direct: float | None
+
+
+@dataclass(frozen=True)
+class Ablation(Displayed, Tabular):
+    """What a prediction is with and without heads or edges; a notebook shows it as `attn ablate` does.
+
+    Attributes:
+        source: what was run.
+        tokens: of the sentence.
+        kind: `logprob`, `difference` or `loss`.
+        next: the next token that is measured; None for a loss.
+        against: the token whose logit is subtracted; None for a log-probability or a loss.
+        targets: positions of the tokens whose mean loss is measured; empty without.
+        choice: what was cut, and what stands in its place.
+        cut: the heads that were cut, by layer and head.
+        before: the outcome with nothing cut: nats, or for a difference logits.
+        after: the outcome with all of them cut together; None where each was cut alone.
+        direct: what they add to the outcome by themselves, where they are of one layer; see `HeadEffect`.
+        heads: what each head does that was cut alone.
+        edges: how many edges of a causal mask a head has lost, of how many; None where heads were cut.
+        text: the sentence.
+        pair: the second text of the same sequence.
+        notes: what the user should know, a sentence each.
+        metadata: what the file of its sentence says besides, by names.
+    """
+
+    source: Provenance
+    tokens: Tokens
+    kind: Kind
+    next: Token | None
+    against: Token | None
+    targets: tuple[int, ...]
+    choice: AblationChoice
+    cut: tuple[HeadPlace, ...]
+    before: float
+    after: float | None
+    direct: float | None
+    heads: tuple[HeadEffect, ...]
+    edges: tuple[int, int] | None
+    text: str
+    pair: str | None
+    notes: tuple[str, ...] = ()
+    metadata: Metadata = field(default_factory=dict)
+
+    @property
+    def change(self) -> float | None:
+        """After − before; None where each head was cut alone."""
+        return None if self.after is None else self.after - self.before
+
+    @property
+    def measured(self) -> dict[str, Token | None]:
+        """The next token, and the one it is compared with, as far as there are any."""
+        return {"next": self.next, "against": self.against}
+
+    def ranked(self) -> list[HeadEffect]:
+        """Return the heads that were cut alone, those that change the outcome most first."""
+        return sorted(self.heads, key=lambda head: -abs(head.change))
+
+    def __repr__(self) -> str:
+        what = f"{self.before:.4g}" + ("" if self.after is None else f" → {self.after:.4g}")
+        return f"Ablation({self.kind} {what}, {plural(len(self.cut), 'head')} cut{' alone' if self.heads else ''})"
+
+
+@dataclass(frozen=True)
+class AblationChoice:
+    """What is cut, what stands in its place, and what is measured, as a user spells it.
+
+    Attributes:
+        next: the next token; None is the model's own first choice.
+        against: the token that it is compared with; None: its log-probability counts.
+        loss: the tokens whose mean loss counts in place of both: a token, an index, a range such as `50:`, or `all`.
+        layer: the layers; None is all of them.
+        head: the heads, also as `18.6,17.3`; None is all of each layer.
+        each: cut every head alone; also where nothing says what to cut.
+        edges: a mask expression of the keys that each query keeps; None cuts whole heads.
+        with_: what stands in the place of a head's output: `zero`, `mean` over the positions, or its output in another
+            text of as many tokens.
+    """
+
+    next: str | None = None
+    against: str | None = None
+    loss: str | None = None
+    layer: Choice = None
+    head: Choice = None
+    each: bool = False
+    edges: str | None = None
+    with_: str = "zero"
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.loss is not None and (self.next is not None or self.against is not None):
+            named = "next" if self.next is not None else "against"
+            raise UsageError(f"--loss measures tokens of the text, and --{named} the one after it; drop one of them")
+        if self.edges is not None and self.with_ != "zero":
+            raise UsageError("--with replaces outputs of heads, and --edges masks keys; drop one of them")
+        self.expression()
+
+    @property
+    def is_each(self) -> bool:
+        """Whether every head is cut alone."""
+        return self.each or (self.layer is None and self.head is None and self.edges is None)
+
+    def expression(self) -> Expression | None:
+        """Return the edges that are left; UsageError if they cannot be read."""
+        if self.edges is None:
+            return None
+        from attncli.masks.parser import parse
+
+        return parse(self.edges)
+
+
+@spelling_out(PredictorKeywords, EngineOptions)
+def ablate(
+    text: str,
+    model: str = "demo",
+    *,
+    next: str | None = None,  # noqa: A002  as `--next`
+    against: str | None = None,
+    loss: str | None = None,
+    layer: Choice = None,
+    head: Choice = None,
+    each: bool = False,
+    edges: str | None = None,
+    with_: str = "zero",
+    pair: str | None = None,
+    special: bool = True,
+    **options: Unpack[PredictorKeywords],
+) -> Ablation:
+    """Return what a causal language model's prediction is with heads or edges cut, and without.
+
+        found = attncli.ablate("one two three four one two", "demo", each=True)
+        found.before, found.ranked()[0]
+        attncli.ablate("one two three four one two", "demo", head="2.3").change
+
+    Args:
+        text: the sentence.
+        model: a checkpoint's folder or hub name, or `demo`.
+        next: the next token whose log-probability is measured; None is the model's own first choice.
+        against: a token whose logit is subtracted from that of the next one, in place of the log-probability.
+        loss: the tokens of the text whose mean loss is measured instead: a token, an index, `50:`, or `all`.
+        layer: the layers to cut; None is all of them.
+        head: the heads to cut, also as `18.6,17.3`; None is all of each layer.
+        each: cut every head alone; also where neither layers, heads nor edges are chosen.
+        edges: a mask expression of the keys that each query keeps, such as `~keys(0,1)`.
+        with_: what stands in the place of a head's output: `zero`, `mean`, or a text of as many tokens.
+        pair: a second text in the same sequence.
+        special: whether the tokenizer adds its special tokens.
+        options: how the checkpoint is loaded: `engine`, `offline`, `dtype`, and others.
+
+    Raises:
+        AttnError: one sentence that says what was expected, what came and what to do.
+    """
+    from attncli.engines.engine import open_predictor
+
+    choice = AblationChoice(next, against, loss, layer, head, each, edges, with_)
+    return ablation(open_predictor(model, special=special, **options), choice, text, pair)
+
+
+def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str | None = None) -> Ablation:
+    """Return what cuts do to the prediction of one sentence.
+
+    Raises:
+        UsageError: there is no such head, or an option does not fit the sentence.
+        InputError: the sentence cannot be read.
+        NotExposedError: the engine cannot cut that.
+    """
+    source, encoder = predictor.source, predictor.encoder
+    places = head_places(choice.layer, choice.head, (predictor.layers, predictor.heads), visible(source.model or ""))
+    check_texts(None, pair)
+    sentence = encoder.encode(text, pair, None)
+    measure = _measure(encoder, sentence, choice)
+    replacement = _replacement(encoder, sentence, choice)
+    cuts: list[Cut] = [{layer: (head,)} for layer, head in places] if choice.is_each else [_together(places)]
+    found = predictor.effects(sentence, cuts, replacement, measure)
+    if not np.isfinite(found.before):
+        raise InputError("the model's prediction is not finite")
+    is_alone = choice.is_each
+    of_each = zip(places, found.after, found.direct, strict=True) if is_alone else ()
+    edges, note = _counted(replacement.edges, len(sentence.tokens)) if replacement.edges is not None else (None, "")
+    following, against = (*(_token(encoder, sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
+    return Ablation(
+        source=source,
+        tokens=sentence.tokens,
+        kind=measure.kind,
+        next=following,
+        against=against,
+        targets=measure.targets,
+        choice=choice,
+        cut=tuple(places),
+        before=found.before,
+        after=None if is_alone else found.after[0],
+        direct=None if is_alone else found.direct[0],
+        heads=tuple(HeadEffect(*place, after, after - found.before, direct) for place, after, direct in of_each),
+        edges=edges,
+        text=sentence.text,
+        pair=sentence.pair,
+        notes=(*sentence.notes, *filter(None, [note])),
+    )
+
+
+def _together(places: Sequence[HeadPlace]) -> Cut:
+    layers = dict.fromkeys(layer for layer, _ in places)
+    return {layer: tuple(head for own, head in places if own == layer) for layer in layers}
+
+
+# --- what is measured --------------------------------------------------------------------------------------
+
+
+def _measure(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoice) -> Measure:
+    if choice.loss is None:
+        return Measure(
+            None if choice.next is None else token_id(encoder, choice.next, "next"),
+            None if choice.against is None else token_id(encoder, choice.against, "against"),
+        )
+    tokens, wanted = sentence.tokens, choice.loss
+    rows = RowRange.of(wanted)
+    if rows is not None:
+        chosen = [*rows.among(len(tokens))]
+    else:
+        chosen = [*range(len(tokens))] if wanted == "all" else tokens.find(wanted, "loss")
+    targets = tuple(place for place in chosen if place > 0)
+    if not targets:
+        raise InputMismatchError(
+            f"--loss {visible(wanted)} leaves no token that is predicted; the model predicts tokens 1 to "
+            f"{len(tokens) - 1}, each from those before it"
+        )
+    return Measure(targets=targets)
+
+
+def token_id(encoder: InputEncoder, text: str, option: str) -> int:
+    """Return the id of the token that a text is, behind a space where it begins with one, or with `␣`.
+
+    Raises:
+        InputError: it is several tokens.
+    """
+    text = text.replace("␣", " ")
+    tokenizer = encoder.tokenizer
+    ids = tokenizer(text, None, add_special_tokens=False, padding=False, verbose=False)["input_ids"]
+    if len(ids) == 1:
+        return int(ids[0])
+    if text in (names := tokenizer.get_vocab()):
+        return int(names[text])
+    pieces = " ".join(str(tokenizer.convert_ids_to_tokens(id_)) for id_ in ids[:8])
+    why = f"it is {plural(len(ids), 'token')}: {visible(pieces)}" if ids else "it is no token"
+    raise InputError(f"--{option} '{visible(text)}': {why}; give one of the vocabulary")
+
+
+def _token(encoder: InputEncoder, sentence: EncodedInput, id_: int) -> Token:
+    """Return a next token, spelled as the tokens of the sentence are."""
+    piece = encoder.tokenizer.convert_ids_to_tokens(id_)
+    text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
+    token = Token(len(sentence.tokens), id_, text, None, None, id_ in encoder.special_ids)
+    return decode_pieces([*sentence.tokens, token], sentence.text, sentence.pair)[-1]
+
+
+# --- what stands in the place of what is cut ------------------------------------------------------------------
+
+
+def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoice) -> Replacement:
+    if choice.edges is not None:
+        return Replacement("edges", edges=choice.expression())
+    if choice.with_ in ("zero", "mean"):
+        return Replacement("zero" if choice.with_ == "zero" else "mean")
+    reference = encoder.encode(choice.with_, None, None)
+    ours, theirs = len(sentence.tokens), len(reference.tokens)
+    if ours != theirs:
+        raise InputMismatchError(
+            f"--with '{visible(choice.with_)}' has {plural(theirs, 'token')}, and the sentence {ours}; give zero, "
+            "mean, or a text of as many tokens"
+        )
+    return Replacement("text", reference)
+
+
+def _counted(edges: Expression, tokens: int) -> tuple[tuple[int, int], str]:
+    """Return how many edges of a causal mask an expression cuts, and how many there are; and what is odd about it."""
+    causal = Atom("causal")
+    own, both = (RuleMask(each, tokens, tokens, 1) for each in (causal, And((causal, edges))))
+    left, total, bare = 0.0, 0, 0
+
+    def blocks() -> Iterator[Any]:
+        for rows in row_blocks(np.arange(tokens), tokens):
+            yield own.rows([0], rows), both.rows([0], rows)
+
+    for whole, some in blocks():
+        left += some.sum() / len(some)  # a mask of a file may tell heads apart
+        total += int(whole.sum())
+        bare += int((~some.any(axis=-1)).any(axis=0).sum())
+    note = ""
+    if left == total:
+        note = f"--edges {visible(str(edges))} leaves every edge, so nothing is cut"
+    elif bare:
+        note = f"{'queries' if bare > 1 else 'query'} without a key: {bare}; the heads give zero there"
+    return (total - round(left), total), note

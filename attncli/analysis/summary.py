@@ -1,0 +1,94 @@
+"""What a report of heads states of its run: the source and the sentences, none of which is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncli.errors import InputError, UsageError
+from attncli.trace.trace import Provenance, Trace
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What was run.
+
+    Attributes:
+        source: what ran it.
+        sentences: how many sentences there were.
+        tokens: the fewest and the most query tokens of one.
+        masks: the masks of the layers, each once.
+    """
+
+    source: Provenance
+    sentences: int
+    tokens: tuple[int, int]
+    masks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SentenceFacts:
+    """What is counted of one sentence.
+
+    Attributes:
+        source: what ran it.
+        length: how many query tokens there are.
+        masks: the masks of the layers, each once.
+        layers: index, kind and heads of each; the heads of one follow those of another.
+    """
+
+    source: Provenance
+    length: int
+    masks: tuple[str, ...]
+    layers: tuple[tuple[int, str, tuple[int, ...]], ...]
+
+    @classmethod
+    def of_trace(cls, trace: Trace) -> SentenceFacts:
+        """Return the facts of a trace."""
+        masks = tuple(dict.fromkeys(str(layer.mask) for layer in trace.layers))
+        layers = tuple((layer.layer, layer.kind, layer.heads) for layer in trace.layers)
+        return cls(trace.source, len(trace.query_tokens), masks, layers)
+
+
+class RunStats:
+    """Counts sentences of one source."""
+
+    def __init__(self) -> None:
+        self._first: SentenceFacts | None = None
+        self._sentences, self._lengths = 0, (0, 0)
+        self._masks: dict[str, None] = {}
+
+    def add(self, sentence: SentenceFacts) -> None:
+        """Count a sentence.
+
+        Raises:
+            UsageError: it has not the heads of those before it.
+        """
+        if self._first is None:
+            self._first, self._source = sentence, sentence.source
+            self._lengths = sentence.length, sentence.length
+        elif sentence.layers != self._first.layers:
+            raise UsageError("the traces differ in their layers and heads; measure each by itself")
+        other, details = sentence.source.details, self._source.details
+        shared = {name: value for name, value in details.items() if other.get(name) == value}
+        if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
+            self._source = self._source._replace(details=shared)
+        self._sentences += 1
+        self._lengths = min(self._lengths[0], sentence.length), max(self._lengths[1], sentence.length)
+        self._masks |= dict.fromkeys(sentence.masks)
+
+    @property
+    def places(self) -> list[tuple[int, str, int]]:
+        """Layer, kind and index of each head."""
+        assert self._first is not None
+        return [(layer, kind, head) for layer, kind, heads in self._first.layers for head in heads]
+
+    @property
+    def summary(self) -> RunSummary:
+        """What a report states of the sentences.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self._first is None:
+            raise InputError("no sentence could be read")
+        return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))

@@ -1,0 +1,204 @@
+"""Forward passes in which heads are cut: the formula is in `forward`; here stands what changes between its steps.
+
+The sentence as it is, and once more for each cut, are computed side by side: a layer's weights are read once for all.
+Up to its first layer a cut is the sentence as it is, and nothing is computed for it. Cuts for which there is no room
+wait for another pass, which begins at the first layer of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.attention import row_blocks
+from attncli.engines.numpy.forward import Layer, Model, computing
+from attncli.engines.numpy.parallel import parallel_for
+from attncli.engines.numpy.ragged_batch import GroupHeads, RaggedBatch, TokenIds
+from attncli.engines.predictor import Cut, Effects, Measure, Replacement
+from attncli.masks.expressions import And, Expression, RuleMask
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    States = Float[np.ndarray, "N T E"]
+    Outputs = Float[np.ndarray, "N T H D"]
+
+_ALIVE = 2**25  # bytes of the hidden states of all cuts that are computed side by side
+_AT_WORK = 2**24  # bytes of what a layer makes of some of them at a time
+_LOGITS = 2**22  # numbers
+
+
+def effects(
+    model: Model, texts: Sequence[TokenIds], cuts: Sequence[Cut], replacement: Replacement, measure: Measure
+) -> Effects:
+    """Return what each cut does to the prediction of the first text, whose reference may be the second.
+
+    See `attncli.engines.predictor.Predictor.effects`.
+    """
+    ids = texts[0].ids
+    rows = [target - 1 for target in measure.targets] or [len(ids) - 1]
+    before, after, direct = np.nan, dict[int, float](), dict[int, float]()
+    norm = model.unembedding.norm
+    for order, states, added in _passes(model, texts, cuts, replacement, rows):
+        with model.weights.held(), computing(states.shape[0] * states.shape[1]):
+            normed = model.normalize(norm, states)
+            if not measure.targets and measure.next is None:
+                measure = measure._replace(next=int(model.unembed(normed[0])[0].argmax()))
+            before, *others = _values(model, np.delete(normed, range(1, len(texts)), axis=0), ids, measure)
+            after |= zip(order, others, strict=True)
+            if added is not None and not measure.targets:
+                without = normed[0] - model.normalize_parts(norm, states[0], added[:, None])
+                direct |= zip(order, (before - each for each in _values(model, without, ids, measure)), strict=True)
+    places = range(len(cuts))
+    return Effects(measure, before, [after[place] for place in places], [direct.get(place) for place in places])
+
+
+def _values(model: Model, normed: States, ids: Sequence[int], measure: Measure) -> list[float]:
+    """Return what is measured, of hidden states after the final norm, in the rows that predict it."""
+    count, rows, width = normed.shape
+    wanted = np.tile([ids[target] for target in measure.targets] or measure.tokens[:1], count)
+    flat, values = normed.reshape(-1, width), np.empty(count * rows)
+    if measure.kind == "difference":
+        logits = model.unembed(flat, measure.tokens)
+        return [float(one) - float(other) for one, other in logits]
+    step = max(_LOGITS // model.spec.embedding.tokens.rows, 1)
+    for start in range(0, len(flat), step):
+        some = slice(start, start + step)
+        logits = model.unembed(flat[some])
+        logits -= logits.max(axis=-1, keepdims=True)
+        chosen = np.take_along_axis(logits, wanted[some, None], axis=-1)[:, 0]
+        values[some] = chosen - np.log(np.exp(logits, out=logits).sum(axis=-1, dtype=np.float64))
+    means = values.reshape(count, rows).mean(axis=1)
+    return [float(-mean if measure.targets else mean) for mean in means]
+
+
+class _End(NamedTuple):
+    """What a pass leads to."""
+
+    order: list[int]  # the places of its cuts
+    states: States  # that leave the last layer: those of the texts, then of the cuts, in the rows that predict
+    added: Float[np.ndarray, "C E"] | None  # what the heads of each cut add there; None where they are of many layers
+
+
+def _passes(
+    model: Model, texts: Sequence[TokenIds], cuts: Sequence[Cut], replacement: Replacement, rows: Sequence[int]
+) -> Iterator[_End]:
+    """Yield what passes lead to that compute as many cuts side by side as there is room for."""
+    tokens, begins = len(texts[0].ids), [min(cut) for cut in cuts]
+    order = sorted(range(len(cuts)), key=begins.__getitem__)
+    room = max(_ALIVE // (4 * tokens * model.spec.width), 1)
+    groups = [order[start : start + room] for start in range(0, len(order), room)] or [[]]
+    starts = [0, *(begins[group[0]] for group in groups[1:])]
+    is_single = all(len(cut) == 1 for cut in cuts)
+    batch = RaggedBatch(texts)
+    entering: dict[int, States] = {}  # a layer where a pass begins, of the texts
+    for start, group in zip(starts, groups, strict=True):
+        with computing(tokens * (len(texts) + len(group))):
+            states = entering[start] if start in entering else model.embed(batch).reshape(len(texts), tokens, -1)
+            added = []
+            for layer in model.layers(range(len(model.spec.layers)), None)[start:]:
+                if layer.index in starts:
+                    entering[layer.index] = states[: len(texts)].copy()
+                with model.weights.held():
+                    begun = [cuts[place] for place in group if begins[place] <= layer.index]
+                    states, new = _Step(layer, texts, replacement).forward(states, begun)
+                    added.append(new)
+        yield _End(group, states[:, rows], np.concatenate(added) if is_single and cuts else None)
+
+
+class _Step(NamedTuple):
+    """One layer, and what is done to the outputs of its heads."""
+
+    layer: Layer  # it
+    texts: Sequence[TokenIds]  # the sentence, and its reference if there is one
+    replacement: Replacement  # what stands in the place of the outputs
+
+    def forward(self, states: States, cuts: Sequence[Cut]) -> tuple[States, Float[np.ndarray, "C E"]]:
+        """Return the hidden states that leave the layer, and what new cuts take from the last of them there.
+
+        Args:
+            states: that enter it: those of the texts, then those of the cuts that began below.
+            cuts: all that have begun; the others begin here.
+        """
+        layer, index, count = self.layer, self.layer.index, len(self.texts)
+        projected = self._projected(states[:count])
+        whole = self._heads(layer, projected)
+        restricted = None if self.replacement.edges is None else self._restricted(projected)
+        left = np.empty((count + len(cuts), *states.shape[1:]), np.float32)
+        left[:count] = self._finish(states[:count], whole)
+        fresh = len(states) - count  # the first of the cuts that begin here
+
+        def of_older(some: range) -> None:
+            entering = states[count + some.start : count + some.stop]
+            projected = self._projected(entering)
+            heads = self._heads(layer, projected)
+            if any(index in cuts[place] for place in some):
+                own = None if restricted is None else self._restricted(projected)
+                for number, place in enumerate(some):
+                    self._cut(heads[number], cuts[place], whole, None if own is None else own[number])
+            left[count + some.start : count + some.stop] = self._finish(entering, heads)
+
+        def of_new(some: range) -> None:
+            heads = np.repeat(whole[:1], len(some), axis=0)
+            for number, place in enumerate(some):
+                self._cut(heads[number], cuts[place], whole, None if restricted is None else restricted[0])
+            left[count + some.start : count + some.stop] = self._finish(np.repeat(states[:1], len(some), axis=0), heads)
+            taken[some.start - fresh : some.stop - fresh] = layer.added(whole[0, -1:] - heads[:, -1:], whole[0, -1:])[
+                :, 0
+            ]
+
+        taken = np.empty((len(cuts) - fresh, states.shape[-1]), np.float32)
+        parallel_for(of_older, self._ranges(0, fresh))
+        parallel_for(of_new, self._ranges(fresh, len(cuts)))
+        return left, taken
+
+    def _ranges(self, start: int, stop: int) -> list[range]:
+        """Return the places of cuts that are at work together."""
+        spec, tokens = self.layer.model.spec, len(self.texts[0].ids)
+        numbers = 2 * spec.feed_forward.width + 4 * spec.width + 4 * spec.heads.count * spec.heads.width
+        step = max(_AT_WORK // (4 * numbers * tokens), 1)
+        return [range(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+    def _projected(self, states: States) -> list[GroupHeads]:
+        # A mask of the user's may tell heads apart, which those of several sentences are not.
+        batch = RaggedBatch([self.texts[0]] * len(states), share=self.replacement.edges is None)
+        return self.layer.project_qkv(states.reshape(-1, states.shape[-1]), batch)
+
+    def _heads(self, layer: Layer, projected: Sequence[GroupHeads]) -> Outputs:
+        outputs = layer.head_outputs(projected)
+        return outputs.reshape(-1, len(self.texts[0].ids), *outputs.shape[1:])
+
+    def _finish(self, states: States, heads: Outputs) -> States:
+        flat = states.reshape(-1, states.shape[-1])
+        return self.layer.finish(flat, heads.reshape(len(flat), *heads.shape[2:])).reshape(states.shape)
+
+    def _restricted(self, projected: Sequence[GroupHeads]) -> Outputs:
+        """Return the outputs over the edges that are left; without any, a query's are zero."""
+        layer, edges, tokens = self.layer, self.replacement.edges, len(self.texts[0].ids)
+        assert edges is not None
+        own: Expression = layer.model.spec.layers[layer.index].mask
+        mask = And((own, edges))
+        outputs = self._heads(replace(layer, mask=mask), projected)
+        count = outputs.shape[2]
+        every, rule = list(range(count)), RuleMask(mask, tokens, tokens, count)
+        for rows in row_blocks(np.arange(tokens), tokens):
+            has_keys = np.asarray(rule.rows(every, rows).any(axis=-1))  # [H or 1, Q]
+            outputs[:, rows] *= has_keys.T[..., None]
+        return outputs
+
+    def _cut(self, heads: Float[np.ndarray, "T H D"], cut: Cut, whole: Outputs, own: Outputs | None) -> None:
+        """Replace the outputs of a cut's heads in this layer, if it has any here."""
+        chosen = list(cut.get(self.layer.index, ()))
+        match self.replacement.by:
+            case "zero":
+                heads[:, chosen] = 0
+            case "mean":
+                heads[:, chosen] = whole[0][:, chosen].mean(axis=0)
+            case "text":
+                heads[:, chosen] = whole[1][:, chosen]
+            case "edges":
+                assert own is not None
+                heads[:, chosen] = own[:, chosen]

@@ -1,0 +1,58 @@
+"""A causal language model's prediction in NumPy, with heads cut or whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from attncli.checkpoints.config_reader import UnsupportedError
+from attncli.engines.numpy.ablation import effects
+from attncli.engines.numpy.ragged_batch import TokenIds
+from attncli.engines.predictor import Cut, Effects, Measure, Predictor, Replacement
+from attncli.errors import NotExposedError
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.encoding.encode import EncodedInput
+    from attncli.engines.numpy import NativeCheckpoint
+
+_log = logging.getLogger(__name__)
+
+
+class NativePredictor(Predictor):
+    """The prediction of a checkpoint that this engine computes.
+
+    Raises:
+        NotExposedError: it predicts no next token.
+        UnsupportedError: its weights have no unembedding.
+    """
+
+    def __init__(self, checkpoint: NativeCheckpoint) -> None:
+        self._model, self.encoder, self.source = checkpoint.model, checkpoint.encoder, checkpoint.source
+        spec = self._model.spec
+        self.layers, self.heads = len(spec.layers), spec.heads.count
+        if spec.unembedding is None:
+            shown = f"{visible(checkpoint.name)} ({self.source.architecture})"
+            raise NotExposedError(f"{shown} is an encoder, which predicts no next token; give a causal model: -m demo")
+        self._model.check_predicts()  # before a sentence is read
+
+    def effects(
+        self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure
+    ) -> Effects:
+        """See `Predictor.effects`."""
+        texts = [sentence, *([] if replacement.reference is None else [replacement.reference])]
+        begun = perf_counter()
+        try:
+            found = effects(
+                self._model,
+                [TokenIds(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in texts],
+                cuts,
+                replacement,
+                measure,
+            )
+        except UnsupportedError as error:
+            raise NotExposedError(f"the native engine does not compute this text: {visible(str(error))}") from None
+        _log.info("ran %d tokens with %d cuts in %.3f s", len(sentence.tokens), len(cuts), perf_counter() - begun)
+        return found

@@ -1,0 +1,159 @@
+"""A causal language model's prediction as transformers computes it, with heads cut or whole.
+
+A head is cut before the output projection of its attention module, by a hook: the model itself is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import Snapshot
+from attncli.engines.predictor import Cut, Effects, Measure, Predictor, Replacement
+from attncli.engines.torch.attention_backend import running_with, translate_model_errors
+from attncli.engines.torch.attention_modules import find_attention_modules
+from attncli.engines.torch.configuration import head_count
+from attncli.engines.torch.engine import Checkpoint
+from attncli.errors import NotExposedError
+from attncli.text import visible
+from attncli.trace.selection import Indices
+from attncli.trace.trace import Provenance
+
+if TYPE_CHECKING:
+    from attncli.encoding.encode import EncodedInput
+
+_PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # as architectures call what follows the heads
+
+Edit = Callable[[torch.Tensor], torch.Tensor]  # of the outputs of a layer's heads, [T, H, D]
+
+
+class TorchPredictor(Predictor):
+    """The prediction of a checkpoint in transformers.
+
+    Raises:
+        NotExposedError: it predicts no next token, or its attention has no output projection that is known.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, special: bool, options: LoadOptions) -> None:
+        every = Indices("layer", None)
+        heads = every._replace(what="head")
+        how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": options}
+        checkpoint = Checkpoint(snapshot, every, heads, generate=1, **how)
+        assert checkpoint.writer is not None
+        self._name, self._model, self.encoder = checkpoint.name, checkpoint.writer.model, checkpoint.encoder
+        self.layers, self.heads = checkpoint.num_layers, head_count(checkpoint.part.config)
+        self._projections = dict(self._found(checkpoint.model))
+        self.source = Provenance(
+            "pretrained",
+            model=checkpoint.name,
+            architecture=checkpoint.part.architecture,
+            dtype=str(checkpoint.model.dtype).removeprefix("torch."),
+            device=str(checkpoint.model.device),
+            layers=self.layers,
+            details={"engine": "transformers", **snapshot.details},
+            notes=checkpoint.notes,
+        )
+
+    def _found(self, model: Any) -> Iterator[tuple[int, Any]]:
+        """Yield the index of each layer with attention, and what multiplies the outputs of its heads."""
+        modules = find_attention_modules(model)
+        for module in model.modules():
+            place = modules.by_id.get(id(module))
+            if place is None or not place.is_outermost or place.index is None or not modules.has(module):
+                continue
+            # One that has an attention inside, such as BERT's, has the projection beside that.
+            found = [each for name, each in module.named_modules() if name.rpartition(".")[2] in _PROJECTIONS]
+            if len(found) != 1:
+                kind = type(module).__name__
+                raise NotExposedError(
+                    f"{visible(self._name)}: attn finds no output projection in {visible(kind)}, before which it cuts "
+                    "heads"
+                )
+            yield place.index, found[0]
+
+    def effects(
+        self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure
+    ) -> Effects:
+        """See `Predictor.effects`; the direct share is left to the native engine."""
+        if replacement.by == "edges":
+            raise NotExposedError("--edges needs the native engine; the transformers engine cuts heads")
+        whole: dict[int, torch.Tensor] = {}
+        logits = self._logits(sentence, {layer: _keeping(whole, layer) for layer in self._projections})
+        other: dict[int, torch.Tensor] = {}
+        if replacement.reference is not None:
+            self._logits(replacement.reference, {layer: _keeping(other, layer) for layer in self._projections})
+        if not measure.targets and measure.next is None:
+            measure = measure._replace(next=int(logits[-1].argmax()))
+        after = []
+        for cut in cuts:
+            if missing := sorted(cut.keys() - whole.keys()):
+                raise NotExposedError(f"layer {missing[0]} of {visible(self._name)} has no softmax attention to cut")
+            edits = {}
+            for layer, heads in cut.items():
+                own = whole[layer]
+                values = {"zero": torch.zeros_like(own), "mean": own.mean(dim=0).expand_as(own)}
+                edits[layer] = _replacing([*heads], other.get(layer, values.get(replacement.by, own)))
+            after.append(_measured(self._logits(sentence, edits), sentence, measure))
+        return Effects(measure, _measured(logits, sentence, measure), after, [None] * len(cuts))
+
+    def _logits(self, sentence: EncodedInput, edits: Mapping[int, Edit]) -> torch.Tensor:
+        """Return the logits after each token, `[T, V]`, of a run in which the outputs of layers are edited."""
+        named = signature(self._model.forward).parameters
+        inputs = {
+            name: torch.tensor([ids], device=self._model.device) for name, ids in sentence.inputs.items()
+            if name in named
+        }  # fmt: skip
+        failure = f"{visible(self._name)} does not run on the text alone"
+        with ExitStack() as hooks, running_with(self._model, "eager"):
+            hooks.enter_context(translate_model_errors(f"{len(sentence.tokens)} tokens", failure))
+            for layer, edit in edits.items():
+                hooks.enter_context(_edited(self._projections[layer], self.heads, edit))
+            return self._model(**inputs, use_cache=False).logits[0].float()
+
+
+@contextmanager
+def _edited(projection: Any, heads: int, edit: Edit) -> Iterator[None]:
+    def hook(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        (outputs,) = arguments
+        if outputs.shape[-1] % heads:
+            raise NotExposedError(f"{heads} heads share a width of {outputs.shape[-1]}, which attn cannot cut")
+        split = outputs.reshape(-1, heads, outputs.shape[-1] // heads)
+        return (edit(split).reshape(outputs.shape),)
+
+    handle = projection.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _keeping(store: dict[int, torch.Tensor], layer: int) -> Edit:
+    def keep(outputs: torch.Tensor) -> torch.Tensor:
+        store[layer] = outputs
+        return outputs
+
+    return keep
+
+
+def _replacing(heads: list[int], values: torch.Tensor) -> Edit:
+    def replace(outputs: torch.Tensor) -> torch.Tensor:
+        changed = outputs.clone()
+        changed[:, heads] = values[:, heads]
+        return changed
+
+    return replace
+
+
+def _measured(logits: torch.Tensor, sentence: EncodedInput, measure: Measure) -> float:
+    if measure.kind == "difference":
+        return float(logits[-1, measure.next] - logits[-1, measure.against])
+    logprobs = logits.double().log_softmax(dim=-1)
+    if not measure.targets:
+        return float(logprobs[-1, measure.next])
+    ids = sentence.inputs["input_ids"]
+    return -float(torch.stack([logprobs[target - 1, ids[target]] for target in measure.targets]).mean())

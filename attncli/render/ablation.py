@@ -1,0 +1,178 @@
+"""A prediction before and after a cut: the numbers, and of heads that were cut alone a map and a ranking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.segment import Segment
+
+from attncli.analysis.ablation import Ablation, HeadEffect
+from attncli.render.bars import bar_column, largest_of, signed_bar
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, hstack, stack, table, wrap_cells
+from attncli.render.fit import lines_of
+from attncli.render.head_map import HeadMap
+from attncli.render.legend import legend
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.sections import architecture_of, joined, numbers_of
+from attncli.text import as_ranges, plural, visible
+
+_DIGITS = 2
+_BETWEEN = 3  # cells between the map and the ranking
+_FEWEST = 3  # heads of the ranking
+_BAR = 12
+_LISTED = 6  # heads that are named where they were cut together
+_UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
+_REPLACED = {"zero": "zero", "mean": "the head's mean over the positions"}
+DIRECT = "adds directly: the head's output through W_o, the final norm (its scale held) and the unembedding"
+
+
+def ablation_parts(
+    ablation: Ablation, palette: Palette, width: int | None, height: int | None = None, precision: int | None = None
+) -> list[RenderableType]:
+    """Return what a cut does to a prediction; blank lines belong between the parts."""
+    view = _View(ablation, palette, width or COMFORTABLE, _DIGITS if precision is None else precision)
+    source = ablation.source
+    facts = [*architecture_of(source), plural(source.layers, "layer"), *numbers_of(source)]
+    headline = joined(source.title, [*facts, plural(len(ablation.tokens), "token")], palette)
+    parts: list[RenderableType] = [headline, view.summary()]
+    if ablation.heads:
+        room = None if height is None else height - lines_of(parts, view.width)
+        parts += view.each(room)
+    return parts
+
+
+def number(value: float, digits: int, is_signed: bool = False) -> str:
+    """Return a number with a minus that is as wide as its plus."""
+    return f"{value:{'+' if is_signed else ''}.{digits}f}".replace("-", "−")
+
+
+class _View:
+    """An ablation, and how it is laid out."""
+
+    def __init__(self, ablation: Ablation, palette: Palette, width: int, digits: int) -> None:
+        self.ablation, self.palette, self.width, self.digits = ablation, palette, width, digits
+        self.unit = _UNITS[ablation.kind]
+
+    # --- the prediction ---
+
+    def summary(self) -> Block:
+        """Return what is measured and what was cut, with the outcome before, after, and the change."""
+        one = self.ablation
+        rows: list[tuple[str, str, str]] = [("outcome", self._outcome(), ""), ("cut", self._cut(), "")]
+        rows.append(("before", self._value(one.before), self._meaning(one.before)))
+        if one.after is not None and one.change is not None:
+            rows.append(("after", self._value(one.after), self._meaning(one.after)))
+            rows.append(("change", self._value(one.change, is_signed=True), ""))
+        if one.direct is not None:
+            rows.append(("adds directly", self._value(one.direct, is_signed=True), DIRECT.partition(": ")[2]))
+        margin = max(len(name) for name, _, _ in rows) + 2
+        numbers = max((len(value) for name, value, _ in rows if name not in ("outcome", "cut")), default=0)
+        cells: list[list[Cell]] = []
+        for name, value, meaning in rows:
+            is_words = name in ("outcome", "cut")
+            text = value if is_words else f"{value.rjust(numbers)}   {meaning}".rstrip()
+            cells.append([(name, DIM), (self.palette.fit(text), None if is_words else BOLD)])
+        lines = wrap_cells(cells, self.width - margin)
+        return block([Segment(name.ljust(margin), DIM), Segment(text, style)] for (name, _), (text, style) in lines)
+
+    def _outcome(self) -> str:
+        one = self.ablation
+        if one.kind == "loss":
+            first, last = one.targets[0], one.targets[-1]
+            which = f"token {first}" if first == last else f"tokens {as_ranges(one.targets)}"
+            return f"mean loss of {which}, each predicted from those before it"
+        assert one.next is not None
+        named = self.palette.label(one.next.label)
+        if one.against is not None:
+            return f"logit of {named} − logit of {self.palette.label(one.against.label)} as the next token"
+        chosen = "" if one.choice.next is not None else ", the model's own first choice"
+        return f"log-probability of {named} as the next token{chosen}"
+
+    def _cut(self) -> str:
+        one, choice = self.ablation, self.ablation.choice
+        layers, count = sorted({layer for layer, _ in one.cut}), len(one.cut)
+        if count <= _LISTED:
+            which = f"head{'s' * (count > 1)} " + " ".join(f"L{layer}H{head}" for layer, head in one.cut)
+        else:
+            which = f"{count} heads of layer{'s' * (len(layers) > 1)} {as_ranges(layers)}"
+        alone = ", each alone" if one.heads and count > 1 else ""
+        if one.edges is not None:
+            cut, total = one.edges
+            return f"{cut:,} of {total:,} edges in {which}{alone}; {visible(choice.edges or '')} is left"
+        return f"{which}{alone}, replaced by {_REPLACED.get(choice.with_, 'its output in the other text')}"
+
+    def _value(self, value: float, is_signed: bool = False) -> str:
+        return f"{number(value, self.digits, is_signed)} {self.unit}"
+
+    def _meaning(self, value: float) -> str:
+        """Return what a number is as a probability, as odds, or as a perplexity."""
+        one = self.ablation
+        if one.kind == "logprob":
+            return f"probability {math.exp(value):.3g}"
+        if one.kind == "loss":
+            return f"perplexity {math.exp(min(value, 700)):.4g}"
+        assert one.next is not None
+        assert one.against is not None
+        first, second = (one.next, one.against) if value >= 0 else (one.against, one.next)
+        times = f"{math.exp(min(abs(value), 700)):.3g}"
+        return f"{self.palette.label(first.label)} is {times} times as likely as {self.palette.label(second.label)}"
+
+    # --- heads that were cut alone ---
+
+    def each(self, room: int | None) -> Iterator[Block]:
+        """Yield a map of the changes, and the heads that change most: as many lines as there are."""
+        ranked = self.ablation.ranked()
+        scale = Scale.around_zero(largest_of(head.change for head in ranked))
+        note = f"change, {self.unit}"
+        title = stack(
+            [
+                block([[Segment(note, BOLD), Segment(self.palette.fit("  − lower without the head, + higher"), DIM)]]),
+                legend(scale, ["0 no change"], self.palette, self.width),
+            ]
+        )
+        below = block([[Segment(self.palette.fit(line), DIM)] for line in self._notes()])
+        left = None if room is None else room - len(title.lines) - len(below.lines) - 3
+        grids = [
+            self._map(scale, is_turned, has_numbers) for is_turned in (False, True) for has_numbers in (True, False)
+        ]
+        for grid in grids:
+            is_beside = self.width - grid.width - _BETWEEN >= self._listed(ranked[:_FEWEST]).width
+            least = 0 if is_beside else _FEWEST + 2
+            if grid.width <= self.width and (left is None or len(grid.lines) + least <= left):
+                break
+        count = len(ranked) if left is None else (len(grid.lines) if is_beside else left - len(grid.lines) - 1) - 1
+        listed = self._listed(ranked[: max(count, _FEWEST)])
+        both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
+        yield stack([title, both], gap=0)
+        yield below
+
+    def _notes(self) -> list[str]:
+        has_direct = any(head.direct is not None for head in self.ablation.heads)
+        return [DIRECT] if has_direct else []
+
+    def _map(self, scale: Scale, is_turned: bool, has_numbers: bool) -> Block:
+        """Return layers × heads, or turned heads × layers, as colours, or as numbers on colours."""
+        numbers: dict[tuple[int, int], float | None] = {
+            ((head.head, head.layer) if is_turned else (head.layer, head.head)): head.change
+            for head in self.ablation.heads
+        }
+        drawn = HeadMap.of(numbers)
+        size = max(drawn.widest(self.digits), 3) if has_numbers and self.palette.has_color else 2
+        names = ["L" if is_turned else "H", *(f"{'H' if is_turned else 'L'}{index}" for index in drawn.layers)]
+        rows, columns = range(len(drawn.layers)), range(len(drawn.heads))
+        return drawn.drawn(rows, columns, size, names, scale, self.palette, self.digits)
+
+    def _listed(self, heads: list[HeadEffect]) -> Block:
+        largest = largest_of(head.change for head in self.ablation.heads)
+        columns = [
+            Column("head", [f"L{head.layer}H{head.head}" for head in heads], BOLD, "<"),
+            Column("after", [number(head.after, self.digits) for head in heads]),
+            Column("change", [number(head.change, self.digits, is_signed=True) for head in heads]),
+            bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads),
+        ]
+        if any(head.direct is not None for head in heads):
+            direct = ["" if head.direct is None else number(head.direct, self.digits, is_signed=True) for head in heads]
+            columns.append(Column("adds directly", direct))
+        return table(columns, self.width)

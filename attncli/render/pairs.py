@@ -1,0 +1,84 @@
+"""How often each head finds the right key: maps of layers × heads, and the best heads beside chance."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.segment import Segment
+
+from attncli.analysis.pairs import NUMBERS, PairReport
+from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
+from attncli.render.fit import LINES, lines_of
+from attncli.render.head_map import HeadMap, TitledMap, side_by_side
+from attncli.render.legend import ramp_line
+from attncli.render.matrix import number_text
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.sections import run_line
+from attncli.text import plural, span
+
+_GAP, _FEWEST = 3, 5  # cells between the maps and the list, and heads in it at least
+_NOTE = (
+    "hits: share of the pairs whose heaviest key is right. weight: mean weight on the right keys. "
+    "uniform: a head that weighs all allowed keys alike."
+)
+
+
+def pair_parts(
+    report: PairReport,
+    palette: Palette,
+    width: int | None,
+    height: int | None = None,
+    precision: int | None = None,
+    listed: int | None = None,
+) -> list[RenderableType]:
+    """Return how the heads do on pairs, in one screen.
+
+    Args:
+        report: what is shown.
+        palette: of the maps.
+        width: of a line.
+        height: of the screen.
+        precision: digits after the point; None is 2.
+        listed: how many of the best heads have a row; None is as many as there is room for.
+    """
+    digits, columns = 2 if precision is None else precision, width or COMFORTABLE
+    texts = f"{plural(report.pairs, 'pair')} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
+    headline = run_line(report, plural(len(report.heads), "head"), [texts], palette)
+    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_NOTE), columns))
+    legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
+    room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
+    beside = columns - _table(report, _FEWEST, digits).width - _GAP
+    maps = _maps(report, palette, beside, room, digits)
+    if maps.width <= beside:
+        rows = max(len(maps.lines) - 3, _FEWEST) if listed is None else listed
+        both = hstack([maps, _table(report, rows, digits)], _GAP)
+    else:
+        maps = _maps(report, palette, columns, room - _FEWEST - 4, digits)
+        rows = max(room - len(maps.lines) - 4, _FEWEST) if listed is None else listed
+        both = stack([maps, _table(report, rows, digits)], gap=1)
+    return [headline, legend, both, note]
+
+
+def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: int) -> Block:
+    kinds = tuple(dict.fromkeys(head.kind for head in report.heads))
+    maps = []
+    for name in NUMBERS[:2]:
+        for kind in kinds:
+            heads = {(h.layer, h.head): float(getattr(h, name)) for h in report.heads if h.kind == kind}
+            low, high = (number_text(end, 2) for end in (min(heads.values()), max(heads.values())))
+            title = name + f" · {kind}" * (len(kinds) > 1)
+            maps.append(TitledMap(title, f"{low}–{high}", HeadMap.of(heads), Scale.up_to(1.0, "sqrt")))
+    return stack(side_by_side(maps, palette, width, lines, digits), gap=1)
+
+
+def _table(report: PairReport, rows: int, digits: int) -> Block:
+    """Return the best heads, then the one in the middle and a uniform one."""
+    best, several = report.heads[:rows], len({head.kind for head in report.heads}) > 1
+    uniform = report.heads[0].hits_uniform, report.heads[0].weight_uniform
+    lines = [(head.hits, head.weight) for head in best] + [report.median, uniform]
+    names = [f"{head.kind} " * several + f"L{head.layer}H{head.head}" for head in best]
+    styles = [*[None] * len(best), DIM, DIM]
+    numbers = [
+        Column(name, [number_text(line[place], digits) for line in lines], styles)
+        for place, name in enumerate(NUMBERS[:2])
+    ]
+    return table([Column("head", [*names, "median", "uniform"], [*[BOLD] * len(best), DIM, DIM], "<"), *numbers], None)

@@ -1,0 +1,128 @@
+"""Pairs of a query and its right keys: what a file may say, and the numbers against plain loops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncli
+from attncli.analysis.pairs import read_pairs
+from attncli.errors import InputError, InputMismatchError, UsageError
+
+TEXT = "the cat saw the dog and the dog saw the cat"
+LINES: list[dict[str, Any]] = [
+    {"text": TEXT, "pairs": [{"query": 10, "keys": [1, 4]}, {"query": "dog", "keys": ["cat"], "among": ["saw", 0]}]},
+    {"text": "time flies like an arrow", "query": [5, 14], "keys": [[0, 4]]},
+]  # fmt: skip
+
+
+def by_hand(trace: attncli.Trace, head: int, query: list[int], right: list[int], among: list[int]) -> list[float]:
+    """The four numbers of one pair, by loops over the weights of a head."""
+    layer, sums = trace.layers[0], np.zeros(4)
+    for row in query:
+        weights, allowed = layer.head(head).weights[row], layer.head(head).mask[row]
+        seen = [key for key in right if allowed[key]]
+        competing = [key for key in among if allowed[key]]
+        best = [key for key in competing if weights[key] == max(weights[competing])]  # "cat" and "cat" are alike
+        sums += (
+            len(set(best) & set(right)) / len(best),
+            sum(weights[key] for key in seen),
+            len(seen) / len(competing),
+            len(seen) / allowed.sum(),
+        )
+    return (sums / len(query)).tolist()
+
+
+def test_the_numbers_are_those_of_plain_loops() -> None:
+    options: dict[str, Any] = {"num_heads": 4, "init": "normal", "seed": 3}
+    report = attncli.heads(pairs=LINES, **options)
+    one, other = (attncli.inspect(line["text"], **options) for line in LINES)
+    for head in report.heads:
+        expected = np.mean([
+            by_hand(one, head.head, [10], [1, 4], [*range(11)]),
+            by_hand(one, head.head, [4, 7], [1, 10], [0, 1, 2, 8, 10]),
+            by_hand(other, head.head, [1, 2], [0], [*range(5)]),
+        ], axis=0)  # fmt: skip
+        found = (head.hits, head.weight, head.hits_uniform, head.weight_uniform)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert list(report.heads) == sorted(report.heads, key=lambda head: (-head.hits, -head.weight))
+    assert (report.pairs, report.sentences, report.tokens) == (3, 2, (5, 11))
+
+
+def test_a_head_that_weighs_all_keys_alike_does_as_chance_does() -> None:
+    for mask in ("causal", "full"):
+        (*_, head) = attncli.heads(pairs=LINES, init="zeros", mask=mask).heads
+        assert (head.hits, head.weight) == pytest.approx((head.hits_uniform, head.weight_uniform))
+        assert head.hits_uniform > head.weight_uniform  # fewer keys compete for the one than share the other
+
+
+def test_with_targets_the_queries_are_theirs() -> None:
+    lines: list[dict[str, Any]] = [
+        {"text": "the cat sat", "target": "die Katze", "query": "Katze", "keys": ["cat"]},
+        {"text": "a dog", "target": "ein Hund da", "query": [4, 8], "keys": [1]},
+    ]
+    report = attncli.heads(pairs=lines, seed=0)
+    assert {head.kind for head in report.heads} == {"cross"}
+    weights = [
+        attncli.inspect(line["text"], target=line["target"], seed=0).layers[0].head(report.heads[0].head).weights[1, 1]
+        for line in lines
+    ]
+    assert report.heads[0].weight == pytest.approx(np.mean(weights))
+
+
+WRONG: dict[str, str] = {
+    "{": "line 1 is not JSON",
+    "[]": "line 1: it is not a JSON object",
+    '{"text": "", "query": 0, "keys": [0]}': "line 1: 'text' is missing or no text",
+    '\n{"text": "a", "qery": 0, "keys": [0]}': "line 2: there is no field 'qery'; did you mean 'query'?",
+    '{"text": "a", "query": [3, 1], "keys": [0]}': "line 1: 'query' is not a token",
+    '{"text": "a", "query": true, "keys": [0]}': "line 1: 'query' is not a token",
+    '{"text": "a", "query": 0, "keys": "a"}': "line 1: 'keys' is not a list",
+    '{"text": "a", "query": 0, "keys": [0, null]}': "line 1: 'keys' is not a list",
+    '{"text": "a", "query": 0, "keys": [0], "among": 1}': "line 1: 'among' is not a list",
+    '{"text": "a", "target": 1, "query": 0, "keys": [0]}': "line 1: 'target' is no text",
+    '{"text": "a", "pairs": []}': "line 1: 'pairs' is not a list",
+    '{"text": "a", "pairs": [{"query": 0, "keys": [0], "weight": 1}]}': "line 1: a pair is more or less",
+    '{"text": "a", "pairs": [{"query": 0, "keys": [0]}], "query": 0}': "line 1: its pairs stand",
+    "\n": "holds no pair",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", WRONG)
+def test_a_line_that_is_no_pair_is_refused_by_its_number(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(content)
+    with pytest.raises(InputError, match=r"pairs\.jsonl") as refused:
+        read_pairs(file)
+    assert WRONG[content] in str(refused.value)
+
+
+@pytest.mark.parametrize(("pair", "why"), [
+    ({"query": "cow", "keys": [0]}, "sentence 1: query 'cow': no such query token"),
+    ({"query": 3, "keys": [11]}, "sentence 1: key 11 is out of range"),
+    ({"query": 3, "keys": [[43, 50]]}, r"sentence 1: key \[43, 50\]: no token has these characters"),
+    ({"query": 3, "keys": [4]}, "sentence 1: the mask causal hides the keys from the query"),
+    ({"pairs": [{"query": 3, "keys": [0]}, {"query": "cow", "keys": [0]}]}, "sentence 1: pair 2: query 'cow'"),
+])  # fmt: skip
+def test_a_pair_that_the_text_has_not_is_refused(pair: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputMismatchError, match=why):
+        attncli.heads(pairs=[{"text": TEXT, **pair}])
+
+
+def test_pairs_have_their_own_texts() -> None:
+    with pytest.raises(UsageError, match="a text does not apply to pairs"):
+        attncli.heads("time flies", pairs=LINES)  # type: ignore[call-overload]
+
+
+def test_a_report_is_a_data_frame_and_a_view() -> None:
+    report = attncli.heads(pairs=json.loads(json.dumps(LINES)))
+    frame = report.to_dataframe("pandas")
+    assert list(frame.columns) == ["layer", "kind", "head", "hits", "weight", "hits_uniform", "weight_uniform"]
+    assert frame["hits"].tolist() == [head.hits for head in report.heads]
+    html = report._repr_html_()
+    assert html is not None
+    assert "median" in html

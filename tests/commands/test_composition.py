@@ -1,0 +1,141 @@
+"""`attn why --composition` as a user runs it, and the same in Python."""
+
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import plain, printed
+
+import attncli
+from attncli.analysis.composition import Composition, composition
+from attncli.analysis.why import explain
+from attncli.render.bars import TableFormat
+from attncli.render.composition import CompositionPage
+from attncli.render.fit import lines_of
+from attncli.render.palette import Palette
+
+# Its induction head, 3.3, attends to the token after the earlier `saw`.
+TEXT = "the dog saw a cat and the dog saw a fish"
+CELL = ("why", "-m", "demo", TEXT, "--head", "3.3", "-q", "9", "--composition")
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def split() -> Composition:
+    result: Composition = attncli.inspect(TEXT, "demo", layer=3).layer(3).head(3).composition(9, 4)
+    return result
+
+
+def test_the_key_is_found_through_the_previous_token_head(attn: Run, split: Composition) -> None:
+    ran = attn(*CELL)
+    assert (ran.code, ran.err) == (0, "")
+    assert "query 9 saw → key 4 a · layer 3 · head 3 of 4" in ran.out  # without --key, the heaviest
+    assert re.search(r"Key 4 is found mostly through head 2\.3, which wrote \d+ % of its margin\.", ran.out)
+    assert "over 9 other keys" in ran.out
+    first = split.of_side("key")[0]
+    assert (first.writer, first.layer, first.head) == ("head", 2, 3)
+    assert first.margin > 0.9 * split.margin
+    assert f"{first.value:.4f}" in ran.out
+    assert "8 other writers" in ran.out
+    assert ran.out == attn(*CELL, "-k", "4").out
+
+
+def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split: Composition) -> None:
+    document = attn(*CELL, "-F", "json").json
+    assert document["schema"] == "attncli.composition/1"
+    assert [document[name] for name in ("layer", "head", "query", "key")] == [3, 3, 9, 4]
+    assert document["terms"] == [term._asdict() for term in split.terms]
+    for side in ("key", "query"):
+        values = [term["value"] for term in document["terms"] if term["side"] == side]
+        assert len(values) == 1 + 3 * (4 + 1)
+        assert sum(values) == pytest.approx(document["score"], abs=1e-4)
+    assert attn(*CELL, "-F", "json", "--precision", "2").json["terms"][0]["value"] == round(split.terms[0].value, 2)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_data_frame_has_a_row_for_each_term(split: Composition, library: Any) -> None:
+    frame = split.to_dataframe(library)
+    assert list(frame.columns) == ["side", "writer", "layer", "head", "value", "margin"]
+    assert np.array(frame["value"]).tolist() == [term.value for term in split.terms]
+    networks = np.array(frame["writer"]) == "mlp"
+    assert np.isnan(np.array(frame["head"], float)[networks]).all()
+    assert sorted(np.array(frame["layer"], float)[networks]) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_notebook_shows_it(split: Composition) -> None:
+    assert "head 2.3" in (split._repr_html_() or "")
+    assert repr(split) == "Composition(AttentionCell(layer 3, head 3, 'saw' to 'a', weight 0.9602), 32 terms)"
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (200, 59)])
+def test_a_screen_holds_it(split: Composition, width: int, height: int) -> None:
+    page = CompositionPage(split, None, TableFormat(Palette("truecolor"), width), height)
+    assert lines_of(page.parts(), width) - 1 <= height
+    shown = plain(printed(page.parts(), Palette("truecolor"), width))
+    assert max(map(len, shown.splitlines())) <= width
+    assert len(re.findall("^.*score ", shown, re.MULTILINE)) == (1 if width >= 92 else 2)
+
+
+def test_all_and_top_say_how_many_writers_have_a_line(attn: Run) -> None:
+    assert "other writer" not in attn(*CELL, "--all").out
+    assert "14 other writers" in attn(*CELL, "--top", "2").out
+    assert "1 other writer" in attn(*CELL, "--top", "15").out
+
+
+def test_a_key_below_the_mean_is_not_found(attn: Run) -> None:
+    out = attn(*CELL, "-k", "2").out
+    assert re.search(r"Key 2 scores \d\.\d\d below the mean of 9 other keys\.", out)
+
+
+def test_a_softcap_comes_after_the_sum() -> None:
+    trace = attncli.inspect(TEXT, "demo", layer=3)
+    (layer,) = trace.layers
+    (cell,) = explain(replace(trace, layers=(replace(layer, softcap=30.0, heads=(3,)),)), 9, 4)
+    page = CompositionPage(composition((cell,)), 2, TableFormat(Palette(), 100))
+    assert "before the softcap" in plain(printed(page.parts(), Palette(), 100))
+
+
+def test_the_mask_of_the_user_is_that_of_the_layers_below(attn: Run) -> None:
+    document = attn(*CELL, "-k", "4", "--mask", "window(2)", "-F", "json")
+    values = [term["value"] for term in document.json["terms"] if term["side"] == "query"]
+    assert sum(values) == pytest.approx(document.json["score"], abs=1e-4)
+
+
+def test_layer_0_reads_the_embedding_alone(attn: Run) -> None:
+    terms = attn("why", "-m", "demo", TEXT, "-q", "3", "--head", "0.1", "--composition", "-F", "json").json["terms"]
+    assert [(term["side"], term["writer"], term["layer"]) for term in terms] == [
+        ("key", "embedding", None),
+        ("query", "embedding", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("-m", "demo", TEXT, "-q", "9"), 2, "splits the score of one head, not of 4; give --head 0."),
+        ((TEXT, "-q", "fish", "-H", "0"), 2, "the toy layer has its embedding alone; give --model"),
+        (("-m", "demo", TEXT, "-q", "0", "-H", "3.3"), 2, "query 0 may attend to one alone; give a later --query"),
+        (("-m", "demo", "a b", "-q", "1", "-H", "3.3", "--engine", "transformers"), 4, "give --engine native"),
+    ],
+)
+def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
+    ran = attn("why", *arguments, "--composition")
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err.splitlines()[-1]
+
+
+def test_a_saved_trace_has_no_weights(attn: Run, tmp_path: Path) -> None:
+    attncli.inspect(TEXT, "demo", layer=3).save(tmp_path / "saved.safetensors")
+    ran = attn("why", "--from", tmp_path / "saved.safetensors", "-q", "9", "-H", "3", "--composition")
+    assert ran.code == 2
+    assert ran.err == "attn: --composition needs the weights of a checkpoint; give --model and the text\n"
+
+
+def test_a_trace_leaves_its_model_behind_where_it_is_sent() -> None:
+    trace = attncli.inspect("time flies", "demo")
+    assert pickle.loads(pickle.dumps(trace)).forward is None
