@@ -77,7 +77,7 @@ def test_a_trace_with_a_picture_is_drawn_as_it_was(attn: Run, models: Path, tmp_
 def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
     ran = attn("inspect", "-m", models / "qwen2_vl", "--image", models / "a.png", "w40", "--chat", "-F", "json")
     document = json.loads(ran.out)
-    assert document["text"] == "<|vision_start|><image><|vision_end|>w10 w40 "
+    assert document["text"] == "<|vision_start|><image><|vision_end|>w50 w40 "
     assert [token["text"] for token in document["key_tokens"]][-3:] == ["<|vision_end|>", "w50", "w40"]
     assert document["grids"][0]["patches"] == 2
 
