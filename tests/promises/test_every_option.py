@@ -85,6 +85,12 @@ heads [--pairs pairs.jsonl]
 heads 'time flies' [--metrics entropy]
 heads 'time flies' [--sort entropy]
 heads 'time flies' --sort entropy [--top 1]
+ablate 'one two three one two' --head 2.3 [--next one]
+ablate 'one two three one two' --head 2.3 [--against one]
+ablate 'one two three one two' --head 2.3 [--loss all]
+ablate 'one two three one two' --layer 2 [--each]
+ablate 'one two three one two' --head 2.3 [--edges '~keys(0,1)']
+ablate 'one two three one two' --head 2.3 [--with mean]
 mask check 'window(2)' --expect causal --size 4 [--fail-on pad]
 learn 'time flies' [--lesson softmax]
 run [-m program]
@@ -165,6 +171,6 @@ def test_every_option_is_in_a_line() -> None:
         if one.param_type_name == "option"
     }
     assert {min(names) for names in every if not names & shown} == {"--offline"}
-    assert len({max(names, key=len) for names in every}) <= 82
+    assert len({max(names, key=len) for names in every}) <= 88
     inspect = {one.name for one in commands(get_command(app))["inspect",].params if one.param_type_name == "option"}
     assert len(inspect) <= 62
