@@ -36,7 +36,8 @@ class HeadEffect(NamedTuple):
         head: its index.
         after: the outcome with this head cut.
         change: after − before.
-        direct: what the head adds to the outcome by itself; None where that is not defined, or not computed.
+        direct: what the head adds to the outcome by itself, or more than what replaces it does; None for a loss, and
+            from the transformers engine.
     """
 
     layer: int

@@ -66,7 +66,8 @@ class Effects(NamedTuple):
         before: the number with nothing cut.
         after: the number with each cut.
         direct: what the heads of each cut add to the number by themselves: through the output projection, the final
-            norm with its scale held, and the unembedding. None where that is not defined.
+            norm with its scale held, and the unembedding; less what their replacement would. None where that is not
+            defined.
     """
 
     measure: Measure
