@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
+from pathlib import Path
 
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.engine import open_predictor
@@ -36,7 +37,8 @@ def peak(model: str, is_each: bool) -> int:
     """Return the most memory that one of them takes in a process of its own, in kilobytes."""
     predictor, sentence, cuts = opened(model)
     predictor.effects(sentence, cuts if is_each else [], Replacement(), Measure())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # `ru_maxrss` would be at least that of the process that started this one.
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def main() -> int:
