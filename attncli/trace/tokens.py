@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attncli.errors import InputMismatchError
 from attncli.text import JOINERS, did_you_mean, visible
@@ -12,12 +12,6 @@ from attncli.text import JOINERS, did_you_mean, visible
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
-
-
-def brief(message: str) -> str:
-    """Return a message, without its middle if it is long: it may quote a file or a user at any length."""
-    most = 2000
-    return message if len(message) <= most else f"{message[: most - 500]} … {message[-500:]}"
 
 
 def _unmarked(text: str) -> str:
@@ -108,6 +102,14 @@ class Token:
     def spelling(self) -> str:
         """The token without the mark that says that a space stands before it, if it is more than that mark."""
         return _unmarked(self.text) or self.text
+
+
+class NextToken(NamedTuple):
+    """A token that may come next, and what a model gives it: its logit, and its log-probability in nats."""
+
+    token: Token
+    logit: float
+    logprob: float
 
 
 class Tokens(tuple[Token, ...]):

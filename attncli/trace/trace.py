@@ -10,15 +10,16 @@ from attncli.errors import InputError, Metadata, UsageError
 from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
-from attncli.trace.layout import ImageGrid, Picture, SideLayout
 from attncli.trace.selection import Indices
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import NextToken, Token, Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
     from jaxtyping import Float
+
+    from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
@@ -132,6 +133,7 @@ class Trace(Displayed, Tabular, Drawable):
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
         metadata: what the file of its sentence says besides, by names; it is not saved.
+        next_tokens: the likeliest next tokens, the likeliest first, where they were asked for; they are not saved.
         forward: the forward pass that computed it, which can compute more; it is not saved, and None of other engines.
         pictures: what was looked at.
         grids: which positions are cells of the pictures.
@@ -148,6 +150,7 @@ class Trace(Displayed, Tabular, Drawable):
     generated: int = 0
     origin: Origin | None = None
     metadata: Metadata = field(default_factory=dict)
+    next_tokens: tuple[NextToken, ...] = ()
     forward: Any = field(default=None, compare=False)
     pictures: tuple[Picture, ...] = ()
     grids: tuple[ImageGrid, ...] = ()
@@ -199,6 +202,8 @@ class Trace(Displayed, Tabular, Drawable):
 
     def layout(self, role: Literal["query", "key"]) -> SideLayout:
         """Return which queries, or which keys, are cells of pictures."""
+        from attncli.trace.layout import SideLayout  # which texts spare
+
         own = tuple(grid for grid in self.grids if grid.side in ("both", role))
         return SideLayout(self.pictures, own, role)
 
@@ -208,7 +213,8 @@ class Trace(Displayed, Tabular, Drawable):
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
         """
-        places = self.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
+        is_place = isinstance(wanted, str) and wanted.startswith("@")
+        places = self.layout(role).positions_of(str(wanted)) if is_place else None
         return (
             (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
         )
