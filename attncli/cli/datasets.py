@@ -76,9 +76,9 @@ def write_folder(
         workers: how many processes work.
         on: what they run on, if not on this machine.
     """
-    from attncli.corpus.dataset import ShardWriterJob, in_shards, write_dataset
+    from attncli.corpus.dataset import PICTURES, ShardWriterJob, in_shards, write_dataset
 
-    shards = in_shards(sentences(texts, environment), texts.files)
+    shards = in_shards(sentences(texts, environment), texts.files, PICTURES if texts.pictures else None)
     writer = ShardWriterJob(job, folder, form, types)
     with write_dataset(folder, made, texts.files) as summary:
         if on is not None:

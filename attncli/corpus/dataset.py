@@ -26,22 +26,25 @@ from attncli.text import plural, visible
 
 SHARD_SIZE = 4096
 """Sentences of a part of a file."""
+PICTURES = 256  # of a part: each takes as long as many sentences
 
 SCHEMA = "attncli.dataset/2"
 MANIFEST = "_attncli.json"
 
 
-def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Iterator[Batch]:
+def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = (), size: int | None = None) -> Iterator[Batch]:
     """Yield the sentences part by part, as `part-00000-00000`: which file it is of, and which of its parts.
 
     Args:
         sentences: file by file.
         files: the names of all files, as the metadata of sentences have them; none where there is one.
+        size: of a part; None is `SHARD_SIZE`.
     """
+    size = size or SHARD_SIZE
     indices = {name: index for index, name in enumerate(files)}
 
     def place(sentence: CorpusItem) -> tuple[int, int]:
-        return indices.get(str(sentence.metadata.get("file")), 0), sentence.number // SHARD_SIZE
+        return indices.get(str(sentence.metadata.get("file")), 0), sentence.number // size
 
     for (file, shard), own in groupby(sentences, place):
         yield Batch(list(own), f"part-{file:05}-{shard:05}")

@@ -70,15 +70,15 @@ def open_picture(path: str) -> OpenPicture:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
-            opened = Image.open(path, formats=_FORMATS)
-            width, height = opened.size
-            if width * height > _MOST_PIXELS:
-                raise InputError(_too_large(shown, f"{width:,} × {height:,} pixels"))
-            if opened.mode.startswith(("I", "F")):
-                raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
-            if getattr(opened, "is_animated", False) and opened.format != "MPO":
-                notes = (f"{shown} is animated; attn reads its first frame",)
-            image = ImageOps.exif_transpose(opened).convert("RGB")
+            with Image.open(path, formats=_FORMATS) as opened:
+                width, height = opened.size
+                if width * height > _MOST_PIXELS:
+                    raise InputError(_too_large(shown, f"{width:,} × {height:,} pixels"))
+                if opened.mode.startswith(("I", "F")):
+                    raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
+                if getattr(opened, "is_animated", False) and opened.format != "MPO":
+                    notes = (f"{shown} is animated; attn reads its first frame",)
+                image = ImageOps.exif_transpose(opened).convert("RGB")
     except InputError:
         raise
     except Image.DecompressionBombError:

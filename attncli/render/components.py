@@ -23,7 +23,6 @@ from attncli.render.heatmap import Extent, Heatmap, heatmaps, scale_of_layer
 from attncli.render.legend import legend, mark_line, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.picture import HeadLook, PictureView
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
@@ -241,13 +240,16 @@ class Components:
     @cached_property
     def looks_at_pictures(self) -> bool:
         """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        return bool(self.trace.layout("key").grids) and any(frame.layer.kind == "self" for frame in self.frames)
+        is_self = any(frame.layer.kind == "self" for frame in self.frames)
+        return is_self and any(grid.side != "query" for grid in self.trace.grids)
 
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return where as many heads look in a picture as so many lines have room for, and how many heads they are.
 
         Of several queries it is the last one where each sees those before it, and else their mean.
         """
+        from attncli.render.picture import HeadLook, PictureView
+
         frames = [frame for frame in self.frames if frame.layer.kind == "self"]
         first, layout = frames[0], self.trace.layout("key")
         rows = first.cells.rows

@@ -10,7 +10,6 @@ from attncli.errors import InputError, Metadata, UsageError
 from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
-from attncli.trace.layout import ImageGrid, Picture, SideLayout
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from jaxtyping import Float
+
+    from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
@@ -199,6 +200,8 @@ class Trace(Displayed, Tabular, Drawable):
 
     def layout(self, role: Literal["query", "key"]) -> SideLayout:
         """Return which queries, or which keys, are cells of pictures."""
+        from attncli.trace.layout import SideLayout
+
         own = tuple(grid for grid in self.grids if grid.side in ("both", role))
         return SideLayout(self.pictures, own, role)
 
@@ -208,7 +211,7 @@ class Trace(Displayed, Tabular, Drawable):
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
         """
-        places = self.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
+        places = self.layout(role).positions_of(wanted) if isinstance(wanted, str) and wanted.startswith("@") else None
         return (
             (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
         )

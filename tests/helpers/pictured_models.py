@@ -125,11 +125,12 @@ def save_tower(name: str, folder: Path) -> PreTrainedModel:
 
 
 def save_pictured(name: str, folder: Path, **more: Any) -> PreTrainedModel:
-    """Save a model that reads pictures beside text, and return it; its words are w10, w11, …."""
+    """Save a model that reads pictures beside text, and return it; its words are w40, w41, …."""
     settings, (kind, of_images), of_processor = FAMILIES[name]
     text = {"text_config": TEXT | {"model_type": "llama"}} | settings
     config = CONFIG_MAPPING[name](**text, image_token_id=IMAGE, **more)
-    model = calmed(random_model(whole_class(name)._from_config, config))
+    # Twice, for a tower and a language model follow each other.
+    model = calmed(calmed(random_model(whole_class(name)._from_config, config)))
     model.save_pretrained(folder)
     save_picture_tokenizer(folder)
     getattr(transformers, kind)(**of_images).save_pretrained(folder)

@@ -136,8 +136,8 @@ def test_a_language_model_that_sees_attends_as_transformers_computes_it(name: st
     cells = [place for grid in trace.grids for place in grid.positions.ravel().tolist()]
     assert len(cells) == len(set(cells)) == sum(grid.size for grid in trace.grids)
     assert {trace.key_tokens[place].text for place in cells} == {"<image>"}
-    assert [token.text for token in trace.key_tokens if token.start is not None] == TEXT.split()
-    assert [trace.text[t.start : t.end] for t in trace.key_tokens if t.start is not None] == TEXT.split()
+    words = [token for token in trace.key_tokens if token.start is not None and not token.special]
+    assert [token.text for token in words] == [trace.text[token.start : token.end] for token in words] == TEXT.split()
     model = whole_class(name).from_pretrained(tmp_path, attn_implementation="eager").eval()
     assert sentence.seen is not None
     inputs = {key: torch.tensor([ids]) for key, ids in sentence.inputs.items()} | dict(sentence.seen.tensors)
@@ -164,3 +164,35 @@ def test_a_model_writes_about_a_picture(tmp_path: Path) -> None:
     written = model.generate(**inputs, max_new_tokens=3, do_sample=False)[0].tolist()
     assert trace.key_tokens.ids == written
     assert trace.generated == len(written) - len(plain.tokens) > 0
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llava", "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_a_patch_of_a_vision_tower_is_where_it_is_claimed_to_be(name: str, tmp_path: Path) -> None:
+    save_pictured(name, tmp_path)
+    image, file = picture(*SIZES.get(name, (32, 32))), tmp_path / "x.png"
+    image.save(file)
+    checkpoint = opened(tmp_path, tower="vision")
+
+    def again(other: Image.Image) -> Trace:
+        other.save(file)
+        return checkpoint.trace(str(file))
+
+    trace = again(image)
+    check_cells(trace, image, again)
+    assert trace.source.details["tower"] == checkpoint.part.config.model_type
+    assert all(layer.proof is not None and layer.proof.max_abs_error < 1e-4 for layer in trace.layers)
+
+
+def test_a_tower_with_windows_shows_what_it_attends_to(tmp_path: Path) -> None:
+    save_pictured("qwen2_5_vl", tmp_path)
+    picture(64, 48).save(tmp_path / "x.png")
+    trace = opened(tmp_path, tower="vision").trace(str(tmp_path / "x.png"))
+    positions = trace.grids[0].positions
+    windowed, full = (layer.mask.rows([0], np.arange(positions.size))[0] for layer in trace.layers)
+    assert full.all()
+    places = {int(positions[row, column]): (row // 2, column // 2) for row, column in np.ndindex(positions.shape)}
+    expected = [[places[query] == places[key] for key in range(positions.size)] for query in range(positions.size)]
+    np.testing.assert_array_equal(windowed, expected)  # windows of 16 pixels, two patches along a side
+    weights = trace.layers[0].head(0).weights
+    assert not weights[~windowed].any()
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)

@@ -12,6 +12,8 @@ import pytest
 from adapters import save_adapter
 from fuzzing import commands
 from peft import LoraConfig
+from pictured_models import picture, save_tower
+from safetensors.numpy import save_file
 from small_checkpoints import save_tiny_llama
 from typer.main import get_command
 from whole_program import whole_program
@@ -55,6 +57,10 @@ inspect 'time flies' -m bert [--layer 2]
 inspect 'time flies' [--head 1]
 inspect 'time flies' [--kind cross]
 inspect [--from trace.safetensors]
+inspect -m vit [--image picture.png]
+inspect -m vit --image picture.png [--tower text]
+inspect --from dump.safetensors [--grid 1x2]
+inspect --from dump.safetensors --query 0 --grid 1x1 [--prefix 1]
 inspect --file lines.txt [--jobs 0]
 inspect --file lines.txt [--on ray]
 inspect 'time flies' -m tiny [--generate 2]
@@ -115,6 +121,9 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_llama: str, minilm: 
         "    optimizer.step()\n"
     )
     np.save(folder / "mask.npy", np.tri(4, dtype=bool))
+    save_file({name: np.eye(2, dtype=np.float32) for name in "qk"}, folder / "dump.safetensors")
+    picture(32, 32).save(folder / "picture.png")
+    save_tower("vit", folder / "vit")
     (folder / "tiny").symlink_to(tiny_llama)
     (folder / "bert").symlink_to(minilm)
     chat = Path(shutil.copytree(tiny_llama, folder / "chat"))
@@ -165,6 +174,6 @@ def test_every_option_is_in_a_line() -> None:
         if one.param_type_name == "option"
     }
     assert {min(names) for names in every if not names & shown} == {"--offline"}
-    assert len({max(names, key=len) for names in every}) <= 82
+    assert len({max(names, key=len) for names in every}) <= 88
     inspect = {one.name for one in commands(get_command(app))["inspect",].params if one.param_type_name == "option"}
-    assert len(inspect) <= 62
+    assert len(inspect) <= 66

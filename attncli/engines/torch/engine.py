@@ -216,7 +216,7 @@ class Checkpoint(OpenModel):
                 failure = error
                 break
             sentences.append(sentence)
-        if self.request.mask is not None or "attention_mask" not in self.parameters or self.part.is_whole:
+        if self.request.mask is not None or "attention_mask" not in self.parameters or self.reads:
             limit = 1
         layers = len(self.request.layers) * (1 if target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the

@@ -94,6 +94,22 @@ _BEFORE: dict[str, Callable[[Any], tuple[str, ...]]] = {
     **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), lambda config: ()),
     "deit": lambda config: (_CLASS, _DISTILLED),
 }
+# Those that take flat patches, in blocks that will be merged, and are told how many rows and columns of them there are.
+_FLAT = ("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision")
+
+
+def _flat_order(config: Any, grid: torch.Tensor) -> tuple[int, ...]:
+    """Return which position each patch has, row by row: they stand in blocks, and these perhaps in windows."""
+    merged = config.spatial_merge_size
+    _, rows, columns = grid[0].tolist()
+    places = np.arange(rows * columns).reshape(rows // merged, columns // merged, merged, merged)
+    if hasattr(config, "window_size"):
+        from transformers.vision_utils import get_vision_window_index
+
+        order, _ = get_vision_window_index(grid, merged, config.window_size, config.patch_size)
+        blocks = np.argsort(order.numpy()).reshape(places.shape[:2])
+        places = blocks[..., None, None] * merged**2 + np.arange(merged**2).reshape(merged, merged)
+    return tuple(places.transpose(0, 2, 1, 3).ravel().tolist())
 
 
 def _patch_size(config: Any) -> int:
@@ -115,13 +131,16 @@ class VisionCheckpoint(Checkpoint):
         config = read_configuration(snapshot, options)
         inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", None)
         name = snapshot.model_name
-        if inner is None or inner.model_type not in _BEFORE:
+        is_flat = inner is not None and inner.model_type in _FLAT
+        if inner is None or not (is_flat or inner.model_type in _BEFORE):
             kind = config.model_type if inner is None else inner.model_type
             raise NotExposedError(
                 f"{visible(name)} has no vision transformer that attn knows, but {visible(str(kind))}; record it with "
                 "attn run --save, and open that with --grid"
             )
-        return TextModel(config, config) if inner is config else find_tower(name, config, inner, reads="pixel_values")
+        if inner is config:
+            return TextModel(config, config)
+        return find_tower(name, config, inner, reads="hidden_states" if is_flat else "pixel_values")
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
         """Read the settings of the processor; see `Checkpoint`."""
@@ -148,27 +167,39 @@ class _TowerReader:
         """Return a picture, by the name of its file, as a model reads it."""
         opened = open_picture(text)
         with processing(self.name):
-            pixels = _tiles(self.processor(images=opened.image, return_tensors="pt"))
+            outputs = self.processor(images=opened.image, return_tensors="pt")
+        if self.config.model_type in _FLAT:
+            sizes = outputs["image_grid_thw"]
+            _, rows, columns = sizes[0].tolist()
+            grid = ImageGrid(0, rows, columns, order=_flat_order(self.config, sizes))
+            return _encoded(
+                opened, (), grid, {"hidden_states": outputs["pixel_values"], "grid_thw": sizes}, opened.notes
+            )
+        pixels = _tiles(outputs)
         tiles = tiles_of(lambda image, **how: self.processor(images=image, **how), opened)
         number, notes = 0, opened.notes
         if len(tiles) > 1:
             number = next((place for place, is_overview in enumerate(overviews(tiles, opened)) if is_overview), 0)
             notes += (f"{text}: the model reads {len(tiles)} tiles apart; this is tile {number}",)
         tile, patch = tiles[number], _patch_size(self.config)
-        before, (rows, columns) = (
-            _BEFORE[self.config.model_type](self.config),
-            (tile.height // patch, tile.width // patch),
-        )
+        rows, columns = tile.height // patch, tile.width // patch
         left, top, right, bottom = tile.box
         wide, high = (right - left) / tile.width * patch, (bottom - top) / tile.height * patch
         box = (left, top, left + columns * wide, top + rows * high)  # what is no whole patch at its end is not read
-        labels = [*before, *(f"r{row}c{column}" for row in range(rows) for column in range(columns))]
-        tokens = Tokens(
-            Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
-        )
+        before = _BEFORE[self.config.model_type](self.config)
         grid = ImageGrid(len(before), rows, columns, box=box)
-        seen = SeenPictures((opened.picture,), (grid,), {"pixel_values": pixels[number : number + 1]})
-        return EncodedInput(text, None, None, tokens, tokens, {"input_ids": tokens.ids}, notes, seen=seen)
+        return _encoded(opened, before, grid, {"pixel_values": pixels[number : number + 1]}, notes)
+
+
+def _encoded(
+    opened: OpenPicture, before: Sequence[str], grid: ImageGrid, tensors: Mapping[str, Any], notes: tuple[str, ...]
+) -> EncodedInput:
+    """Return a picture as a vision tower reads it: what stands before its patches, and these."""
+    named = {int(place): f"r{row}c{column}" for (row, column), place in np.ndenumerate(grid.positions)}
+    labels = [*before, *(named[place] for place in sorted(named))]
+    tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
+    seen = SeenPictures((opened.picture,), (grid,), tensors)
+    return EncodedInput(opened.picture.name, None, None, tokens, tokens, {"input_ids": tokens.ids}, notes, seen=seen)
 
 
 # --- models that read both ---

@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 from attncli.engines.torch.softmax_tracer import fitted_scale
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
-from attncli.recording.call import AttentionCall
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.to_trace import to_layer
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -160,7 +160,8 @@ class Recorder:
         self.returned.append((id(module), run.sublayer))
         if run.calls:
             self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
-            self._record(joined(run.sublayer, run.calls), run.sublayer)
+            rows, _ = self.batch.whole.of(run.sublayer[1])
+            self._record(windows_of(run.calls, rows.stop) or joined(run.sublayer, run.calls), run.sublayer)
         if self.is_last(run.sublayer):
             raise StopForward
 
@@ -212,6 +213,25 @@ class Recorder:
         """Return the recorded layers of each sentence, in the order asked."""
         order = [(index, kind) for index in self.request.layers for kind in self.kinds]
         return [tuple(layers[sublayer] for sublayer in order if sublayer in layers) for layers in self.layers]
+
+
+def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
+    """Return the calls of one module for windows that follow each other as one over so many positions.
+
+    No position sees another window. None is what are no such calls.
+    """
+    first, sizes = calls[0], [call.shape[2] for call in calls]
+    parts: dict[str, list[Any]] = {name: [getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")}
+    is_whole = all(each is not None for own in parts.values() for each in own)
+    if len(calls) == 1 or sum(sizes) != count or not is_whole or any(call.masks for call in calls):
+        return None
+    if sizes != [call.shape[3] for call in calls]:
+        return None
+    window = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    allowed = (window[:, None] == window)[None, None]
+    tensors: dict[str, Any] = {name: torch.cat(own, dim=2) for name, own in parts.items()}
+    masks = (MaskArgument("windows", allowed, "attend"),)
+    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, weight_sums=None, **tensors)
 
 
 def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:

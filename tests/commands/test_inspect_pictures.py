@@ -1,0 +1,112 @@
+"""Pictures as a user gives them to `attn inspect`: alone, beside a text, and over a saved trace."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pictured_models import picture, save_pictured, save_tower
+from refusals import refused
+from safetensors.numpy import save_file
+
+from attncli.trace.store import load
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_tower("vit", folder / "vit")
+    for name in ("llava", "qwen2_vl"):
+        save_pictured(name, folder / name)
+    (folder / "qwen2_vl" / "chat_template.jinja").write_text(
+        "{% for each in messages[0].content %}{% if each.type == 'image' %}<|vision_start|><image><|vision_end|>"
+        "{% else %}w50 {{ each.text }} {% endif %}{% endfor %}"
+    )
+    picture(96, 64).save(folder / "a.png")
+    picture(50, 90, seed=1).save(folder / "b.png")
+    return folder
+
+
+def test_pictures_alone_go_through_a_vision_transformer_one_after_the_other(attn: Run, models: Path) -> None:
+    files = [models / "a.png", models / "b.png"]
+    ran = attn("inspect", "-m", models / "vit", "--image", files[0], "--image", files[1], "-F", "jsonl")
+    assert (ran.code, ran.err) == (0, "")
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [document["text"] for document in documents] == list(map(str, files))
+    assert [document["pictures"][0]["width"] for document in documents] == [96, 50]
+    grid = documents[0]["grids"][0]
+    assert (grid["start"], grid["rows"], grid["columns"], grid["box"]) == (1, 4, 4, [0, 0, 96, 64])
+    tower = attn("inspect", "-m", models / "llava", "--image", files[0])
+    assert "vision tower" in tower.out
+    assert "mean of 17 queries attends to" in tower.out
+
+
+def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        picture(20, 20, seed=number).save(tmp_path / f"{number}.png")
+    (tmp_path / "3.png").write_bytes(b"no picture")
+    words = ("inspect", "-m", models / "vit", "--image", tmp_path, "-o", f"{tmp_path}/out/", "--show", "metrics")
+    ran = attn(*words, "-F", "jsonl")
+    assert ran.code == 5
+    assert f"attn: sentence 4: {tmp_path}/3.png is not a picture" in ran.err
+    (part,) = (tmp_path / "out").glob("part-*.jsonl")
+    assert [json.loads(line)["sentence"] for line in part.read_text().splitlines()] == [1, 2, 3, 5]
+
+
+def test_a_trace_with_a_picture_is_drawn_as_it_was(attn: Run, models: Path, tmp_path: Path) -> None:
+    words = ("inspect", "-m", models / "llava", "--image", models / "a.png", "w40 w41", "--query", "@r1c2")
+    shown = attn(*words, "--save", tmp_path / "t.safetensors", "--color", "always")
+    again = attn("inspect", "--from", tmp_path / "t.safetensors", "--query", "@60,20", "--color", "always")
+    assert shown.code == again.code == 0
+    assert shown.out == again.out
+    assert "▀" in shown.out
+    plain = attn("inspect", "--from", tmp_path / "t.safetensors", "--query", "w41")
+    assert "17 w41 attends to" in plain.out
+    assert "▀" not in plain.out
+    assert "a cell is where a token came from" in plain.out
+    trace = load(tmp_path / "t.safetensors")
+    cells = trace.layers[0].head(2).weights[17][trace.grids[0].positions]
+    assert f"H2 {cells.sum():.0%}" in plain.out
+
+
+def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
+    ran = attn("inspect", "-m", models / "qwen2_vl", "--image", models / "a.png", "w40", "--chat", "-F", "json")
+    document = json.loads(ran.out)
+    assert document["text"] == "<|vision_start|><image><|vision_end|>w50 w40 "
+    assert [token["text"] for token in document["key_tokens"]][-3:] == ["<|vision_end|>", "w50", "w40"]
+    assert document["grids"][0]["patches"] == 2
+
+
+def test_a_program_that_looks_at_pictures_is_laid_over_one(attn: Run, models: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 2, 17, 8).numpy()
+    save_file({"q": q, "k": k}, tmp_path / "own.safetensors")
+    grid = ("--grid", "4x4", "--prefix", "1", "--image", models / "a.png")
+    ran = attn("inspect", "--from", tmp_path / "own.safetensors", *grid, "--query", "@95,63", "--head", "1")
+    assert ran.code == 0
+    assert "16 r3c3 attends to" in ran.out
+    weights = np.exp(q[1, 16] @ k[1].T / np.sqrt(8))
+    assert f"H1 {weights[1:].sum() / weights.sum():.0%}" in ran.out
+    heaviest = np.unravel_index(weights[1:].argmax(), (4, 4))
+    rows = [line[2:] for line in ran.out.splitlines() if line[:2] in {f"{row} " for row in range(4)}]
+    assert rows[heaviest[0]][2 * heaviest[1] :].startswith("██")
+
+
+def test_what_cannot_be_read_is_one_sentence(attn: Run, models: Path, tmp_path: Path) -> None:
+    image = ("--image", models / "a.png")
+    vit, llava = ("inspect", "-m", models / "vit"), ("inspect", "-m", models / "llava")
+    refused(attn(*vit, "x"), 4, "reads a picture, not text; give a picture alone: --image x.png")
+    refused(attn(*vit, "x", *image), 4, "reads a picture, not text")
+    refused(attn("inspect", "-m", "demo", "x", *image), 4, "is none of the models whose pictures attn reads")
+    refused(attn("inspect", "-m", "demo", *image), 4, "has no vision transformer that attn knows, but llama")
+    refused(attn(*llava, *image, "--tower", "text"), 2, "give a sentence")
+    refused(attn(*llava, *image, "<image> <image> x"), 5, "does not read this")
+    refused(attn(*llava, *image, "x", "--engine", "native"), 4, "drop --engine")
+    refused(attn(*vit, *image, "--generate", "2"), 2, "a vision tower writes none")
+    refused(attn(*vit, *image, "--query", "@96,0"), 2, "picture 0 has 96 × 64 pixels")
+    refused(attn("inspect", "x", "--query", "@r0c0"), 2, "no query is a cell of picture 0; give --grid")

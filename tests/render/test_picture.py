@@ -1,0 +1,112 @@
+"""The picture under the weights of heads: colours stand where the weights are, and nothing is shown elsewhere."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from rich.segment import Segment
+
+from attncli.render.fit import Bounds
+from attncli.render.palette import Palette, Scale
+from attncli.render.picture import Canvas, HeadLook, PictureView, canvases, half_blocks, resized
+from attncli.trace.layout import ImageGrid, Picture, SideLayout
+
+GRAY = np.full((40, 60, 3), 100, np.uint8)
+
+
+def look(name: str, count: int, *heavy: int) -> HeadLook:
+    weights = np.full(count, 0.001)
+    weights[list(heavy)] = 0.3
+    return HeadLook(name, weights, np.ones(count, bool))
+
+
+def view(
+    heads: Sequence[HeadLook],
+    *grids: ImageGrid,
+    palette: Palette,
+    picture: Picture | None = None,
+    query: int | None = None,
+) -> PictureView:
+    layout = SideLayout((picture,) if picture else (), grids, "key")
+    return PictureView(("0 [CLS]", "attends to"), heads, layout, query, palette, Scale.up_to(0.3))
+
+
+def colors_of(line: Sequence[Segment]) -> list[str]:
+    """The colour of the upper half of each character."""
+    return [str(s.style.color.name) for s in line for _ in s.text if s.style is not None and s.style.color is not None]
+
+
+def test_the_heaviest_cell_has_the_colour_of_the_highest_weight() -> None:
+    palette = Palette("truecolor")
+    one = view([look("H0", 7, 6)], ImageGrid(1, 2, 3), palette=palette, picture=Picture("x.png", 60, 40, GRAY))
+    block, count = one.drawn(Bounds(20, 100))
+    assert count == 1
+    titles = next(line for line in block.lines if "x.png" in "".join(segment.text for segment in line))
+    assert "H0 30%" in "".join(segment.text for segment in titles)
+    first = block.lines.index(titles) + 1
+    rows = [[segment for segment in line if segment.text == "▀"] for line in block.lines[first:]]
+    half = len(rows[0]) // 2
+    shades = {(row // max(len(rows) // 2, 1), column * 3 // half): colors_of(rows[row])[half + column]
+              for row in (0, len(rows) - 1) for column in (0, half // 2, half - 1)}  # fmt: skip
+    assert len(set(shades.values())) == 2
+    heavy = shades.pop(max(shades))
+    red, green, blue = (int(heavy[place : place + 2], 16) for place in (1, 3, 5))
+    assert red > 180
+    assert green > 180
+    assert blue < 60
+
+
+@pytest.mark.parametrize(("tier", "encoding"), [("blocks", "utf-8"), ("ascii", "ascii")])
+def test_without_colours_a_map_has_axes(tier: str, encoding: str) -> None:
+    palette = Palette(tier, encoding)
+    block, _ = view([look("H0", 7, 6)], ImageGrid(1, 2, 3), palette=palette).drawn(Bounds(20, 80))
+    lines = ["".join(segment.text for segment in line).rstrip() for line in block.lines]
+    assert [line.strip() for line in lines[-4:-2]] == ["H0 30%", "0 1 2"]
+    darkest = "██" if tier == "blocks" else "@@"
+    assert (lines[-2][0], lines[-1][0]) == ("0", "1")
+    assert lines[-1].endswith(darkest)
+    assert darkest not in lines[-2]
+
+
+def test_a_cropped_picture_has_no_cells_beside_the_crop() -> None:
+    canvas = Canvas(None, [ImageGrid(0, 2, 2, box=(20.0, 0.0, 60.0, 40.0))], 0)._replace(
+        picture=Picture("x", 80, 40, GRAY)
+    )
+    assert canvas.cells == (2, 4)
+    head = HeadLook("H0", np.arange(4.0), np.array([True, True, True, False]))
+    values, is_inside = canvas.sampled(head, 2, 4)
+    np.testing.assert_array_equal(is_inside, [[0, 1, 1, 0], [0, 1, 0, 0]])
+    np.testing.assert_array_equal(values, [[0, 0, 1, 0], [0, 2, 3, 0]])
+
+
+def test_tiles_are_one_picture_and_the_overview_another() -> None:
+    tiles = [ImageGrid(4 * n, 2, 2, box=(n * 10.0, 0, n * 10.0 + 10, 10)) for n in range(2)]
+    overview = ImageGrid(8, 2, 2, box=(0, 0, 20, 10), is_overview=True)
+    layout = SideLayout((Picture("x", 20, 10, GRAY),), (*tiles, overview), "key")
+    (only,) = canvases(layout, has_overview=False)
+    values, _ = only.sampled(HeadLook("H0", np.arange(12.0), np.ones(12, bool)), 2, 4)
+    np.testing.assert_array_equal(values, [[0, 1, 4, 5], [2, 3, 6, 7]])
+    assert [each.grids for each in canvases(layout, has_overview=True)] == [tiles, [overview]]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("tier", ["truecolor", "blocks"])
+def test_what_is_drawn_fits(tier: str, size: tuple[int, int]) -> None:
+    heads = [look(f"L{n // 12} H{n % 12}", 577, 1 + n) for n in range(48)]
+    picture = Picture("a" * 300, 60, 40, GRAY) if tier == "truecolor" else None
+    one = view(heads, ImageGrid(1, 24, 24), palette=Palette(tier), picture=picture, query=40)
+    block, count = one.drawn(Bounds(size[1] - 4, size[0]))
+    assert block.width <= size[0]
+    assert len(block.lines) <= size[1] - 4
+    assert 0 < count <= 48
+    if size == (200, 60) and tier == "truecolor":
+        assert count == 48
+
+
+def test_a_picture_is_made_smaller_by_means() -> None:
+    random = np.random.default_rng(0).integers(0, 256, (12, 18, 3)).astype(np.uint8)
+    means = random.reshape(4, 3, 6, 3, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(resized(random, 4, 6), means)
+    np.testing.assert_array_equal(resized(random, 24, 36), random.repeat(2, axis=0).repeat(2, axis=1))
+    lines = half_blocks(np.zeros((4, 6, 3)))
+    assert [len(line) for line in lines] == [6, 6]
