@@ -41,6 +41,12 @@ def _visible_character(character: str) -> str:
     return character
 
 
+def brief(message: str) -> str:
+    """Return a message, without its middle if it is long: it may quote a file or a user at any length."""
+    most = 2000
+    return message if len(message) <= most else f"{message[: most - 500]} … {message[-500:]}"
+
+
 _LONGEST = 24  # characters of a text in the line of a result
 
 

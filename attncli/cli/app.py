@@ -18,8 +18,7 @@ from attncli.cli.command import Command, ProgramCommand, WithOwnHelp, print_help
 from attncli.cli.environment import print_error
 from attncli.cli.groups import with_option_groups
 from attncli.errors import AttnError, ExitCode, is_panic
-from attncli.text import ADDRESS, did_you_mean, visible
-from attncli.trace.tokens import brief
+from attncli.text import ADDRESS, brief, did_you_mean, visible
 
 # The commands, each a function of its own name in a module of its own name, and what they are for.
 _COMMANDS = {

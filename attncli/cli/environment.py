@@ -14,8 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from attncli.cli.terminal import PictureFile, Terminal, is_accessible
 from attncli.errors import ExitCode, InputError
-from attncli.text import visible
-from attncli.trace.tokens import brief
+from attncli.text import brief, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

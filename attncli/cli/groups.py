@@ -104,7 +104,6 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
         for name, kind, default in options_of(group):
             parameters.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
                                                           annotation=kind))  # fmt: skip
-    parameters = {name: one.replace(annotation=_for_typer(name, one.annotation)) for name, one in parameters.items()}
 
     def run(**values: Any) -> None:
         arguments: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
@@ -113,8 +112,8 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
         command(**arguments, **{name: values[name] for name in own})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
-    run.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {}  # Typer would evaluate them, and reads the signature too
+    run.__signature__ = signature.replace(parameters=list(map(_for_typer, parameters.values())))  # type: ignore[attr-defined]
     return run
 
 
@@ -165,27 +164,31 @@ def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
     return group(**{name: _filled(kind, values) if _is_group(kind) else values[name] for name, kind in kinds})
 
 
-def _for_typer(name: str, annotation: Any) -> Any:
-    """Return the annotation of a parameter with what Typer takes; to a shell, rare options are offered too."""
-    one = declaration_of(annotation)
+def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter as Typer takes it, which copies defaults once and what is `Annotated` twice.
+
+    To a shell, rare options are offered too.
+    """
+    one = declaration_of(parameter.annotation)
     if one is None:
-        return annotation
+        return parameter
+    default = ... if parameter.default is parameter.empty else parameter.default
     is_completed = "_ATTN_COMPLETE" in os.environ
     more: dict[str, Any] = {"metavar": one.metavar, "help": one.help}
     if is_completed and one.metavar:
         from attncli.cli.completion import completer
 
         more["autocompletion"] = completer(one.metavar)
-    kind = get_args(annotation)[0]
+    kind = get_args(parameter.annotation)[0]
     if isinstance(one, ArgumentDeclaration):
-        return Annotated[kind, typer.Argument(show_default=False, **more)]
-    flags = [one.flags or f"--{dashed(name)}", *([one.letter] if one.letter else [])]
+        return parameter.replace(annotation=kind, default=typer.Argument(default, show_default=False, **more))
+    flags = [one.flags or f"--{dashed(parameter.name)}", *([one.letter] if one.letter else [])]
     more |= {"rich_help_panel": one.panel, "hidden": one.rare and not is_completed, "min": one.low, "max": one.high}
     if one.setting is not NOT_SETTABLE:
-        more["envvar"] = variable(name)
+        more["envvar"] = variable(parameter.name)
     if one.eager is not None:
         more |= {"callback": one.eager, "is_eager": True}
-    return Annotated[kind, typer.Option(*flags, **more)]
+    return parameter.replace(annotation=kind, default=typer.Option(default, *flags, **more))
 
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError, NotExposedError, UsageError, install_command, require
-from attncli.text import ADDRESS, visible
-from attncli.trace.tokens import brief
+from attncli.text import ADDRESS, brief, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions

@@ -33,7 +33,8 @@ from attncli.recording.call_site import user_line
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_OF_MODULES = {"_parameters", "_modules"}  # of a module's attributes, what a forward changes no entry of
+_OF_MODULES = {"_parameters", "_modules"}  # of a module's attributes, what a forward may add to and changes no entry of
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ATTENTION = re.compile("Attention|Attn")
 _DEEPEST = 4  # objects in objects that are looked through for tensors, as layers of a cache
 
@@ -115,7 +116,6 @@ class OutputChange(NamedTuple):
         by_position: the largest change of each position; None where it gives no vector for each.
         by_row: the largest change of each row of the batch.
         size: the largest number that it gave before, if anything changed.
-        eps: the distance from 1 to the next number of its type.
         relative: the largest change of a vector, relative to its length; NaN where it is none.
     """
 
@@ -126,7 +126,6 @@ class OutputChange(NamedTuple):
     by_position: Float[np.ndarray, "B T"] | None
     by_row: Float[np.ndarray, " B"]
     size: float
-    eps: float
     relative: float = np.nan
 
 
@@ -174,6 +173,13 @@ class Forward:
             named = inspect.signature(self.module.forward).bind_partial(*args, **kwargs).arguments
         return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
+    @property
+    def precision(self) -> tuple[str, float]:
+        """The name of the coarsest type of its outputs, and the distance from 1 to the next number of it."""
+        types = {one.values.dtype for one in self.outputs.values()}
+        coarsest = max(types, key=lambda one: torch.finfo(one).eps)
+        return str(coarsest).removeprefix("torch."), torch.finfo(coarsest).eps
+
     def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         """Begin with a module inside of it."""
         calls, key = self._calls(), (self._names.get(id(module), ""), GIVEN)
@@ -219,12 +225,14 @@ class Forward:
         self.unhook()
 
     def unhook(self) -> None:
-        """Have the program's hooks be its own again. Those that only look do not see what runs again."""
+        """Have the program's hooks be its own again. What runs again has no hook that only looks, or that is over."""
         for one in self._hooks:
             one.take_off()
-            if not one.changes:
-                state = self._before[one.module]
-                state[one.where] = OrderedDict(each for each in state[one.where].items() if each[0] != one.key)
+        looking = {one.key for one in self._hooks if not one.changes}
+        for module, state in self._before.items():
+            for where in _HOOKS:
+                own = module.__dict__[where].keys() - looking
+                state[where] = OrderedDict(each for each in state[where].items() if each[0] in own)
         self._hooks.clear()
 
     def again(self, change: VectorChange | None = None) -> list[OutputChange]:
@@ -318,9 +326,8 @@ class Forward:
 def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor) -> OutputChange:
     by_position = _differences(one, other)
     size = _size(other) if by_position.any() else 0.0
-    eps = torch.finfo(other.dtype).eps
     name, module, place, calls = output[:4]
-    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size, eps)
+    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size)
 
 
 def _differences(one: torch.Tensor, other: torch.Tensor) -> Float[np.ndarray, "B T"]:
@@ -420,9 +427,9 @@ def _shapes(value: Any) -> Any:
 
 
 def _copied_attribute(name: str, value: Any) -> Any:
-    if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name or name == "config":
-        return value
-    return _copied(value)
+    if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name:
+        return copy(value)
+    return value if name == "config" else _copied(value)
 
 
 class _WatchedHook:
@@ -450,11 +457,11 @@ class _WatchedHook:
 
 
 def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
-    """Watch the hooks of the program; those of torch set weights, and the module's own before it have begun."""
+    """Watch the hooks of the program. Those of libraries set weights and collect outputs; one before it has begun."""
     for each in module.modules():
-        for where in ("_forward_pre_hooks", "_forward_hooks"):
+        for where in _HOOKS:
             for key, hook in [*getattr(each, where).items()]:
-                is_own = not str(getattr(hook, "__module__", "")).startswith("torch.")
+                is_own = not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers."))
                 if is_own and (each is not module or where == "_forward_hooks"):
                     yield _WatchedHook(each, where, key, hook)
 

@@ -10,21 +10,33 @@ from rich.segment import Segment
 
 from attncli.analysis.ablation import Ablation, HeadEffect
 from attncli.render.bars import bar_column, largest_of, signed_bar
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, hstack, stack, table, wrap_cells
+from attncli.render.block import (
+    COMFORTABLE,
+    Block,
+    Column,
+    block,
+    cell,
+    flowing,
+    hstack,
+    in_words,
+    stack,
+    table,
+    trimmed,
+)
 from attncli.render.fit import lines_of
 from attncli.render.head_map import HeadMap
-from attncli.render.legend import legend
+from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, joined, numbers_of
 from attncli.text import as_ranges, plural, visible
 
 _DIGITS = 2
 _BETWEEN = 3  # cells between the map and the ranking
-_FEWEST = 3  # heads of the ranking
+_FEWEST, _MOST = 3, 20  # heads of the ranking, on a screen
 _BAR = 12
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
-_REPLACED = {"zero": "zero", "mean": "the head's mean over the positions"}
+_REPLACED = {"zero": "zero", "mean": "the mean over the positions"}
 DIRECT = "adds directly: the head's output through W_o, the final norm (its scale held) and the unembedding"
 
 
@@ -60,22 +72,25 @@ class _View:
     def summary(self) -> Block:
         """Return what is measured and what was cut, with the outcome before, after, and the change."""
         one = self.ablation
-        rows: list[tuple[str, str, str]] = [("outcome", self._outcome(), ""), ("cut", self._cut(), "")]
-        rows.append(("before", self._value(one.before), self._meaning(one.before)))
+        words = [("outcome", self._outcome()), ("cut", self._cut())]
+        numbers = [("before", self._value(one.before), self._meaning(one.before))]
         if one.after is not None and one.change is not None:
-            rows.append(("after", self._value(one.after), self._meaning(one.after)))
-            rows.append(("change", self._value(one.change, is_signed=True), ""))
+            numbers.append(("after", self._value(one.after), self._meaning(one.after)))
+            numbers.append(("change", self._value(one.change, is_signed=True), ""))
         if one.direct is not None:
-            rows.append(("adds directly", self._value(one.direct, is_signed=True), DIRECT.partition(": ")[2]))
-        margin = max(len(name) for name, _, _ in rows) + 2
-        numbers = max((len(value) for name, value, _ in rows if name not in ("outcome", "cut")), default=0)
-        cells: list[list[Cell]] = []
-        for name, value, meaning in rows:
-            is_words = name in ("outcome", "cut")
-            text = value if is_words else f"{value.rjust(numbers)}   {meaning}".rstrip()
-            cells.append([(name, DIM), (self.palette.fit(text), None if is_words else BOLD)])
-        lines = wrap_cells(cells, self.width - margin)
-        return block([Segment(name.ljust(margin), DIM), Segment(text, style)] for (name, _), (text, style) in lines)
+            numbers.append(("adds directly", self._value(one.direct, is_signed=True), DIRECT.partition(": ")[2]))
+        margin = max(len(name) for name, *_ in (*words, *numbers)) + 2
+        wide = max(len(value) for _, value, _ in numbers) + 3
+        lines: list[list[Segment]] = []
+        for name, text in words:
+            for number, part in enumerate(in_words(self.palette.fit(text), self.width - margin)):
+                lines.append([cell("" if number else name, margin, DIM, "left"), Segment(part)])
+        for name, value, meaning in numbers:
+            shown = cell(self.palette.fit(value).rjust(wide - 3), wide, BOLD, "left")
+            for number, part in enumerate(in_words(self.palette.fit(meaning), self.width - margin - wide)):
+                begin = [Segment(" " * (margin + wide))] if number else [cell(name, margin, DIM, "left"), shown]
+                lines.append([*begin, Segment(part, DIM)])
+        return block(map(trimmed, lines))
 
     def _outcome(self) -> str:
         one = self.ablation
@@ -101,7 +116,7 @@ class _View:
         if one.edges is not None:
             cut, total = one.edges
             return f"{cut:,} of {total:,} edges in {which}{alone}; {visible(choice.edges or '')} is left"
-        return f"{which}{alone}, replaced by {_REPLACED.get(choice.with_, 'its output in the other text')}"
+        return f"{which}{alone}; {_REPLACED.get(choice.with_, 'the output in the other text')} in place of the output"
 
     def _value(self, value: float, is_signed: bool = False) -> str:
         return f"{number(value, self.digits, is_signed)} {self.unit}"
@@ -122,35 +137,28 @@ class _View:
     # --- heads that were cut alone ---
 
     def each(self, room: int | None) -> Iterator[Block]:
-        """Yield a map of the changes, and the heads that change most: as many lines as there are."""
+        """Yield a map of the changes beside or above the heads that change most, as many as there is room for."""
         ranked = self.ablation.ranked()
         scale = Scale.around_zero(largest_of(head.change for head in ranked))
-        note = f"change, {self.unit}"
-        title = stack(
-            [
-                block([[Segment(note, BOLD), Segment(self.palette.fit("  − lower without the head, + higher"), DIM)]]),
-                legend(scale, ["0 no change"], self.palette, self.width),
-            ]
-        )
-        below = block([[Segment(self.palette.fit(line), DIM)] for line in self._notes()])
-        left = None if room is None else room - len(title.lines) - len(below.lines) - 3
-        grids = [
-            self._map(scale, is_turned, has_numbers) for is_turned in (False, True) for has_numbers in (True, False)
-        ]
-        for grid in grids:
+        title = [Segment(self.palette.fit(f"change, {self.unit}"), BOLD)]
+        ramp = ramp_line(scale, self.palette, self.width)
+        above = flowing([title, ramp, [Segment(self.palette.fit("− lower without the head"), DIM)]], self.width)
+        left = None if room is None else room - len(above.lines) - 1
+        grid, is_beside = self._map(scale, False, has_numbers=True), True
+        for is_turned, has_numbers in ((False, True), (False, False), (True, True), (True, False)):
+            grid = self._map(scale, is_turned, has_numbers)
             is_beside = self.width - grid.width - _BETWEEN >= self._listed(ranked[:_FEWEST]).width
             least = 0 if is_beside else _FEWEST + 2
             if grid.width <= self.width and (left is None or len(grid.lines) + least <= left):
                 break
-        count = len(ranked) if left is None else (len(grid.lines) if is_beside else left - len(grid.lines) - 1) - 1
+        count = len(ranked) if left is None else min(left - 1 - (0 if is_beside else len(grid.lines) + 1), _MOST)
         listed = self._listed(ranked[: max(count, _FEWEST)])
         both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
-        yield stack([title, both], gap=0)
-        yield below
-
-    def _notes(self) -> list[str]:
-        has_direct = any(head.direct is not None for head in self.ablation.heads)
-        return [DIRECT] if has_direct else []
+        yield stack([above, both])
+        note = block([Segment(line, DIM)] for line in in_words(self.palette.fit(DIRECT), self.width))
+        has_direct = any(head.direct is not None for head in ranked)
+        if has_direct and (left is None or len(both.lines) + len(note.lines) + 1 <= left):
+            yield note
 
     def _map(self, scale: Scale, is_turned: bool, has_numbers: bool) -> Block:
         """Return layers × heads, or turned heads × layers, as colours, or as numbers on colours."""

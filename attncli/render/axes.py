@@ -24,7 +24,7 @@ MARK = "!"  # of a row that may attend to no key
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class Axis:
     """The rows or the columns of a matrix.
 
@@ -70,11 +70,12 @@ class Axis:
     def taken(self, parts: Sequence[range]) -> Axis:
         """Return the axis of parts of this one: each is called as its first place, and marked where one of it is."""
         before = sum(part.start < self.boundary for part in parts)
+        marked = (number for number, part in enumerate(parts) if not self.marked.isdisjoint(part))
         return Axis(
             tuple(self.labels[part.start] for part in parts),
             tuple(self.indices[part.start] for part in parts),
             before if before < len(parts) else 0,
-            frozenset(number for number, part in enumerate(parts) if not self.marked.isdisjoint(part)),
+            frozenset(marked if self.marked else ()),
         )
 
     def pooled(self, step: int) -> Axis:

@@ -240,8 +240,8 @@ class Components:
     @cached_property
     def looks_at_pictures(self) -> bool:
         """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        is_self = any(frame.layer.kind == "self" for frame in self.frames)
-        return is_self and any(grid.side != "query" for grid in self.trace.grids)
+        has_keys = any(grid.side != "query" for grid in self.trace.grids)
+        return has_keys and any(frame.layer.kind == "self" for frame in self.frames)
 
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return where as many heads look in a picture as so many lines have room for, and how many heads they are.

@@ -184,7 +184,8 @@ class Dashboard:
         layouts = layouts or self._layouts(left, above)
         left -= _cost(layouts, above)
         parts, room = self.components, max(left // 2, min(left, _SENTENCE)) - 1
-        sentences = [parts.sentence(self._alike, room)[0]] if has_sentence else []
+        is_asked = has_sentence and left > 2  # lines: its title, a line and a blank one
+        sentences = [parts.sentence(self._alike, room)[0]] if is_asked else []
         sentence, tokens, shapes, proof = fit([sentences, self._tokens, self._shapes, self._proof], left)
         words = [*tokens, *shapes, *sentence]
         left -= cost([*words, *proof])

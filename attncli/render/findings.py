@@ -81,7 +81,8 @@ def checked(
         yield finding_lines(findings, view.palette, view.width)
     if comparison is not None:
         names = (comparison.names[0], "expected")
-        yield difference(replace(comparison, names=names), view.palette, view.room)
+        lines = view.lines and max(view.lines - 2 * len(findings) - 1, 4)
+        yield difference(replace(comparison, names=names), view.palette, view.room, lines)
     elif findings and not subject.is_ambiguous:
         yield from view.drawn(subject)
     if findings or is_compared:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attncli.render.cell_grid import NARROW, WIDE
 from attncli.render.components import READ_ALOUD, WALK, Components, layer_title
-from attncli.render.dashboard import Dashboard
 from attncli.render.fit import LINES, LONG, Bounds
 from attncli.render.heatmap import pooling
 from attncli.render.layer_group import LayerGroup
@@ -23,6 +23,9 @@ from attncli.render.palette import BOLD, Palette
 from attncli.render.sections import headline, metrics_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
+
+if TYPE_CHECKING:
+    from attncli.render.dashboard import Dashboard
 
 _ENDLESS = 10**6  # lines
 
@@ -78,6 +81,8 @@ class Layout:
         height = self.height or (LINES if self._is_long else None)
         if self.is_all or self.is_read_aloud or self.view.show is not None or is_listed or height is None:
             return None
+        from attncli.render.dashboard import Dashboard  # which a short text in a pipe spares
+
         return Dashboard(self._parts if self.width else replace(self._parts, width=self._parts.room), height)
 
     @cached_property

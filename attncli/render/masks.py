@@ -19,6 +19,7 @@ from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of, shape_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
+from attncli.render.cell_grid import HALF
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import join_ranges, plural
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # How far along the colours cells stand that attend, and those of a query's own position: calm, and apart. Without
 # colours a cell that attends is full.
 _COLORED, _PLAIN = (0.45, 0.75), (1.0, 0.7)
+_AROUND = 7  # lines around the rows of a mask, and of the note that cells are pooled
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,11 @@ class MaskPicture:
         rows = zip(self.rows.indices, self.rows.labels, strict=True)
         return all(keys.get(index + self.past, label) == label or label.isdigit() for index, label in rows)
 
-    def picture(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
-        """Return the cells, what their marks mean, and the keys that the rows do not name."""
+    def picture(self, pool: tuple[int, int], palette: Palette, room: int, lines: int | None = None) -> Block:
+        """Return the cells, what their marks mean, and the keys that the rows do not name.
+
+        Rows of which there are more than `lines` are half a line high.
+        """
         attends, itself = _COLORED if palette.has_color else _PLAIN
         queries, keys = self._positions
         has_own, pictures = pool == (1, 1) and self._is_of_itself and bool((queries == keys).any()), []
@@ -83,7 +88,8 @@ class MaskPicture:
                 values[(queries == keys) & (values > 0)] = itself
             pictures.append(Heatmap(self._title(kind), values, values > 0))
         scale = Scale(0.0, 1.0)
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale)
+        is_high = lines is not None and palette.has_halves and -(-len(self.rows) // pool[0]) > lines
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else None)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         marks = [(attends, " attends"), *([(itself, " itself")] if has_own else [])]
@@ -144,10 +150,17 @@ class MaskView(NamedTuple):
     Attributes:
         palette: how cells look.
         width: cells in a line; None where the output sets none.
+        height: lines that a view has room for; None shows every cell.
     """
 
     palette: Palette
     width: int | None
+    height: int | None = None
+
+    @property
+    def lines(self) -> int | None:
+        """Lines for the rows of one mask."""
+        return None if self.height is None else max(self.height - _AROUND, 1)
 
     @property
     def room(self) -> int:
@@ -162,13 +175,18 @@ class MaskView(NamedTuple):
     def drawn(self, subject: MaskGrid) -> Iterator[RenderableType]:
         """Yield the same without the line that says what it is."""
         picture = self._picture(subject)
-        yield picture.picture(self.pool(subject), self.palette, self.room)
+        lines = self.lines if len(picture.kinds) == 1 else None
+        yield picture.picture(self.pool(subject), self.palette, self.room, lines)
         yield picture.facts(self.palette, self.room)
 
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns a drawn cell stands for."""
         picture = self._picture(subject)
-        return pooling(picture.rows, picture.columns, self.room)
+        high, wide = pooling(picture.rows, picture.columns, self.room)
+        if self.lines is None or len(picture.kinds) > 1:
+            return high, wide
+        each = -(-len(picture.rows) // (self.lines * (2 if self.palette.has_halves else 1)))
+        return max(high, each), max(wide, each)
 
     def _picture(self, subject: MaskGrid) -> MaskPicture:
         _, queries, keys = subject.allowed.shape
@@ -208,8 +226,8 @@ _FIRST_STYLE = Style(color="#000000", bgcolor="#e69f00", bold=True)  # Okabe and
 _SECOND_STYLE = Style(color="#ffffff", bgcolor="#0072b2", bold=True)
 
 
-def compared(comparison: Comparison, palette: Palette, room: int) -> Iterator[RenderableType]:
-    """Yield where two masks differ, as counts and as a picture."""
+def compared(comparison: Comparison, palette: Palette, room: int, lines: int | None = None) -> Iterator[RenderableType]:
+    """Yield where two masks differ, as counts and as a picture of at most so many lines."""
     differing = comparison.count
     if not differing:
         yield Text(palette.fit(f"equal: {comparison.both.size} cells"))
@@ -217,15 +235,17 @@ def compared(comparison: Comparison, palette: Palette, room: int) -> Iterator[Re
     rows = int((comparison.only_first | comparison.only_second).any(axis=1).sum())
     line = f"{differing} of {comparison.both.size} cells differ, in {rows} of {len(comparison.both)} rows"
     yield Text(palette.fit(line))
-    yield difference(comparison, palette, room)
+    yield difference(comparison, palette, room, lines)
 
 
-def difference(comparison: Comparison, palette: Palette, room: int) -> Block:
+def difference(comparison: Comparison, palette: Palette, room: int, lines: int | None = None) -> Block:
     """Return the picture of where two masks differ, what its marks mean, and how often they occur."""
     queries, keys = comparison.both.shape
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(comparison.first_key, comparison.first_key + keys)))
-    pool = pooling(rows, columns, room)
+    each = 1 if lines is None else -(-queries // lines)
+    high, wide = pooling(rows, columns, room)
+    pool = max(high, each), max(wide, each)
     planes = comparison.only_first, comparison.only_second, comparison.both
     first, second, both = (_shares(cells, pool) > 0 for cells in planes)
     codes = np.select([first & second, first, second, both], [_EITHER, _FIRST, _SECOND, _BOTH], _NEITHER)
@@ -234,12 +254,12 @@ def difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     marks = [palette.fit("·"), palette.fit("░") * width, "A" * width, "B" * width, "X" * width]
     cells = [cell(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
-    lines = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
+    drawn = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
     names = [palette.shortened(name, room - 20) for name in comparison.names]
     counts = [int(np.count_nonzero(cells)) for cells in planes[:2]]
     notes = [f"{'AB'[side]} only {names[side]}: {plural(counts[side], 'cell')}" for side in (0, 1) if counts[side]]
     notes += [f"{palette.fit('░')} both", f"{palette.fit('·')} neither"]
     notes += ["X each somewhere"] if (codes == _EITHER).any() else []
     notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
-    picture = hstack([rows.row_labels(1, palette), block(lines)], 1)
+    picture = hstack([rows.row_labels(1, palette), block(drawn)], 1)
     return stack([picture, flowing(([Segment(note, DIM)] for note in notes), room)])

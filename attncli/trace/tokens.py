@@ -14,12 +14,6 @@ _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
 
 
-def brief(message: str) -> str:
-    """Return a message, without its middle if it is long: it may quote a file or a user at any length."""
-    most = 2000
-    return message if len(message) <= most else f"{message[: most - 500]} … {message[-500:]}"
-
-
 def _unmarked(text: str) -> str:
     return text.lstrip("".join(_SPACE_MARKS))
 

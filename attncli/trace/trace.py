@@ -200,7 +200,7 @@ class Trace(Displayed, Tabular, Drawable):
 
     def layout(self, role: Literal["query", "key"]) -> SideLayout:
         """Return which queries, or which keys, are cells of pictures."""
-        from attncli.trace.layout import SideLayout
+        from attncli.trace.layout import SideLayout  # which texts spare
 
         own = tuple(grid for grid in self.grids if grid.side in ("both", role))
         return SideLayout(self.pictures, own, role)
@@ -211,7 +211,8 @@ class Trace(Displayed, Tabular, Drawable):
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
         """
-        places = self.layout(role).positions_of(wanted) if isinstance(wanted, str) and wanted.startswith("@") else None
+        is_place = isinstance(wanted, str) and wanted.startswith("@")
+        places = self.layout(role).positions_of(str(wanted)) if is_place else None
         return (
             (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
         )

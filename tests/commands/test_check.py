@@ -382,7 +382,7 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "shown"),
     [
-        (["check"], 2, "give a checkpoint: -m"),
+        (["check"], 2, "give the checkpoint with -m: attn check -m demo"),
         (["check", "-m", "nowhere/at-all"], 3, "was not found"),
         (["check", "-m", "MINILM", "  "], 5, "is empty"),
         (["check", "-m", "MINILM", "--fail-on", "leek"], 2, "--fail-on 'leek'"),

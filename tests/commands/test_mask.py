@@ -248,6 +248,7 @@ def test_the_mask_of_a_saved_trace_is_shown_and_checked(attn: Run, folder: Path)
     for arguments, code, words in (
         (["show", "causal", "--from", "t.safetensors"], USAGE, "give one mask"),
         (["show", "--from", "gone.safetensors"], INPUT, "does not exist"),
+        (["show", "--from", "causal.npy"], USAGE, "causal.npy is no saved trace; give it without --from"),
         (["show", "causal", "--layer", "0"], USAGE, "--layer and --kind apply to a saved trace"),
         (["check", "t.safetensors", "--for", "mha"], USAGE, "--for does not apply to a saved trace"),
         (["show", "t.safetensors", "--layer", "3"], USAGE, "out of range"),

@@ -258,7 +258,7 @@ def test_files_are_where_the_program_began(train: Path) -> None:
     names = sorted(path.name for path in (train / "saved").iterdir())
     assert names == [
         f"0{number}-model.py-{place}-row{row}.safetensors"
-        for number, place in ((1, "15-Block.attend"), (2, "28-Pooler.forward"))
+        for number, place in ((1, "15"), (2, "28"))
         for row in range(3)
     ]
     shown = forked("inspect", "--from", "saved/01-model.py-15-row1.safetensors", "--layer", "2")
@@ -281,14 +281,14 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), USAGE, "give a program: a script, or a module by -m"),
+        ((), USAGE, "give a program: attn run train.py, or"),
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
         (("--fail-on", "leak", "none.py"), USAGE, "--no-fail keeps the program's exit code"),
         (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
         (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
-        (("--save", "none.py", "none.py"), INPUT, "--save none.py: File exists"),
+        (("--save", "none.py", "none.py"), INPUT, "--save none.py: a file; --save takes a folder"),
     ],
 )
 def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:

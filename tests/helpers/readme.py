@@ -113,13 +113,14 @@ def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
 
 
 def bring_materials(folder: Path) -> None:
-    """Lay into a folder what examples read: programs, sentences, and an adapter of one head of the demo model."""
+    """Lay into a folder what examples read: programs, sentences, pairs, an adapter of one head of the demo model."""
     import numpy as np
     from safetensors.numpy import save_file
 
     programs = "docs/masks/programs"
     shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
     shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "docs/cookbook/files", folder, dirs_exist_ok=True)
     draw = np.random.default_rng(0)
     words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
     picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
@@ -132,6 +133,15 @@ def bring_materials(folder: Path) -> None:
     up[96:] = 0.5 * draw.standard_normal((32, 4), dtype=np.float32)  # the queries of head 3
     name = "base_model.model.model.layers.3.self_attn.q_proj.lora_{}.weight"
     save_file({name.format("A"): down, name.format("B"): up}, folder / "my-lora/adapter_model.safetensors")
+
+
+def bring_models(command: str, folder: Path) -> None:
+    """Lay into a folder the models that packages carry, with what belongs to them, where a command names them."""
+    if "rxnmapper" in command:
+        from rxnmapper import atom_pairs, rxnmapper_folder
+
+        (folder / "rxnmapper").symlink_to(rxnmapper_folder())
+        (folder / "atoms.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in atom_pairs()))
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
@@ -177,6 +187,7 @@ def main() -> None:
         def printed(match: re.Match[str]) -> str:
             with tempfile.TemporaryDirectory() as folder:
                 bring_materials(Path(folder))
+                bring_models(match["command"], Path(folder))
                 return f"```console\n$ {match['command']}\n{ran(match['command'], Path(folder), environment)}```\n"
 
         for page, text in chosen.items():

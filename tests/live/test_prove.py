@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -215,6 +217,209 @@ def test_what_cannot_be_asked_is_one_sentence() -> None:
         prove(torch.nn.Linear(3, 3), torch.ones(3), "causal")
 
 
+# --- where a leak could hide, and what is none ------------------------------------------------------------------------
+
+
+def masked(mask: torch.Tensor | None = None, **options: Any) -> torch.nn.Module:
+    """Return a model with a mask; without one, all sees all."""
+    return programs.LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), **options)
+
+
+class Changed(torch.nn.Module):
+    """A causal model that gives something else than its last module."""
+
+    def __init__(self, change, model=None):
+        super().__init__()
+        self.model, self.change = model or programs.LanguageModel(), change
+
+    def forward(self, ids):
+        return self.change(self.model(ids))
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+
+
+class TwoTables(torch.nn.Module):
+    """Adds vectors of a second table to what its layers give, as some models do to values."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.again = masked(), torch.nn.Embedding(programs.VOCABULARY, programs.VOCABULARY)
+
+    def forward(self, ids):
+        return self.model(ids) + self.again(ids)
+
+
+def test_a_mask_that_shows_more_is_asked_there() -> None:
+    """Of a prefix, and of a row of the batch that no other question is about: one more forward."""
+    prefix = programs.causal(12) | (torch.arange(12) < 4)
+    one_row = programs.causal(12).repeat(4, 1, 1, 1)
+    one_row[3] = True
+    for mask, rows, changed in ((prefix, 2, 1), (one_row, 4, 3)):
+        proof = prove(masked(mask), programs.tokens(rows), "causal")
+        (leak,) = proof.moved
+        assert leak.kind == "attention"
+        assert leak.changed[0] == changed if rows == 4 else leak.changed[1] == 3
+        assert proof.forwards == 4
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: TwoTables(),
+        lambda: Changed(lambda x: x - x.mean(1, keepdim=True)),
+        lambda: Changed(lambda x: Output(x.flip(1))),
+        lambda: Changed(lambda x: (x, x.flip(1))),
+        lambda: Changed(lambda x: x * 0, masked()),
+        lambda: Changed(lambda x: x.mean(), masked()),
+    ],
+    ids=["two tables of the ids", "after its last module", "a dataclass", "a second output", "zeros", "a loss"],
+)
+def test_all_that_a_model_gives_is_held_against_the_claim(model: Any) -> None:
+    """Where it gives nothing of its positions, the last vectors inside are."""
+    assert prove(model(), programs.tokens(), "causal").moved
+
+
+class Talking(programs.SelfAttention):  # type: ignore[misc, name-defined]
+    """Mixes the scores of heads, in a module, before later keys are hidden."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.mix = torch.nn.Conv2d(programs.HEADS, programs.HEADS, 1)
+        self.scores = torch.nn.Identity()
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(2, (3, programs.HEADS, -1)).permute(2, 0, 3, 1, 4)
+        scores = self.mix(q @ k.transpose(2, 3))
+        self.scores(scores.mean(1))
+        weights = scores.masked_fill(~programs.causal(x.shape[1]), float("-inf")).softmax(3)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class TimeFirst(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(60, 32)
+        layer = torch.nn.TransformerEncoderLayer(32, 4, 48, 0.0)
+        self.encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        return self.encoder(self.embedding(ids), torch.nn.Transformer.generate_square_subsequent_mask(len(ids)))
+
+
+def test_what_is_no_leak() -> None:
+    """Scores of keys that are hidden afterwards, as many heads as positions, as many rows, the same ids twice."""
+    talking = programs.LanguageModel()
+    for block in talking.blocks:
+        block.attention = Talking()
+    translator, ids = programs.Translator(False), programs.tokens()
+    for model, inputs in (
+        (talking, ids),
+        (talking, ids[:, :4]),
+        (TimeFirst(), programs.tokens(12)),
+        (TimeFirst(), programs.tokens(12, 3)),
+        (programs.LanguageModel(), programs.tokens(12)),
+        (programs.LanguageModel(), [ids[:, :1]]),
+        (translator, (ids, ids, torch.ones_like(ids), torch.ones_like(ids))),
+        (torch.nn.DataParallel(programs.LanguageModel()), ids),
+    ):
+        proof = prove(model, inputs, "causal")
+        assert proof.is_proved, proof
+
+
+def test_half_precision_hides_no_leak() -> None:
+    """What rounding could explain is not proved; a causal model moves by nothing at all."""
+    ids = programs.tokens(2, 64)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert prove(programs.LanguageModel().to(dtype), ids, "causal").is_proved
+        proof = prove(masked(torch.ones(64, 64, dtype=torch.bool).tril(1)).to(dtype), ids, "causal")
+        assert not proof.is_proved
+        assert proof.dtype == str(dtype).removeprefix("torch.")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert prove(Changed(lambda x: x.float()), ids, "causal").dtype == "bfloat16"
+
+
+def test_a_proof_of_nothing_is_none() -> None:
+    """Outputs that are NaN, or no longer those of the positions; padding of which nothing is known."""
+    proof = prove(Changed(lambda x: x * torch.nan), programs.tokens(), "causal")
+    assert [one.code for one in proof.findings] == ["nan"]
+    assert not proof.is_proved
+    longer = programs.LanguageModel()
+    longer.embedding.register_forward_hook(lambda *ran: torch.cat([ran[2][:, :1], ran[2]], 1))
+    longer.places.register_forward_hook(lambda *ran: torch.cat([ran[2][:1], ran[2]]))
+    with pytest.raises(AttnError, match="no output after its attention has 12 positions in 2 rows"):
+        prove(longer, programs.tokens(), "causal")
+    with pytest.raises(AttnError, match="pad has no lengths"):
+        prove(programs.LanguageModel(), programs.tokens(), "causal & pad")
+    assert prove(programs.LanguageModel(), programs.tokens(), "causal & pad(right=4)").is_proved
+
+
+def test_prefixes_are_as_long_as_token_types_say() -> None:
+    """Of each row its own."""
+
+    class Prefixed(programs.LanguageModel):  # type: ignore[misc, name-defined]
+        def forward(self, ids, token_type_ids):
+            is_prefix = token_type_ids == 0
+            if self.training:
+                is_prefix = is_prefix | (torch.arange(12) < 8)
+            mask = programs.causal(12) | is_prefix[:, None, None]
+            for block in self.blocks:
+                block.attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return super().forward(ids)
+
+    types = torch.ones(2, 12, dtype=torch.long)
+    types[0, :4] = types[1, :6] = 0
+    inputs = {"ids": programs.tokens(), "token_type_ids": types}
+    assert prove(Prefixed().eval(), inputs, "causal | prefix").is_proved
+    assert prove(Prefixed().train(), inputs, "causal | prefix").moved
+
+
+def test_each_forward_of_a_program_is_told_from_others() -> None:
+    """By its module, its switches and its shapes; how many are left out is counted."""
+
+    class Switched(programs.LanguageModel):  # type: ignore[misc, name-defined]
+        def forward(self, ids, is_causal):
+            for block in self.blocks:
+                block.attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+            return super().forward(ids)
+
+    model, prover = Switched(), Prover("causal")
+    with prover.watching():
+        for length in range(2, 7):
+            for is_causal in (True, True, False):
+                model(programs.tokens(2, length), is_causal)
+    assert [one.is_proved for one in prover.proofs] == [True, False] * 4
+    assert prover.left_out == 2
+
+
+def test_what_a_program_looks_at_and_draws_is_its_own() -> None:
+    """Hooks that only look see no run of attn; generators of its own, and what it builds late, are put back."""
+
+    class Late(programs.LanguageModel):  # type: ignore[misc, name-defined]
+        def __init__(self):
+            super().__init__()
+            self.numbers, self.late, self.lazy = np.random.default_rng(0), None, torch.nn.LazyLinear(60)
+
+        def forward(self, ids):
+            if self.late is None:
+                self.late = torch.nn.Linear(60, 60)
+            return self.lazy(self.late(super().forward(ids))) * self.numbers.random()
+
+    def run(is_proved: bool) -> list[Any]:
+        torch.manual_seed(0)
+        model, seen = Late(), []
+        model.blocks[0].register_forward_hook(lambda *ran: seen.append(ran[2].detach()))
+        model.blocks[1].register_forward_hook(lambda *ran: ran[2] * 2)
+        with Prover("causal").watching() if is_proved else nullcontext():
+            output = model(programs.tokens())
+        return [output, *seen, *model.parameters(), torch.tensor(model.numbers.random()), torch.get_rng_state()]
+
+    for own, other in zip(run(True), run(False), strict=True):
+        assert torch.equal(own, other)
+
+
 # --- as a command, and in pytest ----------------------------------------------------------------------------------
 
 TRAIN = """
@@ -340,3 +545,35 @@ def test_models_of_transformers(name: str, attention: str) -> None:
         proof = prove(model, values, expression)
         found = [one.kind for one in proof.moved] + [one.code for one in proof.findings if one.severity == "error"]
         assert found[:1] == ([LEAKS[name, inputs]] if (name, inputs) in LEAKS else []), (inputs, proof)
+
+
+def test_a_decoder_may_be_given_its_labels_alone() -> None:
+    """Its ids are made of them, and begin with the id of padding; whatever else it gives."""
+    import transformers
+
+    ids, labels = (torch.randint(3, 60, (2, length)) for length in (12, 9))
+    for name, inputs in (
+        ("T5", {"labels": labels, "attention_mask": REAL}),
+        ("T5", {"labels": ids}),
+        ("Bart", {"labels": ids, "output_hidden_states": True}),
+    ):
+        model_class, options, claim = MODELS[name]
+        model = getattr(transformers, model_class)(getattr(transformers, f"{name}Config")(**options)).eval()
+        proof = prove(model, {"input_ids": ids, **inputs}, claim + " & pad" * ("attention_mask" in inputs))
+        assert proof.is_proved, proof
+        assert proof.total == 18 or inputs["labels"] is ids
+
+
+def test_a_generation_that_is_padded_on_the_left() -> None:
+    """The first forward gives one position alone; later ones have a cache, which stays as it was."""
+    import transformers
+
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).eval()
+    ids = programs.tokens() * REAL
+    options = {"attention_mask": REAL, "max_new_tokens": 3, "do_sample": False, "eos_token_id": 61}
+    prover = Prover("causal & pad")
+    with prover.watching():
+        generated = model.generate(ids, **options)
+    assert [one.is_proved for one in prover.proofs] == [True] * 3
+    assert not prover.notes
+    assert torch.equal(generated, model.generate(ids, **options))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pydoc_data.topics
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +19,10 @@ from smollm import smollm_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attncli
+from attncli.analysis.ablation import AblationChoice, ablation
 from attncli.encoding.induction_probe import HALF, repeated_sequences
+from attncli.engines.engine import open_predictor
+from attncli.engines.predictor import Predictor
 from attncli.trace.trace import Trace
 
 TEXTS = (
@@ -187,3 +192,109 @@ def test_each_writers_term_is_that_of_the_dequantized_original(repeated: list[Tr
     assert len(split.terms) == 2 * (1 + LAYER * (9 + 1))  # the embedding, and the heads and the network of each layer
     for term in split.terms:
         assert term.value == pytest.approx(expected[term.side, (term.writer, term.layer, term.head)][0], abs=1e-4)
+
+
+# --- what heads do to predictions ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return open_predictor(str(smollm_file()), special=True)
+
+
+@torch.no_grad()
+def test_removing_a_head_and_its_direct_share_are_what_hooks_in_the_original_give(
+    reader: GGUFReader, predictor: Predictor
+) -> None:
+    model = original(reader)
+    found = ablation(predictor, AblationChoice(next=" Mary", against=" John"), TEXTS[0])
+    ids = torch.tensor([found.tokens.ids])
+    assert found.next is not None
+    assert found.against is not None
+    two, width = [found.next.id, found.against.id], model.config.head_dim
+    entering: dict[str, torch.Tensor] = {}
+    model.model.norm.register_forward_pre_hook(lambda _, inputs: entering.update(norm=inputs[0][0, -1].double()))
+
+    def difference(layer: int, head: int | None) -> float:
+        def cut(_: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+            entering["heads"], outputs = inputs[0][0, -1].double(), inputs[0].clone()
+            if head is not None:
+                outputs[..., head * width : (head + 1) * width] = 0
+            return (outputs,)
+
+        handle = model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(cut)
+        logits = model(ids).logits[0, -1]
+        handle.remove()
+        return float(logits[two[0]] - logits[two[1]])
+
+    assert len(found.heads) == 270
+    norm, rows = model.model.norm, model.lm_head.weight[two].double()
+    direction = (rows[0] - rows[1]) * norm.weight.double()
+    for one in found.heads[::13]:
+        assert abs(one.after - difference(one.layer, one.head)) < 1e-4
+        assert abs(found.before - difference(one.layer, None)) < 1e-4
+        held = direction / torch.sqrt(entering["norm"].pow(2).mean() + norm.variance_epsilon)
+        own = slice(one.head * width, (one.head + 1) * width)
+        output = model.model.layers[one.layer].self_attn.o_proj.weight.double()[:, own] @ entering["heads"][own]
+        assert one.direct is not None
+        assert abs(one.direct - float(held @ output)) < 1e-4
+
+
+def test_the_head_that_looks_at_the_answer_is_not_the_one_that_gives_it(predictor: Predictor) -> None:
+    """Head 23.0 looks at Mary, and nothing changes without it; 23.3 hardly does, and half of the answer is its."""
+    found = ablation(predictor, AblationChoice(next=" Mary", against=" John", head="23.3,23.0", each=True), TEXTS[0])
+    giver, looker = found.heads
+    assert found.before == pytest.approx(6.12, abs=0.05)
+    assert giver.change == pytest.approx(-3.04, abs=0.05)
+    assert looker.change == pytest.approx(-0.01, abs=0.05)
+    trace = attncli.inspect(TEXTS[0], model=str(smollm_file()), layer=23)
+    mary = trace.key_tokens.find("␣Mary", "key")[0]
+    assert trace.layer(23).head(3).weights[-1, mary] == pytest.approx(0.05, abs=0.05)
+    assert trace.layer(23).head(0).weights[-1, mary] == pytest.approx(0.69, abs=0.05)
+
+
+def test_without_its_induction_heads_the_model_cannot_repeat_random_tokens(predictor: Predictor) -> None:
+    """Olsson et al. 2022: the second half of random tokens that come twice is predicted by these heads alone."""
+    texts = repeated_sequences(str(smollm_file()))
+    heads = attncli.heads(texts, str(smollm_file())).heads
+
+    def induction(head: Any) -> float:
+        return -float(head.metrics["induction"] or 0)
+
+    best = sorted(heads, key=induction)[:5]
+    assert [(one.layer, one.head) for one in best[:3]] == [(18, 6), (17, 3), (17, 4)]
+    assert [-round(induction(one), 2) for one in best[:3]] == pytest.approx([0.89, 0.74, 0.73], abs=0.01)
+    # As many other heads of each of their layers, those that look least at what comes next.
+    idle = [one for one in sorted(heads, key=induction, reverse=True) if one not in best]
+    layers = [one.layer for one in best]
+    others = [
+        one
+        for layer in sorted(set(layers))
+        for one in [each for each in idle if each.layer == layer][: layers.count(layer)]
+    ]
+
+    def loss(half: str, chosen: Sequence[Any]) -> tuple[float, float]:
+        named = ",".join(f"{one.layer}.{one.head}" for one in chosen)
+        found = [ablation(predictor, AblationChoice(loss=half, head=named), text) for text in texts[:4]]
+        return float(np.mean([one.before for one in found])), float(np.mean([one.after for one in found]))
+
+    first, second = loss(":51", best), loss("51:", best)
+    assert second[0] < 3.5
+    assert second[1] > 10
+    assert abs(first[1] - first[0]) < 0.2
+    assert loss("51:", others)[1] < 4
+
+
+def test_a_window_works_as_long_as_it_has_the_first_token(predictor: Predictor) -> None:
+    """Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks": the first token holds the rest."""
+    whole = pydoc_data.topics.topics["types"][:6000]
+    text = whole[: predictor.encoder.encode(whole, None, None).tokens[700].start]
+
+    def loss(edges: str) -> float:
+        after = ablation(predictor, AblationChoice(loss="all", edges=edges), text).after
+        assert after is not None
+        return after
+
+    one, four, none = map(loss, ("window(128) | keys(0,1)", "window(128) | keys(0,4)", "window(128)"))
+    assert one <= four + 0.02
+    assert none - one > 0.3

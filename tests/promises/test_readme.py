@@ -19,6 +19,7 @@ from readme import (
     Example,
     arguments_of,
     bring_materials,
+    bring_models,
     comparable,
     drawn,
     examples,
@@ -70,6 +71,7 @@ def test_a_command_prints_what_its_page_shows(
 ) -> None:
     monkeypatch.delenv("COLUMNS")
     bring_materials(tmp_path)
+    bring_models(example.command, tmp_path)
     arguments = arguments_of(example.command)
     if any(word in example.command for word in WITH_TORCH):
         environment = os.environ | request.getfixturevalue("warm_environment")

@@ -126,7 +126,7 @@ def test_small_changes_have_a_digit_more_on_the_grid() -> None:
 def test_two_layers_of_another_make_have_a_headline_each_and_a_mark_is_explained_once() -> None:
     first, second = (attncli.inspect("time flies", seed=seed) for seed in (0, 1))
     text = drawn(attncli.diff(first, second))
-    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1.*\nrandom weights: shapes and", text)
+    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1.*\nrandom weights: patterns", text)
     assert text.count("random weights") == 1
     assert text.count("· masked") == 1
 

@@ -118,7 +118,7 @@ class Expectations(NamedTuple):
 
 def _expectation(pattern: str | None, text: str) -> Expectation:
     if pattern == "":
-        raise UsageError(f"'={visible(text)}' has no pattern before the '='")
+        raise UsageError(f"'={visible(text)}' has no pattern before the '='; leave the '=' out to check every place")
     expression = parse(text, allow_bias=True, allow_rows=True, allow_unnumbered=True)
     return Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression)
 

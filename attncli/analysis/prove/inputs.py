@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from jaxtyping import Bool, Int
 
+    from attncli.masks.expressions import Numbers
     from attncli.recording.call import AttentionCall, MaskArgument
     from attncli.recording.input_hint import InputHint
-    from attncli.recording.rerun import Forward, OutputName, SequenceLayout
+    from attncli.recording.rerun import Forward, ModuleOutput, OutputName, SequenceLayout
 
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
 
@@ -31,9 +32,10 @@ class CollectedHints:
         self.all: list[InputHint] = []
         self._depth = 0
 
-    def of(self, kind: str, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
+    def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
         """Return what was said first of a batch of this shape; None where nothing was."""
-        fits = [one.values for one in self.all if one.kind == kind and one.values.shape[1] == length]
+        said = [one.values for one in self.all if (one.kind, one.is_sure) == (kind, is_sure)]
+        fits = [one for one in said if one.shape[1] == length]
         return next((np.broadcast_to(one, (batch, length)) for one in fits if len(one) in (1, batch)), None)
 
     def add(self, hint: InputHint) -> None:
@@ -142,20 +144,21 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
     embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
-    words = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
+    named = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
     # Of ids that the model is called with, or else of those that count no positions; the largest tables of these.
-    called_with = [one for one in words if any(equal_ids(one.ids, each) for each in forward.tensors.values())]
-    words = called_with or [one for one in words if not _counts(one.ids)]
-    if words:
-        most = max(int(one.module.num_embeddings) for one in words)  # type: ignore[arg-type]
-        largest = [one for one in words if one.module.num_embeddings == most]
-        words = [one for one in words if any(equal_ids(one.ids, each.ids) for each in largest)]
-        found = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words]  # type: ignore[union-attr]
-        *others, last = found  # a decoder's come last
-        return [
-            last._replace(is_first=True),
-            *(one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1),
-        ]
+    called_with = [one for one in named if any(equal_ids(one.ids, each) for each in forward.tensors.values())]
+    if words := called_with or [one for one in named if not _counts(one.ids)]:
+        most = max(_size(one) for one in words)
+        # Those of a decoder may be made of its labels.
+        largest = [one for one in named if _size(one) == most and (one in words or not _counts(one.ids))]
+        words = [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
+        found = ((one.name, one.ids) for one in words)
+        *others, last = (
+            InputSequence((name,), layout(tuple(ids.shape)), ids) for name, ids in found if ids is not None
+        )
+        # A decoder's come last.
+        alike = [one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1]
+        return [last._replace(is_first=True), *alike]
     for name, tensor in forward.tensors.items():
         shape = tuple(tensor.shape)
         is_unbatched = len(shape) == 2 and shape[0] in {length for _, length in lengths}
@@ -181,9 +184,10 @@ def tokens_of(
     from attncli.files import to_numpy
 
     batch, length, _ = sequence.layout
-    for kind in ("tokens", "unpadded"):
-        if (values := hints.of(kind, batch, length)) is not None:
-            return values.astype(bool)
+    sure, unsure = (hints.of("tokens", is_sure, batch, length) for is_sure in (True, False))
+    unpadded = hints.of("unpadded", True, batch, length)
+    if (values := unpadded if sure is None else sure) is not None:
+        return values.astype(bool)
     for name, tensor in forward.tensors.items():
         if number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name)):
             continue
@@ -191,7 +195,9 @@ def tokens_of(
             values = to_numpy(tensor)
             if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
                 return values[:, past:] == (0 if "key_padding" in name else 1)
-    return None
+    if unsure is not None and number > 1 and sequence.is_first:
+        unsure = unsure | (np.arange(length) == 0)  # a decoder may begin with the id of padding
+    return None if unsure is None else unsure.astype(bool)
 
 
 def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
@@ -199,9 +205,26 @@ def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
     return min((keys - queries for _, _, queries, keys in shapes if queries == length <= keys), default=0)
 
 
+def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
+    """Return how long the prefix of each row is, whose tokens have the type 0 before others of the type 1."""
+    from attncli.files import to_numpy
+
+    types = forward.tensors.get("token_type_ids")
+    if types is None or tuple(types.shape) != (batch, length):
+        return None
+    values = to_numpy(types)
+    is_prefix = bool(np.isin(values, (0, 1)).all()) and bool((np.diff(values, axis=1) >= 0).all())
+    return tuple((int(count),) for count in (values == 0).sum(axis=1)) if is_prefix else None
+
+
 def equal_ids(ids: Any, argument: Any) -> bool:
     """Return whether ids are those of another tensor."""
     return ids is not None and ids.shape == argument.shape and bool((ids == argument).all())
+
+
+def _size(output: ModuleOutput) -> int:
+    """Return how many vectors an embedding has."""
+    return int(output.module.num_embeddings)  # type: ignore[arg-type]
 
 
 def _counts(ids: Any) -> bool:

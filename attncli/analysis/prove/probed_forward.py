@@ -16,6 +16,7 @@ from attncli.analysis.prove.inputs import (
     SeenCalls,
     equal_ids,
     past_of,
+    prefix_of,
     sequences_of,
     tokens_of,
 )
@@ -102,12 +103,13 @@ class ProbedForward:
 
         def numbers(row: int, name: str) -> Numbers | None:
             found = numbers_of(name, hints.all, layout.batch, layout.length)
+            if name == "prefix":
+                found = prefix_of(forward, layout.batch, layout.length)
             return None if found is None else found[row : row + 1]
 
         shown = calls.shown(layout.batch, layout.length, past)
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
-        outputs = (one.values for one in forward.outputs.values())
-        self._coarsest = max((one.dtype for one in outputs), key=lambda one: one.itemsize == 2)
+        self.dtype, self._eps = forward.precision
 
     def _output(self, sequences: Sequence[InputSequence]) -> ModuleOutput:
         """Return the output that the claim is about: the model's, or the last that has a vector for each position."""
@@ -165,7 +167,7 @@ class ProbedForward:
         tokens, values = self.tokens[0], self.output.values
         proof = ModelProof(
             self.expression, type(self.forward.module).__name__, 0, len(tokens), 0, 0, 0,
-            str(self._coarsest).removeprefix("torch."), values.device.type,
+            self.dtype, values.device.type,
         )  # fmt: skip
         if (finding := self._differs_by_itself()) is not None:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
@@ -203,10 +205,9 @@ class ProbedForward:
             yield Finding("nan", "error", message, count, made_at=place)
         elif not is_alive:
             yield Finding("unread", "error", "no output moves when a position changes, not even its own", made_at=place)
-        dtype = str(self._coarsest).removeprefix("torch.")
-        if self._rounded and dtype in HALF:
+        if self._rounded and self.dtype in HALF:
             message = (
-                f"outputs move that must not, by {self._rounded:.2g}. Rounding of {dtype} may be the cause, or a leak"
+                f"outputs move that must not, by {self._rounded:.2g}. Rounding of {self.dtype} or a leak may be why"
             )
             yield Finding("rerun", "error", message, advice="prove the model in float32", made_at=place)
 
@@ -251,11 +252,7 @@ class ProbedForward:
 
     def _floor(self, change: OutputChange) -> float:
         """Return how far rounding alone may move an output."""
-        from torch import finfo
-
-        is_half = self._coarsest.itemsize == 2
-        eps = finfo(self._coarsest).eps if is_half else change.eps
-        return (_ROUNDING_OF_HALF if is_half else _ROUNDING) * eps * change.size
+        return (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * self._eps * change.size
 
     def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, " T"]:
         """Return which outputs of its row a probe may move, after so many calls of attention."""
@@ -355,7 +352,7 @@ class ProbedForward:
                 "positions", "note", "it draws random numbers, so rows are not compared without their padding"
             )
             return
-        floor = max(noise_floor(str(self._coarsest).removeprefix("torch.")), 1e-4)
+        floor = max(noise_floor(self.dtype), 1e-4)
         for row in rows:
             words = np.flatnonzero(self.tokens[0][row])
             self.forwards += 1

@@ -18,8 +18,7 @@ from attncli.checkpoints.tensors import Store, Stored
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.errors import LoadError
 from attncli.files import to_float32
-from attncli.text import visible
-from attncli.trace.tokens import brief
+from attncli.text import brief, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.cli.groups import Options, option
+from attncli.cli.groups import Options
 from attncli.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
 
     from attncli.corpus.jobs import AblateJob
     from attncli.corpus.protocol import BatchFn, Result
-
-outcome_option = partial(option, panel="Outcome")
-cut_option = partial(option, panel="Cut")
 
 
 class PredictorOptions(Options):
@@ -38,21 +34,25 @@ class CutOptions(Options):
     """What is measured, and what is cut."""
 
     next: Annotated[
-        str | None, outcome_option("Measure this next token. Default: the model's first choice.", "TOKEN")
+        str | None, options.choice_option("Measure this next token. Default: the model's first choice.", "TOKEN")
     ] = None
-    against: Annotated[str | None, outcome_option("Subtract the logit of this token.", "TOKEN")] = None
+    against: Annotated[str | None, options.choice_option("Subtract the logit of this token.", "TOKEN")] = None
     loss: Annotated[
-        str | None, outcome_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
+        str | None, options.choice_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
     ] = None
-    head: Annotated[str | None, cut_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")] = None
-    layer: Annotated[str | None, cut_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")] = None
-    each: Annotated[bool, cut_option("Cut every head alone. Default: if nothing is chosen.")] = False
-    edges: Annotated[str | None, cut_option("Keep only these keys, such as ~keys(0,1); heads stay.", "EXPR|FILE")] = (
-        None
-    )
+    head: Annotated[
+        str | None, options.choice_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")
+    ] = None
+    layer: Annotated[
+        str | None, options.choice_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")
+    ] = None
+    each: Annotated[bool, options.choice_option("Cut every head alone. Default: if nothing is chosen.")] = False
+    edges: Annotated[
+        str | None, options.choice_option("Keep only these keys, such as ~keys(0,1); heads stay.", "EXPR|FILE")
+    ] = None
     with_: Annotated[
         str | None,
-        cut_option("Replace a head's output: zero, mean, or that in TEXT. Default: zero.", "zero|mean|TEXT"),
+        options.choice_option("Replace a head's output: zero, mean, or that in TEXT. Default: zero.", "zero|mean|TEXT"),
     ] = None
 
 
@@ -72,7 +72,7 @@ def ablate(
     Examples:
     attn ablate "one two three four one two"
     attn ablate "one two three four one two" --head 2.3 --next three
-    attn ablate "one two three four one two" --edges "~keys(0,1)" --layer 1-3 --loss all
+    attn ablate "one two three one two" --edges "~keys(0,1)" --layer 1-3
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice

@@ -45,7 +45,7 @@ def check(
     from attncli.render.findings import report_parts
 
     if model is None:
-        raise UsageError("give a checkpoint: -m NAME_OR_FOLDER")
+        raise UsageError("give the checkpoint with -m: attn check -m demo")
     codes, chosen = parse_fail_on(fail_on), output.chosen()
     texts = options.TextOptions(text=text, file=file, column=column, chat=chat)
     sentences = list(texts_of(texts, environment)) if any((text, file, column)) else []

@@ -112,8 +112,6 @@ def heads(
     attn heads -m gpt2 --pairs coreference.jsonl
     """
     from attncli.formats import DRAWN
-    from attncli.formats.columns import head_table
-    from attncli.formats.documents import write_heads
 
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
     if output.folder is not None:
@@ -152,6 +150,9 @@ def heads(
                 parts = head_parts(report, choice.chosen, palette, canvas.width, height, precision)
             canvas.show(parts, report.source.title)
     else:
+        from attncli.formats.columns import head_table
+        from attncli.formats.documents import write_heads
+
         _write(environment, chosen, output.file, head_table(report), precision, write_heads(report, precision))
     if failures:
         raise typer.Exit(ExitCode.INPUT)
@@ -229,11 +230,12 @@ def _measured(
     """
     from attncli.analysis.heads import HeadStats
     from attncli.corpus.jobs import measure
-    from attncli.encoding.induction_probe import repeated_sequences
-    from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
     if is_induction:
+        from attncli.encoding.induction_probe import repeated_sequences
+        from attncli.engines.source import CorpusItem
+
         texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
     task = partial(measure, view=View(queries=queries), is_test=is_induction)
     stream = _stream(environment, request, task, workers, texts, raises=is_induction)

@@ -57,7 +57,7 @@ def inspect(
 
     Examples:
     attn inspect "time flies like an arrow"
-    attn inspect -m demo "time flies like an arrow" --layer 1
+    attn inspect -m demo "time flies like an arrow" --query arrow --layer all
     attn inspect -F jsonl - < sentences.txt
     attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """

@@ -181,7 +181,7 @@ def check(
         from attncli.render.findings import checked
 
         comparison, is_compared = _against(subject, expected, findings), expected is not None
-        shown = [subject] if findings else []
+        shown = [subject] if findings and comparison is None else []
         drawn = partial(checked, subject, findings, comparison, is_compared=is_compared)
         draw(environment, output, "check", name, drawn, shown)
     if failed:
@@ -211,7 +211,7 @@ def diff(
     _note_idle(environment, first, second)
     comparison = compare(first, second)
     title = f"{mask} / {other}"
-    draw(environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room), [first])
+    draw(environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room, view.lines), [])
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -248,6 +248,8 @@ def _only(name: str | None, trace: Path | None) -> str:
     """Return the name of the one mask."""
     if (name is None) == (trace is None):
         raise UsageError("give one mask: an expression such as 'causal & window(4)', a file, or --from TRACE")
+    if trace is not None and trace.suffix in (".npy", ".pt", ".csv"):
+        raise UsageError(f"{visible(str(trace))} is no saved trace; give it without --from")
     return str(trace) if name is None else name
 
 
@@ -283,7 +285,7 @@ def draw(
     from attncli.render.masks import MaskView, pooling_note
 
     with output.view(environment, output.chosen(), f"mask {command}") as canvas:
-        view = MaskView(canvas.palette(colormap or "viridis"), canvas.width)
+        view = MaskView(canvas.palette(colormap or "viridis"), canvas.width, canvas.height)
         canvas.show(renderables(view), title)
         for pool in {view.pool(subject) for subject in subjects} - {(1, 1)}:
             environment.note(pooling_note(pool, "model" if command == "model" else "show"))

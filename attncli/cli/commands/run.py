@@ -61,6 +61,8 @@ def run(
     The program runs unchanged: same streams, arguments and results. attn prints to standard error. The exit code is
     the program's own; where that is 0 and attn found an error, it is 1.
 
+    Without --expect, attn does not check a mask that shows later keys: it may be an encoder's.
+
     For `pad`, lengths come from the embedding's padding_idx, or else from the first padding mask of the step. PATTERN
     names places as --place does. The last --expect that matches a place decides.
 
@@ -80,7 +82,7 @@ def run(
 
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
-        raise UsageError("give a program: a script, or a module by -m")
+        raise UsageError("give a program: attn run train.py, or attn run -m package.module")
     chosen = output.chosen()
     run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect or None, place, is_kept=save is not None)
@@ -135,7 +137,8 @@ def run(
         try:
             save.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"--save {visible(str(save))}: {error.strerror or error}") from None
+            why = "a file; --save takes a folder" if save.is_file() else error.strerror or error
+            raise InputError(f"--save {visible(str(save))}: {why}") from None
         save = save.absolute()
     calls.start()
     with ExitStack() as stack:
@@ -153,7 +156,8 @@ def _left_out(calls: Calls) -> list[str]:
     if calls.calls:
         return []
     if calls.left_out:
-        return [f"no attention ran at the places of --place. {plural(calls.left_out, 'call')} ran elsewhere"]
+        elsewhere = f"{plural(calls.left_out, 'call')} ran elsewhere; leave --place out to list them"
+        return [f"no attention ran at the places of --place. {elsewhere}"]
     from attncli.recording.call import LOOKED_FOR
 
     return [_without_torch() or f"no attention was seen. attn looks for {LOOKED_FOR}"]

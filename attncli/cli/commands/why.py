@@ -46,7 +46,7 @@ def why(
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
-    attn why -m demo "time flies like an arrow" --query arrow --key time --layer all
+    attn why -m demo "time flies like an arrow" -q arrow -k time --layer all
     attn why -m demo "time flies like an arrow" --query 4 --layer 1
     attn why -m demo "time flies like an arrow" --query 4 --head 1.3 --composition
     """

@@ -24,7 +24,7 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
 from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.residual_stream import ForwardPass
+from attncli.engines.numpy.residual_stream import NativeForward
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError, require
@@ -228,7 +228,7 @@ class NativeCheckpoint(OpenModel):
             recorded, own = tuple(by_index[index] for index in self.layers), sentence.tokens
             yield Trace(
                 self.source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes,
-                forward=ForwardPass(self.model, ids, self.mask),
+                forward=NativeForward(self.model, ids, self.mask),
             )  # fmt: skip
 
 

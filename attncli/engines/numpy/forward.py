@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -183,14 +183,11 @@ class Model:
         return linear(directions.astype(np.float32), weight if is_transposed else weight.T, None)
 
 
-class LayerWrites:
-    """What a layer writes to the residual stream, of every token, as `Layer.forward` records it."""
+class Addition(NamedTuple):
+    """What a sublayer adds to the hidden states."""
 
-    heads: Float[np.ndarray, "T H D"]  # weights·V of each head, which the output projection reads
-
-    def __init__(self) -> None:
-        # Of the attention, then of the feed-forward network: the stream, and the output that is added to it.
-        self.sublayers: list[tuple[Hidden, Hidden]] = []
+    x: Hidden  # the hidden states before
+    output: Hidden  # the sublayer's, not yet normalized
 
 
 @dataclass(frozen=True)
@@ -245,18 +242,15 @@ class Layer:
                 keys = slice(place * kv_heads, (place + 1) * kv_heads)
                 records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
 
-    def forward(
-        self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0, writes: LayerWrites | None = None
-    ) -> Hidden:
+    def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
         """Return the hidden states that leave the layer: attention, then the feed-forward network.
 
         Args:
             x: hidden states that entered it, from a row on.
             projected: queries, keys and values of all rows.
             past: that row; others than 0 are for a sentence that is alone.
-            writes: what is added to the stream, recorded; None records nothing.
         """
-        return self.finish(x, self.head_outputs(projected, past), writes)
+        return self.finish(x, self.head_outputs(projected, past))
 
     def head_outputs(self, projected: Sequence[GroupHeads], past: int = 0) -> Float[np.ndarray, "T H D"]:
         """Return weights·V of every head, before the output projection; see `forward`."""
@@ -285,15 +279,16 @@ class Layer:
         whole = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
         return self.model.normalize_parts(self.name(residual.after), whole, added)
 
-    def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], writes: LayerWrites | None = None) -> Hidden:
-        """Return the hidden states that leave the layer, from those that entered it and what its heads give."""
+    def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
+        """Return the hidden states that leave the layer, from those that entered it and what its heads give.
+
+        `additions` records what the attention is added to, and then what the feed-forward network is added to.
+        """
         spec, how = self._spec, self._spec.projections
-        if writes is not None:
-            writes.heads = heads
         attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
-        attended = self._add_residual(spec.attention_residual, x, attention, writes)
+        attended = self._add_residual(spec.attention_residual, x, attention, additions)
         entering = self._pre_norm(spec.feed_forward_residual, x if spec.is_parallel else attended)
-        return self._add_residual(spec.feed_forward_residual, attended, self._mlp(entering), writes)
+        return self._add_residual(spec.feed_forward_residual, attended, self._mlp(entering), additions)
 
     @property
     def _spec(self) -> ModelSpec:
@@ -347,10 +342,10 @@ class Layer:
     def _pre_norm(self, residual: Residual, x: Hidden) -> Hidden:
         return x if residual.before is None else self.model.normalize(self.name(residual.before), x)
 
-    def _add_residual(self, residual: Residual, x: Hidden, output: Hidden, writes: LayerWrites | None) -> Hidden:
+    def _add_residual(self, residual: Residual, x: Hidden, output: Hidden, additions: list[Addition] | None) -> Hidden:
         """Return the sum of hidden states and what a sublayer made of them, which is changed in place."""
-        if writes is not None:
-            writes.sublayers.append((x, output.copy()))
+        if additions is not None:
+            additions.append(Addition(x, output.copy()))
         if residual.after is not None:
             output = self.model.normalize(self.name(residual.after), output)
         output += x

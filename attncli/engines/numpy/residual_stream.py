@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.engines.numpy.forward import Layer, LayerWrites, Model, computing
+from attncli.engines.numpy.forward import Addition, Layer, Model, computing
 from attncli.engines.numpy.ops import layer_norm, rotated
 from attncli.engines.numpy.ragged_batch import RaggedBatch, TokenIds
 from attncli.masks.expressions import Expression
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Terms = Float[np.ndarray, " N"]
 
 
-class Writer(NamedTuple):
+class ResidualWriter(NamedTuple):
     """What wrote to the residual stream."""
 
     kind: str  # `embedding` of the token, its `position` or `segment`, `head`, `mlp`, or `bias`
@@ -41,7 +41,7 @@ class Writer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ForwardPass:
+class NativeForward:
     """What computed a trace, and can compute more of it."""
 
     model: Model  # the model
@@ -52,7 +52,9 @@ class ForwardPass:
         """Stay in this process: a trace that is sent to another one is sent without its model."""
         return type(None), ()
 
-    def score_terms(self, layer: int, head: int, query: int, keys: Sequence[int]) -> dict[str, dict[Writer, Terms]]:
+    def score_terms(
+        self, layer: int, head: int, query: int, keys: Sequence[int]
+    ) -> dict[str, dict[ResidualWriter, Terms]]:
         """Return what each writer adds to the scaled q·k of one query at some keys, by what wrote the key or the query.
 
         The terms of either side add up to q·k · scale.
@@ -70,10 +72,12 @@ class ForwardPass:
             sides["key"].pull_back_score(last, stream, "key", key_head, q[head, [query] * len(keys)])
             sides["query"].pull_back_score(last, stream, "query", head, k[key_head, keys])
             for each in reversed(below):
-                stream, writes = streams.pop(), LayerWrites()
-                each.forward(stream, each.project_qkv(stream, batch), writes=writes)
-                for reads in sides.values():
-                    reads.pull_back_layer(each, writes)
+                stream, additions = streams.pop(), list[Addition]()
+                with self.model.weights.held():
+                    outputs = each.head_outputs(each.project_qkv(stream, batch))
+                    each.finish(stream, outputs, additions)
+                    for reads in sides.values():
+                        reads.pull_back_layer(each, outputs, *additions)
             for reads in sides.values():
                 reads.pull_back_embedding(batch)
         return {side: reads.terms for side, reads in sides.items()}
@@ -91,7 +95,7 @@ class Reads:
     """
 
     def __init__(self, model: Model, positions: Sequence[int]) -> None:
-        self.terms: dict[Writer, Terms] = {}
+        self.terms: dict[ResidualWriter, Terms] = {}
         self._model, self._positions = model, np.array(positions)
         self._directions: Directions = np.empty(0)
 
@@ -117,18 +121,21 @@ class Reads:
         d = self._before_product(how.joint or name, columns.reshape(len(d), -1), spec.width, how.has_bias, layer)
         self._directions = self._before_norm(before, d, x, layer)
 
-    def pull_back_layer(self, layer: Layer, writes: LayerWrites) -> None:
+    def pull_back_layer(
+        self, layer: Layer, heads: Float[np.ndarray, "T H D"], attention: Addition, fed: Addition
+    ) -> None:
         """Go through a layer, from the output of its second sublayer to the input of its first.
 
         What a head or a network wrote is taken whole: nothing is followed through it.
         """
-        spec, (attention, fed) = self._model.spec, writes.sublayers
+        spec = self._model.spec
         how, count, width = spec.projections, spec.heads.count, spec.heads.width
-        self._add(Writer("mlp", layer.index), self._at_output(layer, spec.feed_forward_residual, *fed), fed[1])
+        d = self._at_output(layer, spec.feed_forward_residual, *fed)
+        self._add(ResidualWriter("mlp", layer.index), d, fed.output)
         d = self._at_output(layer, spec.attention_residual, *attention)
         d = self._before_product(how.output, d, count * width, how.output_has_bias, layer).reshape(-1, count, width)
         for head in range(count):
-            self._add(Writer("head", layer.index, head), d[:, head], writes.heads[:, head])
+            self._add(ResidualWriter("head", layer.index, head), d[:, head], heads[:, head])
 
     def pull_back_embedding(self, batch: RaggedBatch) -> None:
         """End at the rows of the tables."""
@@ -137,7 +144,7 @@ class Reads:
             d = self._before_product(how.projection, d, how.width, True, None)
         d = self._before_norm(how.norm, d, reduce(np.add, rows.values()), None)
         for kind, written in rows.items():
-            self._add(Writer(kind), d, written)
+            self._add(ResidualWriter(kind), d, written)
 
     def _at_output(self, layer: Layer, residual: Residual, x: Hidden, output: Hidden) -> Directions:
         """Go to the sum `post_norm(x + after(output))`; return the directions at the output."""
@@ -152,7 +159,8 @@ class Reads:
         norm, own = self._model.spec.norm, name if layer is None else layer.name(name)
         if norm.has_bias:
             self._add_bias(own, d, layer)
-        d, x = d * self._model.norm_weight(own, d.shape[-1]), x[self._positions].astype(np.float64)
+        d = d * self._model.norm_weight(own, d.shape[-1])
+        x = x[self._positions].astype(np.float64)
         if norm.function is layer_norm:  # x − mean(x) is a symmetric matrix times x
             x, d = (each - each.mean(axis=-1, keepdims=True) for each in (x, d))
         return d / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.eps)
@@ -166,10 +174,10 @@ class Reads:
 
     def _add_bias(self, name: str, d: Directions, layer: Layer | None) -> None:
         bias = self._model.weights.vector(name + ".bias", d.shape[-1])
-        self._add_terms(Writer("bias", None if layer is None else layer.index), d @ bias)
+        self._add_terms(ResidualWriter("bias", None if layer is None else layer.index), d @ bias)
 
-    def _add(self, writer: Writer, d: Directions, written: Hidden) -> None:
+    def _add(self, writer: ResidualWriter, d: Directions, written: Hidden) -> None:
         self._add_terms(writer, np.vecdot(d, written[self._positions], dtype=np.float64))
 
-    def _add_terms(self, writer: Writer, terms: Terms) -> None:
+    def _add_terms(self, writer: ResidualWriter, terms: Terms) -> None:
         self.terms[writer] = self.terms.get(writer, 0.0) + terms
