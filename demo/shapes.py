@@ -1,4 +1,4 @@
-"""Pictures of coloured shapes on a grid, and questions about them: what the model that sees is trained and tested on."""
+"""Pictures of coloured shapes on a grid, and questions about them, which the model that sees is trained on."""
 
 from __future__ import annotations
 
