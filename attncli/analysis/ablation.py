@@ -16,7 +16,6 @@ from attncli.engines.predictor import Cut, Kind, Measure, Predictor, Replacement
 from attncli.errors import InputError, InputMismatchError, Metadata, UsageError
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.text import plural, visible
-from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.selection import RowRange, head_places
 from attncli.trace.tokens import Token, Tokens
@@ -36,7 +35,8 @@ class HeadEffect(NamedTuple):
         head: its index.
         after: the outcome with this head cut.
         change: after − before.
-        direct: what the head adds to the outcome by itself; None where that is not defined, or not computed.
+        direct: what the head adds to the outcome by itself, or more than what replaces it does; None for a loss, and
+            from the transformers engine.
     """
 
     layer: int
@@ -223,7 +223,7 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
     is_alone = choice.is_each
     of_each = zip(places, found.after, found.direct, strict=True) if is_alone else ()
     edges, note = _counted(replacement.edges, len(sentence.tokens)) if replacement.edges is not None else (None, "")
-    following, against = (*(_token(encoder, sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
+    following, against = (*(predictor.token(sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
     return Ablation(
         source=source,
         tokens=sentence.tokens,
@@ -289,14 +289,6 @@ def token_id(encoder: InputEncoder, text: str, option: str) -> int:
     pieces = " ".join(str(tokenizer.convert_ids_to_tokens(id_)) for id_ in ids[:8])
     why = f"it is {plural(len(ids), 'token')}: {visible(pieces)}" if ids else "it is no token"
     raise InputError(f"--{option} '{visible(text)}': {why}; give one of the vocabulary")
-
-
-def _token(encoder: InputEncoder, sentence: EncodedInput, id_: int) -> Token:
-    """Return a next token, spelled as the tokens of the sentence are."""
-    piece = encoder.tokenizer.convert_ids_to_tokens(id_)
-    text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
-    token = Token(len(sentence.tokens), id_, text, None, None, id_ in encoder.special_ids)
-    return decode_pieces([*sentence.tokens, token], sentence.text, sentence.pair)[-1]
 
 
 # --- what stands in the place of what is cut ------------------------------------------------------------------

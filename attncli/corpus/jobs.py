@@ -93,12 +93,24 @@ class TraceJob(NamedTuple, Generic[Value]):
     options: Mapping[str, Any]  # of `open_source`
     pair: str | None = None  # a second text in the same sequence as each sentence
     target: str | None = None  # the text whose queries attend to each sentence's keys
+    predicts: bool = False  # whether the likeliest next tokens are wanted too
 
     def source(self) -> Source:
         """Open the source; see `open_source` for what is raised."""
         from attncli.engines import open_source
 
-        return open_source(**self.options)
+        source, options = open_source(**self.options), self.options
+        if not self.predicts or options["model"] is None:
+            return source
+        if options["mask"] is not None or options["generate"] or self.target is not None:
+            raise UsageError("--show next predicts after the text, by the model's own mask; drop --mask or --generate")
+        from attncli.engines.engine import open_predictor
+        from attncli.engines.predictor import PredictingSource
+
+        own = {
+            name: value for name, value in options.items() if name not in ("layer", "head", "kind", "mask", "generate")
+        }
+        return PredictingSource(source, open_predictor(**own))
 
     def open(self, source: Source | None = None) -> BatchFn[Value]:
         """Open the source, unless one is given, and return the function from a batch to its results."""

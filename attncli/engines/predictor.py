@@ -7,13 +7,22 @@ Wang et al. 2022, "Interpretability in the Wild" (<https://arxiv.org/abs/2211.00
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import numpy as np
+
+from attncli.engines.source import Source
+from attncli.trace.byte_pieces import decode_pieces
+from attncli.trace.tokens import NextToken, Token
+
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from attncli.encoding.encode import EncodedInput, InputEncoder
     from attncli.masks.expressions import Expression
-    from attncli.trace.trace import Provenance
+    from attncli.trace.trace import Provenance, Trace
 
 Kind = Literal["logprob", "difference", "loss"]
 Cut = Mapping[int, tuple[int, ...]]
@@ -66,7 +75,8 @@ class Effects(NamedTuple):
         before: the number with nothing cut.
         after: the number with each cut.
         direct: what the heads of each cut add to the number by themselves: through the output projection, the final
-            norm with its scale held, and the unembedding. None where that is not defined.
+            norm with its scale held, and the unembedding; less what their replacement would. None where that is not
+            defined.
     """
 
     measure: Measure
@@ -84,6 +94,26 @@ class Predictor(ABC):
     heads: int  # how many each of them has
 
     @abstractmethod
+    def next_logits(self, sentence: EncodedInput) -> Float[np.ndarray, " V"]:
+        """Return the logit of every token of the vocabulary, next after a sentence."""
+
+    def next_tokens(self, sentence: EncodedInput, count: int = 10) -> tuple[NextToken, ...]:
+        """Return the likeliest next tokens, the likeliest first."""
+        logits = self.next_logits(sentence).astype(np.float64)
+        total = logits.max() + np.log(np.exp(logits - logits.max()).sum())
+        best = np.argsort(-logits)[:count].tolist()
+        return tuple(
+            NextToken(self.token(sentence, id_), float(logits[id_]), float(logits[id_] - total)) for id_ in best
+        )
+
+    def token(self, sentence: EncodedInput, id_: int) -> Token:
+        """Return a next token, spelled as the tokens of a sentence are."""
+        piece = self.encoder.tokenizer.convert_ids_to_tokens(id_)
+        text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
+        token = Token(len(sentence.tokens), id_, text, None, None, id_ in self.encoder.special_ids)
+        return decode_pieces([*sentence.tokens, token], sentence.text, sentence.pair)[-1]
+
+    @abstractmethod
     def effects(
         self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure
     ) -> Effects:
@@ -93,3 +123,17 @@ class Predictor(ABC):
             InputError: the sentence or the expression does not fit the model.
             NotExposedError: the engine cannot put this change into the model.
         """
+
+
+class PredictingSource(Source):
+    """A source whose traces have the likeliest next tokens too; of a text alone."""
+
+    def __init__(self, source: Source, predictor: Predictor) -> None:
+        self._source, self._predictor = source, predictor
+        self.can_batch, self.parallel_from = source.can_batch, source.parallel_from
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence with its next tokens; see `Source.traces`."""
+        for text, trace in zip(texts, self._source.traces(texts, pair, target), strict=False):
+            sentence = self._predictor.encoder.encode(text, pair, None)
+            yield replace(trace, next_tokens=self._predictor.next_tokens(sentence))

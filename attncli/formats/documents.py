@@ -13,7 +13,7 @@ from attncli.attention import row_blocks
 from attncli.errors import metadata_json
 from attncli.formats.json import described
 from attncli.formats.json_stream import RowBlocks, array, dumped, pieces, plain
-from attncli.formats.numbers import proven
+from attncli.formats.numbers import number, proven
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ def write_calls(calls: Calls) -> str:
 def write_proofs(proofs: Sequence[ModelProof]) -> str:
     """Return the document of a proof, or an array of several."""
     documents = [proof.as_dict() for proof in proofs]
+    for leak in (one for document in documents for one in document["moved"]):
+        leak |= {name: number(leak[name], None) for name in ("size", "allowed_size")}
     return dumped(documents[0] if len(documents) == 1 else documents) + "\n"
 
 

@@ -14,7 +14,7 @@ from attncli.errors import metadata_json
 from attncli.formats.json_stream import RowBlocks, gathered, pieces, plain
 from attncli.formats.numbers import proven
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Tokens
+from attncli.trace.tokens import NextToken, Tokens
 from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import SCHEMA, Trace
 from attncli.trace.view import Cells, View
@@ -39,11 +39,16 @@ def document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
         **trace.described_pictures,
+        **({} if "next" not in (view.show or ()) else {"next": [_next(each) for each in trace.next_tokens]}),
         "query_tokens": queries,
         "key_tokens": keys,
         "layers": (_layer(trace, layer, view) for layer in trace.layers),
     }
     return gathered(pieces(whole, view.precision))
+
+
+def _next(one: NextToken) -> dict[str, Any]:
+    return {"id": one.token.id, "text": one.token.text, "logit": one.logit, "logprob": one.logprob}
 
 
 def described(trace: Trace) -> dict[str, Any]:

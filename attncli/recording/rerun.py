@@ -338,7 +338,7 @@ def _differences(one: torch.Tensor, other: torch.Tensor) -> Float[np.ndarray, "B
         precise = torch.promote_types(other.dtype, torch.float32)
         a, b = (each.detach()[is_changed].to(precise) for each in (one, other))
         is_same = (a == b) | (a.isnan() & b.isnan())
-        change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf)).amax(dim=-1)
+        change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)).amax(dim=-1)
         found[to_numpy(is_changed)] = to_numpy(change)
     return found
 
@@ -558,7 +558,8 @@ def forwards(
     thread = get_ident()  # of another one, module and random state cannot be put back
 
     def enter(module: nn.Module, args: Any) -> None:
-        if get_ident() != thread or (not outer and type(module).__name__ in _WRAPPERS):
+        is_in_backward = torch._C._current_graph_task_id() != -1  # as where a checkpoint runs again
+        if get_ident() != thread or (not outer and (is_in_backward or type(module).__name__ in _WRAPPERS)):
             return
         arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
         if not outer:

@@ -36,7 +36,7 @@ _FEWEST, _MOST = 3, 20  # heads of the ranking, on a screen
 _BAR = 12
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
-_REPLACED = {"zero": "zero", "mean": "the mean over the positions"}
+_REPLACED = {"zero": "zero", "mean": "its mean over the positions"}
 DIRECT = "adds directly: the head's output through W_o, the final norm (its scale held) and the unembedding"
 
 
@@ -116,7 +116,7 @@ class _View:
         if one.edges is not None:
             cut, total = one.edges
             return f"{cut:,} of {total:,} edges in {which}{alone}; {visible(choice.edges or '')} is left"
-        return f"{which}{alone}; {_REPLACED.get(choice.with_, 'the output in the other text')} in place of the output"
+        return f"{which}{alone}: output replaced by {_REPLACED.get(choice.with_, 'that in the other text')}"
 
     def _value(self, value: float, is_signed: bool = False) -> str:
         return f"{number(value, self.digits, is_signed)} {self.unit}"

@@ -35,6 +35,7 @@ _SHORTENED = {"place": True, "module": True, "mask": False}  # and whether their
 _LEAST = 20  # cells of a line that each of them keeps while there are others
 _WIDE = 1000  # where the output sets no width
 _GREEN = Style(color="green")
+_ROWS = 16  # of a map of wrong cells that a small screen has
 _MOST_MAPS = 3  # of places whose masks are wrong
 
 
@@ -43,6 +44,7 @@ def calls_parts(
     palette: Palette,
     width: int | None,
     commands: Callable[[CallGroup, Finding], Sequence[str]] | None = None,
+    height: int | None = None,
 ) -> Iterator[RenderableType]:
     """Yield the table, what is wrong at each line of code, errors first, and how much that is.
 
@@ -51,6 +53,7 @@ def calls_parts(
         palette: how words are written.
         width: cells in a line; None where the output sets none.
         commands: gives the commands that show more of a row and its finding; None where there are none.
+        height: lines of a screen, of which wrong cells take half or 16; None draws all rows of a mask.
     """
     yield Text(palette.fit(calls.headline))
     rows = calls.rows
@@ -60,7 +63,8 @@ def calls_parts(
     places: dict[object, list[CallGroup]] = {}
     for row in rows:
         places.setdefault(row.place[:3], []).append(row)
-    parts = [part for alike in places.values() if (part := _at_a_line(calls, alike, palette, width, commands))]
+    lines = None if height is None else max(height // 2, _ROWS)
+    parts = [part for alike in places.values() if (part := _at_a_line(calls, alike, palette, width, lines, commands))]
     for _, renderables in sorted(parts, key=lambda part: part[0]):
         yield Group(*renderables)
     if calls.findings:
@@ -109,7 +113,12 @@ def _result(row: CallGroup) -> Cell:
 
 
 def _at_a_line(
-    calls: Calls, rows: Sequence[CallGroup], palette: Palette, width: int | None, commands: _Commands | None
+    calls: Calls,
+    rows: Sequence[CallGroup],
+    palette: Palette,
+    width: int | None,
+    lines: int | None,
+    commands: _Commands | None,
 ) -> tuple[bool, list[RenderableType]] | None:
     """Return what is wrong at a line of code, after whether that is no error; None where nothing is."""
     found: dict[tuple[str, str], list[tuple[CallGroup, Finding]]] = {}
@@ -132,7 +141,7 @@ def _at_a_line(
     parts: list[RenderableType] = [finding_lines(findings, palette, width), Text(palette.label(arrow), BOLD)]
     parts += _source(calls, str(place), findings, palette, width)
     drawn = next((finding.comparison for finding in findings if finding.comparison is not None), None)
-    parts += [] if drawn is None else compared(drawn, palette, width or COMFORTABLE)
+    parts += [] if drawn is None else compared(drawn, palette, width or COMFORTABLE, lines)
     if commands is not None:
         row, worst = min(found.items(), key=lambda each: each[0][1] != "error")[1][0]
         for number, command in enumerate(commands(row, worst)):

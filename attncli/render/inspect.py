@@ -20,7 +20,7 @@ from attncli.render.fit import LINES, LONG, Bounds
 from attncli.render.heatmap import pooling
 from attncli.render.layer_group import LayerGroup
 from attncli.render.palette import BOLD, Palette
-from attncli.render.sections import headline, metrics_table, proof_line, shapes_line
+from attncli.render.sections import headline, metrics_table, next_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -120,6 +120,8 @@ class Layout:
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
             yield parts.tokens()
+        if "next" in wanted:
+            yield next_table(trace, palette, self.width)
         has_sentence = self.view.show is None and self.view.top_keys is None and not self._is_long
         for frame in parts.frames:
             layer = frame.layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -187,6 +188,25 @@ def metrics_table(trace: Trace, layer: LayerTrace, width: int | None, precision:
         values = [metrics[name] for metrics in measured.values()]
         columns.append(Column(name, ["" if value is None else number_text(value, digits) for value in values]))
     return table(columns, width)
+
+
+def next_table(trace: Trace, palette: Palette, width: int | None) -> Block:
+    """Return the likeliest next tokens with their probabilities, below a line that names the likeliest."""
+    found, last = trace.next_tokens, trace.query_tokens[-1]
+    labels = [palette.label(one.token.label) for one in found]
+    shares = [math.exp(one.logprob) for one in found]
+    behind = palette.label(f"{last.index} {last.label}")
+    line = [
+        Segment(labels[0], BOLD),
+        Segment(f" is the likeliest next token after {behind}, probability {shares[0]:.3g}"),
+    ]
+    columns = [
+        Column("token", labels, BOLD, "<"),
+        Column("id", [str(one.token.id) for one in found], DIM),
+        Column("logit", [number_text(one.logit, 2) for one in found]),
+        Column("probability", [f"{share:.4f}" for share in shares]),
+    ]
+    return stack([block([line]), table(columns, width)])
 
 
 def proof_line(layer: LayerTrace, palette: Palette) -> Text:

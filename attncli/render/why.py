@@ -278,16 +278,19 @@ class WhyPage:
         ranked, every = replace(self, explained=by_weight), len(self.explained)
         order = f"heads, largest weight {'' if is_cell else 'on a distant token '}first"
         coloured, count = ranked._sentence(names, f" · {every} {order}", room)
-        listed = ranked._cells_of_heads() if is_cell else ranked._rows_of_heads()
-        if lines_of([coloured, listed], self.sheet.room) <= room + 1 or not (count or is_cell):
+        listed = ranked._table_of_heads()
+        if lines_of([coloured, listed], self.sheet.room) <= room + 1:
             return [coloured, listed], False
-        if not is_cell:
+        if count and not is_cell:
             shown = f"{count} of " * (count < every)
             return [ranked._sentence(names, f" · {shown}{every} {order}", room)[0]], True
         count = min(max(room - 3, _FEWEST), every)  # a line has their title, one is blank, one has the columns'
         facts = f" · {f'{count} of ' * (count < every)}{every} {order}"
         header = wrap_block(self.sheet.palette.fit(names), self.sheet.palette.fit(facts), self.sheet.width, None)
-        return [header, replace(ranked, explained=ranked.explained[:count])._cells_of_heads()], count < every
+        return [header, replace(ranked, explained=ranked.explained[:count])._table_of_heads()], count < every
+
+    def _table_of_heads(self) -> Block:
+        return self._cells_of_heads() if isinstance(self.explained[0], AttentionCell) else self._rows_of_heads()
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:
@@ -300,7 +303,14 @@ class WhyPage:
             "key": [named(one.key) for one in self.explained if isinstance(one, AttentionCell)],
             "head": [str(row.head.head) for row in self._rows],
         }
-        return {name: values for name, values in facts.items() if len(set(values)) > 1 or name == "head"}
+        # Of some of the heads too, as many stand there as of all.
+        layers = self.trace.layers
+        several = {
+            "head": True,
+            "layer": len({one.layer for one in layers}) > 1,
+            "kind": len({one.kind for one in layers}) > 1,
+        }
+        return {name: values for name, values in facts.items() if several.get(name, len(set(values)) > 1)}
 
     @property
     def _places(self) -> list[Column]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attncli.errors import InputMismatchError
 from attncli.text import JOINERS, did_you_mean, visible
@@ -102,6 +102,14 @@ class Token:
     def spelling(self) -> str:
         """The token without the mark that says that a space stands before it, if it is more than that mark."""
         return _unmarked(self.text) or self.text
+
+
+class NextToken(NamedTuple):
+    """A token that may come next, and what a model gives it: its logit, and its log-probability in nats."""
+
+    token: Token
+    logit: float
+    logprob: float
 
 
 class Tokens(tuple[Token, ...]):

@@ -11,7 +11,7 @@ from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import NextToken, Token, Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,6 +133,7 @@ class Trace(Displayed, Tabular, Drawable):
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
         metadata: what the file of its sentence says besides, by names; it is not saved.
+        next_tokens: the likeliest next tokens, the likeliest first, where they were asked for; they are not saved.
         forward: the forward pass that computed it, which can compute more; it is not saved, and None of other engines.
         pictures: what was looked at.
         grids: which positions are cells of the pictures.
@@ -149,6 +150,7 @@ class Trace(Displayed, Tabular, Drawable):
     generated: int = 0
     origin: Origin | None = None
     metadata: Metadata = field(default_factory=dict)
+    next_tokens: tuple[NextToken, ...] = ()
     forward: Any = field(default=None, compare=False)
     pictures: tuple[Picture, ...] = ()
     grids: tuple[ImageGrid, ...] = ()

@@ -13,7 +13,7 @@ from attncli.trace.trace import Trace
 
 PARTS = (
     "tokens", "shapes", "embeddings", "q", "k", "v", "scores", "mask", "weights", "heatmap", "output", "metrics",
-    "proof",
+    "proof", "next",
 )  # fmt: skip
 
 Columns = slice | list[int]
@@ -84,6 +84,8 @@ class View(NamedTuple):
         if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
             left = [part for part in PARTS if part not in trace.layers[0].missing]
             raise UsageError(f"--show {','.join(sorted(gone))}: derived numbers have only {', '.join(left)}")
+        if self.show and "next" in self.show and not trace.next_tokens:
+            raise UsageError("--show next needs a causal language model; give -m demo, or another one")
         if self.show and all(self.show <= layer.missing for layer in trace.layers):
             raise NotExposedError(
                 f"layer {trace.layers[0].layer} has only its weights; show scores, mask, weights or metrics"

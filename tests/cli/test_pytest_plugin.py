@@ -109,6 +109,11 @@ def test_a_failure_of_its_own(attention):
 def test_nothing_leaks(attention):
     model = torch.nn.Sequential(torch.nn.Embedding(9, 16), torch.nn.Linear(16, 16))
     assert attention.prove(model, torch.arange(1, 7)[None], "causal").is_proved
+    Model()(right([3]))
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    assert attention.prove(layer, torch.rand(1, 5, 16), "full").is_proved
+    attention.check("causal & pad", lengths=[3])
+    assert [row.calls for row in attention.calls] == [2]
 
 
 def test_it_leaks(attention):

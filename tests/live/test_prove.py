@@ -394,6 +394,43 @@ def test_each_forward_of_a_program_is_told_from_others() -> None:
     assert prover.left_out == 2
 
 
+def test_a_block_that_runs_again_in_backward_is_no_forward_of_its_own() -> None:
+    """As of activation checkpoints."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(programs.LanguageModel):  # type: ignore[misc, name-defined]
+        def forward(self, ids):
+            x = self.embedding(ids)
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            return self.head(x)
+
+    model, prover = Checkpointed(), Prover("causal")
+    with prover.watching():
+        model(programs.tokens()).square().mean().backward()
+    assert [one.model for one in prover.proofs] == ["Checkpointed"]
+    assert not prover.notes
+    gradients = [each.grad for each in model.parameters()]
+    model.zero_grad()
+    model(programs.tokens()).square().mean().backward()
+    for own, each in zip(gradients, model.parameters(), strict=True):
+        assert (own is None and each.grad is None) or torch.equal(own, each.grad)
+
+
+def test_a_change_to_infinity_is_valid_json() -> None:
+    """Its size is a string, as everywhere."""
+    from attncli.formats.documents import write_proofs
+
+    model = programs.LanguageModel()
+    most = model(programs.tokens()).abs().amax()
+
+    def overflow(x):
+        return x if x.abs().amax() == most else x * torch.inf
+
+    document = json.loads(write_proofs([prove(Changed(overflow, model), programs.tokens(), "causal")]))
+    assert document["moved"][0]["size"] == "inf"
+
+
 def test_what_a_program_looks_at_and_draws_is_its_own() -> None:
     """Hooks that only look see no run of attn; generators of its own, and what it builds late, are put back."""
 

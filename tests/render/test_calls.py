@@ -92,3 +92,13 @@ def test_errors_come_before_notes_and_have_colours_where_there_are_some() -> Non
         assert "\x1b[1;31merror" in text
         assert "\x1b[33mnot checked" in text
         assert "\x1b" not in printed(calls_parts(calls, PLAIN, width), PLAIN, width)
+
+
+def test_wrong_cells_take_half_of_a_screen() -> None:
+    calls = Calls("causal")
+    calls.take(sdpa(size=(1, 64, 64)))
+    calls.finish()
+    for height, cells in ((23, "4×4"), (59, "3×3"), (None, "")):
+        lines = printed(calls_parts(calls, Palette(), 80, height=height), Palette(), 80).splitlines()
+        assert any(line.endswith(f"a cell is {cells}") for line in lines) == bool(cells)
+        assert (len(lines) > 64) == (height is None)

@@ -201,7 +201,7 @@ class ProbedForward:
         count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
         place = (self.output.place,)
         if count:
-            message = f"{plural(count, 'output')} of {self.tokens[0].sum()} hold NaN, which hides whether they move"
+            message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
             yield Finding("nan", "error", message, count, made_at=place)
         elif not is_alive:
             yield Finding("unread", "error", "no output moves when a position changes, not even its own", made_at=place)

@@ -53,7 +53,8 @@ def inspect(
 
     -o x.html writes an interactive page, -o x.pdf or x.png a figure of the maps.
 
-    --show takes tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics and proof.
+    --show takes tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, proof and
+    next, the likeliest next tokens.
 
     Examples:
     attn inspect "time flies like an arrow"
@@ -76,7 +77,7 @@ def inspect(
         check_page(view.show)
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
-    job = trace_job(request, task, "0", layers, more.generate)
+    job = trace_job(request, task, "0", layers, more.generate)._replace(predicts="next" in (view.show or ()))
     if output.folder is not None:
         from attncli.cli.datasets import provenance, write_folder
         from attncli.cli.loop import open_source

@@ -183,7 +183,7 @@ def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Envi
     from attncli.render.calls import calls_parts
 
     with output.view(stderr, chosen, "run") as canvas:
-        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width, commands))
+        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width, commands, canvas.height))
 
 
 def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, stderr: Environment) -> bool:

@@ -56,6 +56,13 @@ def effects(
     return Effects(measure, before, [after[place] for place in places], [direct.get(place) for place in places])
 
 
+def next_logits(model: Model, text: TokenIds) -> Float[np.ndarray, " V"]:
+    """Return the logit of every token of the vocabulary, next after a text."""
+    (end,) = _passes(model, [text], [], Replacement(), [len(text.ids) - 1])
+    logits: Float[np.ndarray, " V"] = model.logits(end.states[0])[0]
+    return logits
+
+
 def _values(model: Model, normed: States, ids: Sequence[int], measure: Measure) -> list[float]:
     """Return what is measured, of hidden states after the final norm, in the rows that predict it."""
     count, rows, width = normed.shape

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -46,6 +48,8 @@ def use_all_cores(tokens: int) -> Iterator[None]:
     pool: ThreadPoolExecutor | None = None
     one_blas_thread = nullcontext()
     if most > 1:
+        from concurrent.futures import ThreadPoolExecutor
+
         from threadpoolctl import threadpool_limits  # which takes 15 ms
 
         pool, one_blas_thread = ThreadPoolExecutor(most), threadpool_limits(1, user_api="blas")

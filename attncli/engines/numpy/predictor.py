@@ -8,13 +8,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from attncli.checkpoints.config_reader import UnsupportedError
-from attncli.engines.numpy.ablation import effects
+from attncli.engines.numpy.ablation import effects, next_logits
 from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.predictor import Cut, Effects, Measure, Predictor, Replacement
 from attncli.errors import NotExposedError
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
     from attncli.encoding.encode import EncodedInput
     from attncli.engines.numpy import NativeCheckpoint
 
@@ -38,6 +41,10 @@ class NativePredictor(Predictor):
             raise NotExposedError(f"{shown} is an encoder, which predicts no next token; give a causal model: -m demo")
         self._model.check_predicts()  # before a sentence is read
 
+    def next_logits(self, sentence: EncodedInput) -> Float[np.ndarray, " V"]:
+        """See `Predictor.next_logits`."""
+        return next_logits(self._model, _ids(sentence))
+
     def effects(
         self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure
     ) -> Effects:
@@ -47,7 +54,7 @@ class NativePredictor(Predictor):
         try:
             found = effects(
                 self._model,
-                [TokenIds(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in texts],
+                list(map(_ids, texts)),
                 cuts,
                 replacement,
                 measure,
@@ -56,3 +63,7 @@ class NativePredictor(Predictor):
             raise NotExposedError(f"the native engine does not compute this text: {visible(str(error))}") from None
         _log.info("ran %d tokens with %d cuts in %.3f s", len(sentence.tokens), len(cuts), perf_counter() - begun)
         return found
+
+
+def _ids(sentence: EncodedInput) -> TokenIds:
+    return TokenIds(sentence.inputs["input_ids"], sentence.inputs.get("token_type_ids"))

@@ -20,11 +20,15 @@ from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import head_count
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import NotExposedError
+from attncli.files import to_numpy
 from attncli.text import visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
     from attncli.encoding.encode import EncodedInput
 
 _PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # as architectures call what follows the heads
@@ -75,6 +79,10 @@ class TorchPredictor(Predictor):
                     "heads"
                 )
             yield place.index, found[0]
+
+    def next_logits(self, sentence: EncodedInput) -> Float[np.ndarray, " V"]:
+        """See `Predictor.next_logits`."""
+        return to_numpy(self._logits(sentence, {})[-1])
 
     def effects(
         self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure

@@ -1,0 +1,113 @@
+"""`attn ablate` and `attn inspect --show next`: predictions, and what they lose."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import attncli
+from attncli.checkpoints.checkpoint_folder import demo_or
+from attncli.errors import ExitCode
+
+Run = Callable[..., Any]
+TEXT = "one two three four one two"
+
+
+@pytest.fixture(scope="module")
+def logits() -> np.ndarray[Any, Any]:
+    """The demo's logits for the next token, by transformers."""
+    ids = attncli.tokenize(TEXT, model="demo").tokens.ids
+    model = AutoModelForCausalLM.from_pretrained(demo_or("demo"), dtype=torch.float32)
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0, -1].numpy()
+
+
+def test_next_tokens_are_the_largest_logits_of_the_model(attn: Run, logits: np.ndarray[Any, Any]) -> None:
+    found = attn("inspect", "-m", "demo", TEXT, "--show", "next", "-F", "json").json["next"]
+    best = np.argsort(-logits)[: len(found)]
+    assert [one["id"] for one in found] == best.tolist()
+    np.testing.assert_allclose([one["logit"] for one in found], logits[best], atol=1e-4)
+    expected = torch.tensor(logits).log_softmax(dim=-1)[best.tolist()]
+    np.testing.assert_allclose([one["logprob"] for one in found], expected, atol=1e-4)
+    shown = attn("inspect", "-m", "demo", TEXT, "--show", "next")
+    assert "three is the likeliest next token after 6 two, probability 0.38" in shown.out
+    for wrong in (["inspect", "a b"], ["inspect", "-m", "demo", "--mask", "full", "a b"]):
+        assert attn(*wrong, "--show", "next").code == ExitCode.USAGE
+
+
+def test_without_an_option_every_head_is_cut_alone(attn: Run, logits: np.ndarray[Any, Any]) -> None:
+    ran = attn("ablate", TEXT)
+    assert ran.err == ""
+    assert "log-probability of three as the next token, the model's own first choice" in ran.out
+    document = attn("ablate", TEXT, "-F", "json").json
+    assert document["schema"] == "attncli.ablation/1"
+    assert document["before"] == pytest.approx(float(torch.tensor(logits).log_softmax(dim=-1).max()), abs=1e-4)
+    assert len(document["cut"]) == len(document["heads"]) == 16
+    assert (document["after"], document["outcome"]["against"]) == (None, None)
+    worst = max(document["heads"], key=lambda head: abs(head["change"]))
+    assert f"L{worst['layer']}H{worst['head']}" in ran.out
+    assert worst["change"] == pytest.approx(worst["after"] - document["before"])
+
+
+def test_rows_are_those_of_the_data_frame_and_of_python(attn: Run) -> None:
+    header, *rows = (line.split("\t") for line in attn("ablate", TEXT, "--each", "-F", "tsv").out.splitlines())
+    found = attncli.ablate(TEXT, each=True)
+    frame = found.to_dataframe("pandas")
+    assert header[1:] == list(frame.columns)
+    assert [float(row[header.index("after")]) for row in rows] == frame["after"].tolist()
+    assert [head.after for head in found.heads] == frame["after"].tolist()
+    assert found._repr_html_()
+
+
+def test_heads_are_named_as_everywhere_and_cut_together(attn: Run) -> None:
+    one, other, third = (
+        attn("ablate", TEXT, *named, "-F", "json").json
+        for named in (["--head", "2.3,3.3"], ["--head", "L2H3,L3H3"], ["--layer", "2-3", "--head", "3"])
+    )
+    assert one["after"] == other["after"] == third["after"]
+    assert one["cut"] == [{"layer": 2, "head": 3}, {"layer": 3, "head": 3}]
+    assert one["heads"] == []
+
+
+def test_a_query_without_a_key_gets_zero_and_that_is_told(attn: Run) -> None:
+    ran = attn("ablate", TEXT, "--edges", "~keys(0,7)")
+    assert "queries without a key: 7; the heads give zero there" in ran.err
+    cut = attncli.ablate(TEXT, layer="all")
+    assert attncli.ablate(TEXT, edges="~keys(0,7)").after == pytest.approx(cut.after, abs=1e-5)
+    assert "leaves every edge, so nothing is cut" in attn("ablate", TEXT, "--edges", "full").err
+
+
+def test_what_does_not_fit_is_one_sentence(attn: Run) -> None:
+    wrong = {
+        "--head 9.0": (ExitCode.USAGE, "--layer 9 is out of range"),
+        "--head 2.3,1": (ExitCode.USAGE, "name the layer of every head"),
+        "--head 2.3 --layer 1": (ExitCode.USAGE, "leave out --layer"),
+        "--with 'one two'": (ExitCode.USAGE, "has 3 tokens, and the sentence 7"),
+        "--next zeppelins": (ExitCode.INPUT, "give one of the vocabulary"),
+        "--loss 0": (ExitCode.USAGE, "leaves no token that is predicted"),
+        "--loss all --next one": (ExitCode.USAGE, "drop one of them"),
+        "--edges full --with mean": (ExitCode.USAGE, "drop one of them"),
+        "--engine verify": (ExitCode.USAGE, "give native or transformers"),
+    }
+    import shlex
+
+    for options, (code, message) in wrong.items():
+        ran = attn("ablate", TEXT, *shlex.split(options))
+        assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), options
+        assert message in ran.err, ran.err
+
+
+def test_a_corpus_goes_into_a_folder_and_resumes(attn: Run, tmp_path: Path) -> None:
+    file, folder = tmp_path / "lines.txt", tmp_path / "out"
+    file.write_text(f"{TEXT}\nred green blue red green\n")
+    line = ["ablate", "--file", str(file), "--head", "3.3", "-o", f"{folder}/", "-F", "jsonl"]
+    assert attn(*line).code == ExitCode.OK
+    written = [json.loads(one) for one in (folder / "part-00000-00000.jsonl").read_text().splitlines()]
+    assert [one["sentence"] for one in written] == [1, 2]
+    assert written[0]["after"] == attncli.ablate(TEXT, head="3.3").after
+    assert "1 of them there before" in attn(*line).err
