@@ -183,7 +183,7 @@ def _cuts(number: int, ablation: Ablation) -> Block:
         "layer": layer,
         "head": head,
         "outcome": ablation.kind,
-        **{name: None if token is None else token.text for name, token in ablation.measured.items()},
+        **{name: [None if token is None else token.text] * len(rows) for name, token in ablation.measured.items()},
         "before": [ablation.before] * len(rows),
         "after": after,
         "change": change,

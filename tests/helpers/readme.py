@@ -137,6 +137,10 @@ def bring_materials(folder: Path) -> None:
 
 def bring_models(command: str, folder: Path) -> None:
     """Lay into a folder the models that packages carry, with what belongs to them, where a command names them."""
+    if "smollm2.gguf" in command:
+        from smollm import smollm_file
+
+        (folder / "smollm2.gguf").symlink_to(smollm_file())
     if "rxnmapper" in command:
         from rxnmapper import atom_pairs, rxnmapper_folder
 
