@@ -25,12 +25,18 @@ from attncli.trace.trace import Trace
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
+    from attncli.trace.layout import SideLayout
+
 NUMBERS = ("hits", "weight", "hits_uniform", "weight_uniform")  # of a head, in the order of files
 _FIELDS = ("text", "target", "query", "keys", "among", "pairs")
 _EXAMPLE = '{"text": "the cat sat", "query": "sat", "keys": ["cat"]}'
 
-Place = str | int | tuple[int, int]
-"""Where a token stands: what it is called, its index, or its characters in the text, from one up to another."""
+Place = str | int | tuple[int, ...]
+"""Where a token stands.
+
+What it is called, its index, its characters in the text from one up to another, or a box in the first picture, whose
+left, top, right and bottom are pixels.
+"""
 
 PairSource = str | Path | Iterable[Mapping[str, Any]]
 """Pairs: a file of JSON Lines, or what its lines hold."""
@@ -124,8 +130,11 @@ def _place(value: Any) -> Place | None:
     """Return a place of a text, or None where it is none."""
     if isinstance(value, str) or type(value) is int:
         return value
-    is_span = isinstance(value, list | tuple) and len(value) == 2 and all(type(each) is int for each in value)
-    return (value[0], value[1]) if is_span and 0 <= value[0] < value[1] else None
+    if not isinstance(value, list | tuple) or not all(type(each) is int and each >= 0 for each in value):
+        return None
+    is_span = len(value) == 2 and value[0] < value[1]
+    is_box = len(value) == 4 and value[0] < value[2] and value[1] < value[3]
+    return tuple(value) if is_span or is_box else None
 
 
 def _places(value: Any) -> list[Place] | None:
@@ -160,7 +169,7 @@ class PairScores(SentenceFacts):
         sums, is_reached = [], np.zeros(len(text.pairs), bool)
         for layer in trace.layers:
             if layer.kind not in rows:
-                rows[layer.kind] = _Rows.of(text.pairs, *trace.sides(layer))
+                rows[layer.kind] = _Rows.of(text.pairs, trace, layer)
             found, reached = _of_layer(layer, rows[layer.kind])
             sums.append(found)
             is_reached |= reached
@@ -179,17 +188,19 @@ class _Rows(NamedTuple):
     compete: list[list[int]]
 
     @classmethod
-    def of(cls, pairs: Sequence[RightKeys], queries: Tokens, keys: Tokens) -> _Rows:
+    def of(cls, pairs: Sequence[RightKeys], trace: Trace, layer: LayerTrace) -> _Rows:
+        query_tokens, key_tokens = trace.sides(layer)
+        queries, keys = _Side(query_tokens, trace.layout("query")), _Side(key_tokens, trace.layout("key"))
         rows: list[tuple[int, int]] = []
         right, compete = [], []
         for number, pair in enumerate(pairs):
             try:
-                rows += [(row, number) for row in _found(pair.query, queries, "query")]
-                right.append([index for place in pair.keys for index in _found(place, keys, "key")])
-                others = None if pair.among is None else [i for place in pair.among for i in _found(place, keys, "key")]
+                rows += [(row, number) for row in queries.find(pair.query)]
+                right.append([index for place in pair.keys for index in keys.find(place)])
+                others = None if pair.among is None else [i for place in pair.among for i in keys.find(place)]
             except InputMismatchError as error:
                 raise InputMismatchError(f"{_named(pairs, number)}{str(error).removeprefix('--')}") from None
-            compete.append([*range(len(keys))] if others is None else [*right[-1], *others])
+            compete.append([*range(layer.num_keys)] if others is None else [*right[-1], *others])
         return cls(np.array([row for row, _ in rows]), np.array([owner for _, owner in rows]), right, compete)
 
 
@@ -197,19 +208,29 @@ def _named(pairs: Sequence[RightKeys], number: int) -> str:
     return f"pair {number + 1}: " if len(pairs) > 1 else ""
 
 
-def _found(place: Place, tokens: Tokens, role: str) -> list[int]:
-    """Return the indices of the tokens at a place; of characters, all tokens that have one of them."""
-    if not isinstance(place, tuple):
-        return tokens.find(place, role)
-    start, end = place
-    found = [
-        token.index
-        for token in tokens
-        if token.start is not None and token.end is not None and token.start < end and start < token.end
-    ]
-    if not found:
-        raise InputMismatchError(f"{role} [{start}, {end}]: no token has these characters")
-    return found
+class _Side(NamedTuple):
+    """The queries or the keys of a trace."""
+
+    tokens: Tokens
+    layout: SideLayout
+
+    def find(self, place: Place) -> list[int]:
+        """Return the indices of the tokens at a place; of characters, or a box, all that have some of it."""
+        if isinstance(place, str) and (cells := self.layout.positions_of(place)) is not None:
+            return cells
+        if not isinstance(place, tuple):
+            return self.tokens.find(place, self.layout.role)
+        if len(place) == 4:
+            return self.layout.positions_in(place)
+        start, end = place
+        found = [
+            token.index
+            for token in self.tokens
+            if token.start is not None and token.end is not None and token.start < end and start < token.end
+        ]
+        if not found:
+            raise InputMismatchError(f"{self.layout.role} [{start}, {end}]: no token has these characters")
+        return found
 
 
 def _of_layer(layer: LayerTrace, rows: _Rows) -> tuple[Float[np.ndarray, "H 4"], Bool[np.ndarray, " P"]]:

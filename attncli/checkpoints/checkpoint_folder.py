@@ -19,7 +19,7 @@ from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, read_file
 from attncli.text import visible
 
 MOST_ENTRIES = 1000  # of a folder that are looked into
-DEMO = "demo"  # the name of the small model in the box
+DEMOS = {"demo": "a small model in the box", "demo-vision": "a small model in the box that sees"}
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"  # of a checkpoint whose weights are in one file
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -181,8 +181,8 @@ def check_utf8(path: Path) -> None:
 
 
 def demo_or(name: str) -> str:
-    """Return the folder of the model in the box for `demo`, which hides `./demo`; any other name as it is."""
-    return str(Path(__file__).with_name(DEMO)) if name == DEMO else name
+    """Return the folder of a model in the box for its name, which hides `./demo`; any other name as it is."""
+    return str(Path(__file__).with_name(name)) if name in DEMOS else name
 
 
 def is_gguf(name: str) -> bool:
@@ -253,7 +253,7 @@ def nearby(name: str) -> str:
     here = [one for one in found if one.endswith(".gguf") or has_config(Path(one))]
     # A model of the hub is often called by the last part of its name.
     by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
-    table = by_end | {each.lower(): each for each in (DEMO, *here, *by_end.values())}
+    table = by_end | {each.lower(): each for each in (*DEMOS, *here, *by_end.values())}
     import difflib  # needed for an error alone
 
     near = difflib.get_close_matches(name.lower(), table, n=1)

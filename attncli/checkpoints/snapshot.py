@@ -21,7 +21,7 @@ from attncli.checkpoints.checkpoint_folder import (
     ADAPTER_PICKLE,
     ADAPTER_WEIGHTS,
     CONFIG,
-    DEMO,
+    DEMOS,
     LORA,
     MOST_ENTRIES,
     PICKLE,
@@ -202,7 +202,7 @@ class _Search(NamedTuple):
 
 def check_path(name: str) -> None:
     """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
-    if os.path.exists(name) or name == DEMO:
+    if os.path.exists(name) or name in DEMOS:
         return
     is_file = name.lower().endswith(".gguf")
     if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1:

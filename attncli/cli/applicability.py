@@ -222,7 +222,7 @@ TABLE = (
     Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(
-        {*_OF_TEXTS, "from_", "induction", "query", "metrics", "sort"},
+        {*_OF_TEXTS - {"image"}, "from_", "induction", "query", "metrics", "sort"},
         _uses("pairs"),
         "--pairs, whose file has the texts and queries; drop one of them",
     ),

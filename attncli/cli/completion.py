@@ -74,10 +74,10 @@ def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
 
 
 def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
-    """Yield the model in the box, and what models the hub's local cache has; folders are the shell's."""
-    from attncli.checkpoints.checkpoint_folder import DEMO, cached_models
+    """Yield the models in the box, and what models the hub's local cache has; folders are the shell's."""
+    from attncli.checkpoints.checkpoint_folder import DEMOS, cached_models
 
-    yield DEMO, "a small model in the box"
+    yield from DEMOS.items()
     yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))
 
 

@@ -81,9 +81,9 @@ def check_meant(texts: list[str], environment: Environment, may_be_words: bool =
         configs = (os.path.join(text, name) for name in ("config.json", "adapter_config.json"))
         is_model = bool(text) and any(map(os.path.isfile, configs))
         if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
-            from attncli.checkpoints.checkpoint_folder import DEMO
+            from attncli.checkpoints.checkpoint_folder import DEMOS
 
-            is_model = text == DEMO
+            is_model = text in DEMOS
         if is_model or (text and os.path.isfile(text)):
             from shlex import quote
 

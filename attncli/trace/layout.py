@@ -9,7 +9,9 @@ metadata of a file. `SideLayout.positions_of` reads `@120,80`, a pixel, and `@r3
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -180,6 +182,26 @@ class SideLayout(NamedTuple):
     pictures: tuple[Picture, ...]
     grids: tuple[ImageGrid, ...]
     role: str  # query or key, for the errors
+
+    def positions_in(self, box: Sequence[int]) -> list[int]:
+        """Return the cells of the first picture that have pixels in a box: left, top, right, bottom.
+
+        Raises:
+            InputMismatchError: no cell has.
+        """
+        found: list[int] = []
+        picture = self.pictures[0] if self.pictures else None
+        for grid in self.grids:
+            if grid.image or (picture is None and grid.box is None):
+                continue
+            width, height = (picture.width, picture.height) if picture else (0, 0)
+            for row, column in product(range(grid.rows), range(grid.columns)):
+                left, top, right, bottom = grid.cell_box(row, column, width, height)
+                if left < box[2] and box[0] < right and top < box[3] and box[1] < bottom:
+                    found.append(int(grid.positions[row, column]))
+        if not found:
+            raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell of a picture there")
+        return found
 
     def positions_of(self, wanted: str) -> list[int] | None:
         """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from person import person
 from refusals import USAGE, refused
 from running import Ran
 
+import attncli
 from attncli.analysis.metric_names import NAMES
 
 Run = Callable[..., Ran]
@@ -185,3 +188,25 @@ def test_a_thousand_warnings_are_counted(attn: Run) -> None:
     ran = attn("heads", "--seed", "0", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
     assert len(ran.err.splitlines()) == 21
     assert "980 more" in ran.err
+
+
+def test_pairs_rank_heads_in_every_format_and_a_bad_line_is_named(attn: Run, tmp_path: Path) -> None:
+    lines = [
+        {"text": TEXT, "pairs": [{"query": 10, "keys": [1]}, {"query": "dog", "keys": ["cat"], "among": ["saw"]}]},
+        {"text": TEXT, "query": "cow", "keys": [0]},
+        {"text": "time flies", "query": [5, 10], "keys": ["time"]},
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    ran = attn("heads", "-m", "demo", "--pairs", file, "-F", "json")
+    assert (ran.code, "sentence 2: query 'cow': no such query token" in ran.err) == (5, True)
+    document = ran.json
+    assert (document["schema"], document["texts"], document["pairs"]) == ("attncli.pairs/1", 2, 3)
+    rows = rows_of(attn("heads", "-m", "demo", "--pairs", file, "-F", "tsv", "--top", "3", "-j", "2").out)
+    assert [{name: str(value) for name, value in head.items()} for head in document["heads"][:3]] == rows
+    report = attncli.heads(model="demo", pairs=[lines[0], lines[2]])
+    for head, entry in zip(report.heads, document["heads"], strict=True):
+        assert asdict(head) == pytest.approx(entry, abs=1e-5)
+    shown = attn("heads", "-m", "demo", "--pairs", file).out
+    assert f"L{rows[0]['layer']}H{rows[0]['head']} " in shown
+    assert re.search(r"median +\d.*\n.*uniform +\d", shown)

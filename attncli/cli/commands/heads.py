@@ -193,7 +193,8 @@ def _pairs(
     assert choice.pairs is not None
     texts = read_pairs(choice.pairs)
     kind = request.selection.kind or kind_of(texts)
-    request = request.changed(selection=request.selection.changed(kind=kind))
+    beside = request.texts.changed(tower="text") if request.texts.image else request.texts
+    request = request.changed(selection=request.selection.changed(kind=kind), texts=beside)
     task = partial(score_pairs, texts={text.number: text for text in texts})
     stats = PairStats()
     stream = _stream(environment, request, task, workers, [*paired_items(texts)])
