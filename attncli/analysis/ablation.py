@@ -220,10 +220,13 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
     found = predictor.effects(sentence, cuts, replacement, measure)
     if not np.isfinite(found.before):
         raise InputError("the model's prediction is not finite")
+    following, against = (*(predictor.token(sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
+    if against is not None and following == against:
+        own = "" if choice.next is not None else ", the model's own first choice"
+        raise InputError(f"--against '{visible(against.label)}' is the next token itself{own}; give another token")
     is_alone = choice.is_each
     of_each = zip(places, found.after, found.direct, strict=True) if is_alone else ()
     edges, note = _counted(replacement.edges, len(sentence.tokens)) if replacement.edges is not None else (None, "")
-    following, against = (*(predictor.token(sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
     return Ablation(
         source=source,
         tokens=sentence.tokens,

@@ -56,8 +56,8 @@ def ablation_parts(
 
 
 def number(value: float, digits: int, is_signed: bool = False) -> str:
-    """Return a number with a minus that is as wide as its plus."""
-    return f"{value:{'+' if is_signed else ''}.{digits}f}".replace("-", "−")
+    """Return a number with a minus that is as wide as its plus; what rounds to zero has no minus."""
+    return f"{value:{'+' if is_signed else ''}z.{digits}f}".replace("-", "−")
 
 
 class _View:
@@ -115,7 +115,7 @@ class _View:
         alone = ", each alone" if one.heads and count > 1 else ""
         if one.edges is not None:
             cut, total = one.edges
-            return f"{cut:,} of {total:,} edges in {which}{alone}; {visible(choice.edges or '')} is left"
+            return f"{cut:,} of {total:,} edges in {which}{alone}; {visible(str(choice.expression()))} is left"
         return f"{which}{alone}: output replaced by {_REPLACED.get(choice.with_, 'that in the other text')}"
 
     def _value(self, value: float, is_signed: bool = False) -> str:

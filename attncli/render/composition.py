@@ -18,7 +18,7 @@ from attncli.text import plural
 
 _MOST, _FEWEST = 8, 2  # lines of writers, where no screen says how many there is room for
 _AROUND = 3  # lines of a table but for its writers: titles, the others, the sum
-_GAP, _NARROWEST, _WIDEST_BAR = 4, 44, 41
+_GAP, _NUMBERS, _WIDEST_BAR = 4, 28, 41  # cells between the sides, of two numbers and a short bar, of a long one
 _LONGEST_TITLE = 40  # cells of a token's name
 
 
@@ -81,7 +81,8 @@ class CompositionPage:
         place = f" · layer {row.layer.layer} · head {row.head.head} of {row.layer.num_heads}"
         title = Text.assemble((palette.fit(names), BOLD), palette.fit(place))
         above = [headline(composition.trace, palette), title, Text(palette.fit(sentences_of(composition)))]
-        is_beside = sheet.room >= 2 * _NARROWEST + _GAP
+        names_width = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
+        is_beside = sheet.room >= 2 * (names_width + _NUMBERS) + _GAP
         top = self.top or self._top(above, is_beside)
         if is_beside:
             half = replace(sheet, width=(sheet.room - _GAP) // 2)
@@ -111,9 +112,8 @@ class CompositionPage:
             for name in ("value", "margin")
         )
         styles = [BOLD] * len(shown) + [DIM] * bool(others) + [BOLD]
-        index = composition.cell.key.index if side == "key" else composition.cell.row.query.index
         columns = [
-            Column(f"{side} {index}, written by", names, styles, "<"),
+            Column(self._title(side), names, styles, "<"),
             *(Column(name, [sheet.cell(value) for value in numbers], [None] * (len(names) - 1) + [BOLD])
               for name, numbers in (("value", values), ("margin", margins))),
         ]  # fmt: skip
@@ -121,6 +121,10 @@ class CompositionPage:
         largest = largest_of(term.margin for term in composition.terms)
         bars = [signed_bar(margin, largest, width, palette) for margin in margins[: len(shown)]]
         return table([*columns, bar_column([*bars, *[("", None)] * (len(names) - len(shown))])], sheet.width)
+
+    def _title(self, side: Side) -> str:
+        cell = self.composition.cell
+        return f"{side} {(cell.key if side == 'key' else cell.row.query).index}, written by"
 
 
 def _sums(terms: Sequence[Term], name: str) -> list[float]:

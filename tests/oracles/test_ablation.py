@@ -216,7 +216,7 @@ def test_the_direct_share_goes_through_the_projection_the_final_norm_held_and_th
         one, other = rows @ x if cap is None else cap * torch.tanh(rows @ x / cap)
         return float(one - other)
 
-    normed = list(norms.values())[-1](entering[list(norms)[-1]].float()).double()
+    normed = list(norms.values())[-1](entering[list(norms)[-1]].float()[None, None])[0, 0].double()
     expected = difference(normed) - difference(normed - term)
     assert found.direct is not None
     assert abs(found.direct - expected) < EXACT

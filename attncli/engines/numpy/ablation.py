@@ -50,7 +50,8 @@ def effects(
             before, *others = _values(model, np.delete(normed, range(1, len(texts)), axis=0), ids, measure)
             after |= zip(order, others, strict=True)
             if added is not None and not measure.targets:
-                without = normed[0] - model.normalize_parts(norm, states[0], added[:, None])
+                parts = model.centered(added[:, None]) * model.norm_gain(norm, states[0])
+                without = normed[0] - parts.astype(np.float32)
                 direct |= zip(order, (before - each for each in _values(model, without, ids, measure)), strict=True)
     places = range(len(cuts))
     return Effects(measure, before, [after[place] for place in places], [direct.get(place) for place in places])

@@ -151,19 +151,19 @@ class Model:
             raise UnsupportedError("it is no causal language model, and predicts no next token")
         return self.spec.unembedding
 
-    def normalize_parts(self, name: str, x: Hidden, parts: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... E"]:
-        """Return terms of hidden states after a normalization whose scale is held: what each of them adds.
+    def norm_gain(self, name: str, x: Hidden) -> Float[np.ndarray, "T E"]:
+        """Return what a normalization multiplies hidden states by; one that is linear in them has this scale held.
 
-        Args:
-            name: of the normalization.
-            x: the hidden states, `[T, E]`.
-            parts: what they are a sum of, `[T, E]`, or several such; only the bias of the norm is left out.
+        `centered(parts) * gain` is what parts of the hidden states add behind it. It is `centered(d * gain)` that
+        a direction d behind it reads before it. Its bias is left out.
         """
-        norm, width = self.spec.norm, x.shape[-1]
-        weight = self.norm_weight(name, width)
-        if norm.function is layer_norm:
-            x, parts = (each - each.mean(axis=-1, keepdims=True) for each in (x, parts))
-        return parts / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(norm.eps)) * weight
+        centered = self.centered(x.astype(np.float64))
+        scale = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + self.spec.norm.eps)
+        return self.norm_weight(name, x.shape[-1]) / scale
+
+    def centered(self, x: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... E"]:
+        """Return vectors less their means, as a layer norm takes them; the matrix that does it is symmetric."""
+        return x - x.mean(axis=-1, keepdims=True) if self.spec.norm.function is layer_norm else x
 
     def project(
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
@@ -277,7 +277,7 @@ class Layer:
         if residual.after is None:
             return added
         whole = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
-        return self.model.normalize_parts(self.name(residual.after), whole, added)
+        return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), whole)
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
         """Return the hidden states that leave the layer, from those that entered it and what its heads give.

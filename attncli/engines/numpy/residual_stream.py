@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.engines.numpy.forward import Addition, Layer, Model, computing
-from attncli.engines.numpy.ops import layer_norm, rotated
+from attncli.engines.numpy.ops import rotated
 from attncli.engines.numpy.ragged_batch import RaggedBatch, TokenIds
 from attncli.masks.expressions import Expression
 
@@ -156,14 +156,10 @@ class Reads:
         """Return the directions before a normalization whose scale is held at what it is for `x`."""
         if name is None:
             return d
-        norm, own = self._model.spec.norm, name if layer is None else layer.name(name)
-        if norm.has_bias:
+        own = name if layer is None else layer.name(name)
+        if self._model.spec.norm.has_bias:
             self._add_bias(own, d, layer)
-        d = d * self._model.norm_weight(own, d.shape[-1])
-        x = x[self._positions].astype(np.float64)
-        if norm.function is layer_norm:  # x − mean(x) is a symmetric matrix times x
-            x, d = (each - each.mean(axis=-1, keepdims=True) for each in (x, d))
-        return d / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.eps)
+        return self._model.centered(d * self._model.norm_gain(own, x[self._positions]))
 
     def _before_product(self, name: str, d: Directions, width: int, has_bias: bool, layer: Layer | None) -> Directions:
         """Return the directions before x·Wᵀ + b, where hidden states have a width."""
