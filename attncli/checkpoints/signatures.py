@@ -41,6 +41,7 @@ class PredictorKeywords(LoadKeywords, total=False):
     """How a causal language model is run whose prediction is asked for; see `attncli.checkpoints.options`."""
 
     engine: Engine
+    image: str | Sequence[str] | None
 
 
 class MakingKeywords(LoadKeywords, total=False):

@@ -113,13 +113,16 @@ class TextOptions(Options):
         return None if self.reader is None else self.reader.last_number()
 
 
+Image = Annotated[
+    list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "FILE|FOLDER|GLOB")
+]
+
+
 class TextAndTarget(TextOptions):
     """The same, and the text whose queries attend to them."""
 
     target: Target = None
-    image: Annotated[
-        list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "FILE|FOLDER|GLOB")
-    ] = None
+    image: Image = None
     tower: Annotated[
         checkpoints.Tower | None,
         input_option("Choose the tower. Default: text; vision for --image alone.", rare=True),

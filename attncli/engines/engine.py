@@ -15,6 +15,7 @@ from attncli.trace.selection import Indices
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.engines.source import OpenModel
+    from attncli.engines.torch.engine import Checkpoint
 
 
 def open_checkpoint(
@@ -106,11 +107,12 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
     if is_gguf and engine == "transformers":
         raise _only_native(snapshot.name, engine)
-    if engine != "transformers":
+    heads = every._replace(what="head")
+    if not chosen.image and engine != "transformers":
         from attncli.engines.numpy.predictor import NativePredictor
 
         try:
-            return NativePredictor(NativeCheckpoint(snapshot, every, every._replace(what="head"), **how))
+            return NativePredictor(NativeCheckpoint(snapshot, every, heads, **how))
         except UnsupportedError as error:
             if engine == "native" or is_gguf:
                 raise refusal(snapshot.name, error, engine, is_gguf) from None
@@ -119,14 +121,17 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     from attncli.engines.torch import announce_import
 
     announce_import("the transformers engine", snapshot)
+    from attncli.engines.torch.engine import Checkpoint
     from attncli.engines.torch.predictor import TorchPredictor
 
-    return TorchPredictor(snapshot, special=special, options=chosen)
+    if chosen.image:
+        return TorchPredictor(_with_pictures(snapshot, every, heads, 1, how))
+    return TorchPredictor(Checkpoint(snapshot, every, heads, generate=1, **how))
 
 
 def _with_pictures(
     snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
-) -> OpenModel:
+) -> Checkpoint:
     """Return a checkpoint that reads pictures, with each text or in its place, which transformers alone runs."""
     options: EngineOptions = how["options"]
     if options.engine in ("native", "verify") or snapshot.gguf is not None:

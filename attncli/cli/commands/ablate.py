@@ -28,6 +28,7 @@ class PredictorOptions(Options):
         str | None,
         options.model_option("Use a causal language model. Default: demo.", "NAME_OR_FOLDER", "-m", setting=None),
     ] = None
+    image: options.Image = None
 
 
 class CutOptions(Options):
@@ -85,6 +86,7 @@ def ablate(
         "model": request.model or "demo",
         "special": not request.texts.no_special,
         **({"chat": True} if request.texts.chat else {}),
+        **({"image": request.image} if request.image else {}),
         **dict(request.load.explicit_values()),
     }
     job = AblateJob(choice, None if form in DRAWN else form, predictor, request.texts.pair, precision)

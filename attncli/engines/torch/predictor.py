@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attncli.checkpoints.options import LoadOptions
-from attncli.checkpoints.snapshot import Snapshot
 from attncli.engines.predictor import Cut, Effects, Measure, Predictor, Replacement
 from attncli.engines.torch.attention_backend import running_with, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
@@ -22,7 +20,6 @@ from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.text import visible
-from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance
 
 if TYPE_CHECKING:
@@ -39,15 +36,14 @@ Edit = Callable[[torch.Tensor], torch.Tensor]  # of the outputs of a layer's hea
 class TorchPredictor(Predictor):
     """The prediction of a checkpoint in transformers.
 
+    Args:
+        checkpoint: one that can write.
+
     Raises:
         NotExposedError: it predicts no next token, or its attention has no output projection that is known.
     """
 
-    def __init__(self, snapshot: Snapshot, *, special: bool, options: LoadOptions) -> None:
-        every = Indices("layer", None)
-        heads = every._replace(what="head")
-        how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": options}
-        checkpoint = Checkpoint(snapshot, every, heads, generate=1, **how)
+    def __init__(self, checkpoint: Checkpoint) -> None:
         assert checkpoint.writer is not None
         self._name, self._model, self.encoder = checkpoint.name, checkpoint.writer.model, checkpoint.encoder
         self.layers, self.heads = checkpoint.num_layers, head_count(checkpoint.part.config)
@@ -59,7 +55,7 @@ class TorchPredictor(Predictor):
             dtype=str(checkpoint.model.dtype).removeprefix("torch."),
             device=str(checkpoint.model.device),
             layers=self.layers,
-            details={"engine": "transformers", **snapshot.details},
+            details={"engine": "transformers", **checkpoint.snapshot.details},
             notes=checkpoint.notes,
         )
 
@@ -112,10 +108,9 @@ class TorchPredictor(Predictor):
     def _logits(self, sentence: EncodedInput, edits: Mapping[int, Edit]) -> torch.Tensor:
         """Return the logits after each token, `[T, V]`, of a run in which the outputs of layers are edited."""
         named = signature(self._model.forward).parameters
-        inputs = {
-            name: torch.tensor([ids], device=self._model.device) for name, ids in sentence.inputs.items()
-            if name in named
-        }  # fmt: skip
+        inputs = {name: torch.tensor([ids]) for name, ids in sentence.inputs.items() if name in named}
+        inputs |= {} if sentence.seen is None else sentence.seen.tensors
+        inputs = {name: tensor.to(self._model.device) for name, tensor in inputs.items()}
         failure = f"{visible(self._name)} does not run on the text alone"
         with ExitStack() as hooks, running_with(self._model, "eager"):
             hooks.enter_context(translate_model_errors(f"{len(sentence.tokens)} tokens", failure))
