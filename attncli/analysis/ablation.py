@@ -139,6 +139,8 @@ class AblationChoice:
             raise UsageError(f"--loss measures tokens of the text, and --{named} the one after it; drop one of them")
         if self.edges is not None and self.with_ != "zero":
             raise UsageError("--with replaces outputs of heads, and --edges masks keys; drop one of them")
+        if not self.with_.strip():
+            raise UsageError("--with is empty; give zero, mean, or a text of as many tokens")
         self.expression()
 
     @property

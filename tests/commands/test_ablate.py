@@ -88,6 +88,7 @@ def test_what_does_not_fit_is_one_sentence(attn: Run) -> None:
         "--head 2.3,1": (ExitCode.USAGE, "name the layer of every head"),
         "--head 2.3 --layer 1": (ExitCode.USAGE, "leave out --layer"),
         "--with 'one two'": (ExitCode.USAGE, "has 3 tokens, and the sentence 7"),
+        "--with ''": (ExitCode.USAGE, "--with is empty"),
         "--next zeppelins": (ExitCode.INPUT, "give one of the vocabulary"),
         "--against three": (ExitCode.INPUT, "is the next token itself, the model's own first choice"),
         "--next two --against two": (ExitCode.INPUT, "is the next token itself; give another token"),

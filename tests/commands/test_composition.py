@@ -45,6 +45,14 @@ def test_the_key_is_found_through_the_previous_token_head(attn: Run, split: Comp
     assert ran.out == attn(*CELL, "-k", "4").out
 
 
+def test_sides_whose_writers_have_long_names_stand_below_each_other(split: Composition) -> None:
+    longest = split.terms[-1]._replace(writer="bias", layer=None, head=None)  # biases of the embedding
+    for terms, margins in ((split.terms, [2]), ((*split.terms[:-1], longest), [1, 1])):
+        page = CompositionPage(replace(split, terms=terms), None, TableFormat(Palette(), 100))
+        titles = [line for line in plain(printed(page.parts(), Palette(), 100)).splitlines() if "written by" in line]
+        assert [line.count("margin") for line in titles] == margins
+
+
 def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split: Composition) -> None:
     document = attn(*CELL, "-F", "json").json
     assert document["schema"] == "attncli.composition/1"
