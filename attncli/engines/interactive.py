@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.engines import open_source
-from attncli.errors import UsageError
+from attncli.errors import NotExposedError, UsageError
 from attncli.text import as_ranges
 from attncli.trace.selection import Indices
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.checkpoints.signatures import Choice
+    from attncli.engines.predictor import Predictor
     from attncli.engines.source import OpenModel
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
@@ -68,6 +69,24 @@ class InteractiveSource:
         self._model = model
         self.layers = model.attention_layers
 
+    @property
+    def predictor(self) -> Predictor:
+        """What predicts the next token.
+
+        Raises:
+            NotExposedError: it is no causal language model of the native engine.
+        """
+        from attncli.checkpoints.config_reader import UnsupportedError
+        from attncli.engines.numpy import NativeCheckpoint
+        from attncli.engines.numpy.predictor import NativePredictor
+
+        if not isinstance(self._model, NativeCheckpoint):
+            raise NotExposedError("x needs the native engine and a causal language model, such as -m demo")
+        try:
+            return NativePredictor(self._model)
+        except UnsupportedError as error:
+            raise NotExposedError(f"{error}; x needs a causal language model, such as -m demo") from None
+
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
         """Return layers in the groups that are best asked for together, the lowest first.
 
@@ -100,6 +119,11 @@ class SavedSource(InteractiveSource):
         self._trace = trace
         self.layers = sorted({layer.layer for layer in trace.layers})
         self.own = Query(trace.text, trace.pair, trace.target)
+
+    @property
+    def predictor(self) -> Predictor:
+        """None: NotExposedError."""
+        raise NotExposedError("a saved trace has no model that predicts; give --model in place of --from")
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
         """Return all together: they are there."""

@@ -432,6 +432,22 @@ class Explorer(App[None]):
         with suppress(RuntimeError):  # the application is over
             self.call_later(self._say, text)
 
+    def action_cut(self) -> None:
+        """Show what the next token becomes without the head, or without the cell that the cursor is on."""
+        self._say("computing the next token without it …")
+        self._cut(self.look.within(self.room), is_cell=self._pane == "head")
+
+    @work(thread=True, exclusive=True, group="cut")
+    def _cut(self, look: ViewState, is_cell: bool) -> None:
+        try:
+            with self._model:
+                text = self._computation.cut(look, is_cell)
+        except Exception as error:
+            text = reason(error)
+        if look == self.look.within(self.room):
+            with suppress(RuntimeError):  # the application is over
+                self.call_from_thread(self._say, text)
+
     def action_open(self, name: str) -> None:
         """Open the line below the maps."""
         self._prompt = Prompt(name, self.look)

@@ -13,7 +13,7 @@ from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
 from attncli.analysis.labels import HeadKey, most_telling
-from attncli.errors import AttnError
+from attncli.errors import AttnError, UsageError
 from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
@@ -181,6 +181,29 @@ class IncrementalComputation:
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # whatever a model's own code raises
             failure = reason(error)
         yield replace(answer, is_whole=True, failure=failure or answer.failure)
+
+    def cut(self, look: ViewState, is_cell: bool) -> str:
+        """Return in words what the next token becomes without a head, or without one cell of it.
+
+        Raises:
+            AttnError: the model's prediction cannot be asked.
+        """
+        from attncli.analysis.ablation import AblationChoice, ablation
+
+        question, place = look.question, f"L{look.layer}H{look.head}"
+        if question.mask is not None:
+            raise UsageError("x cuts under the model's own mask; press m and empty the mask")
+        query, key = look.query or 0, look.key or 0
+        edges = f"~(queries({query},{query + 1}) & keys({key},{key + 1}))" if is_cell else None
+        found = ablation(self._model.predictor, AblationChoice(head=place, edges=edges), question.text, question.pair)
+        assert found.next is not None
+        assert found.after is not None
+        what = f"the weight of query {query} on key {key} in {place}" if is_cell else place
+        before, after = np.exp(found.before), np.exp(found.after)
+        return (
+            f"without {what}: next token {visible(found.next.text)} {before:.2g} → {after:.2g}, "
+            f"{found.after - found.before:+.2f} nats"
+        )
 
     def _stages(self, answer: ComputedView) -> Iterator[ComputedView]:
         look = answer.look

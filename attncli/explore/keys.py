@@ -61,6 +61,7 @@ KEYS = (
     KeyBinding(_CURSOR, ("full_stop", "right_curly_bracket"), "look('head', 1)", ". }", "the next head", "head"),
     KeyBinding(_CURSOR, ("slash",), "open('find')", "/", "find a token; Enter finds the next one", "find"),
     KeyBinding(_NUMBERS, ("w",), "why", "w", "why the query attends to the key; again closes it", "why"),
+    KeyBinding(_NUMBERS, ("x",), "cut", "x", "what the next token becomes without the head; in a map, the cell", "cut"),
     KeyBinding(_NUMBERS, ("d",), "look('hold')", "d", "hold this text and show what changes; again lets it go", "hold"),
     KeyBinding(_NUMBERS, ("n",), "look('norms')", "n", "how much each key contributes: ‖w·v‖", "norms"),
     KeyBinding(_NUMBERS, ("r",), "look('rollout')", "r", "rollout: all layers up to this one", "rollout"),

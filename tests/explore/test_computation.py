@@ -12,8 +12,8 @@ from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
 from attncli.analysis.diff import HeadDifference
-from attncli.engines.interactive import InteractiveSource, Query
-from attncli.errors import InputError, NotExposedError
+from attncli.engines.interactive import InteractiveSource, Query, open_interactive
+from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.explore.computation import ComputedView, IncrementalComputation, reason
 from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
@@ -298,3 +298,18 @@ def test_whatever_is_raised_is_a_sentence(model: Plain, error: Exception, senten
     assert (last.failure, last.is_whole) == (sentence, True)
     model.whole = whole  # type: ignore[method-assign]
     assert_measured(last_of(answering, LOOK), EVERY)
+
+
+def test_a_head_or_a_cell_is_cut_and_the_next_token_told() -> None:
+    text = "one two three four one two"
+    look = ViewState(Query(text), layer=2, head=3, query=5, key=4)
+    answering = IncrementalComputation(open_interactive(model="demo"))
+    whole = attncli.ablate(text, "demo", head="2.3")
+    assert whole.after is not None
+    chances = f"{np.exp(whole.before):.2g} → {np.exp(whole.after):.2g}"
+    assert answering.cut(look, False) == f"without L2H3: next token three {chances}, {whole.change:+.2f} nats"
+    assert answering.cut(look, True).startswith("without the weight of query 5 on key 4 in L2H3: next token three")
+    with pytest.raises(UsageError, match="empty the mask"):
+        answering.cut(look.masked("full"), False)
+    with pytest.raises(NotExposedError, match="causal language model"):
+        IncrementalComputation(open_interactive()).cut(look, False)
