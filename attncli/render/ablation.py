@@ -37,7 +37,7 @@ _BAR = 12
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
 _REPLACED = {"zero": "zero", "mean": "its mean over the positions"}
-DIRECT = "adds directly: the head's output through W_o, the final norm (its scale held) and the unembedding"
+DIRECT = "adds directly: what is cut, through W_o, the final norm (its scale held) and the unembedding"
 
 
 def ablation_parts(
@@ -142,7 +142,7 @@ class _View:
         scale = Scale.around_zero(largest_of(head.change for head in ranked))
         title = [Segment(self.palette.fit(f"change, {self.unit}"), BOLD)]
         ramp = ramp_line(scale, self.palette, self.width)
-        above = flowing([title, ramp, [Segment(self.palette.fit("− lower without the head"), DIM)]], self.width)
+        above = flowing([title, ramp, [Segment(self.palette.fit("− lower when cut"), DIM)]], self.width)
         left = None if room is None else room - len(above.lines) - 1
         grid, is_beside = self._map(scale, False, has_numbers=True), True
         for is_turned, has_numbers in ((False, True), (False, False), (True, True), (True, False)):
