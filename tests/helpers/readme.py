@@ -94,6 +94,7 @@ class Screen(NamedTuple):
         else:
             size = {"COLUMNS": str(self.columns), "LINES": str(self.lines)}
             terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+            bring_materials(folder)
             command = f"script -qec {shlex.quote(self.command + ' 2>notes')} /dev/null"
             shown = ran(command, folder, environment | size | terminal) + (folder / "notes").read_text()
             console = Console(width=self.columns, color_system="truecolor", force_terminal=True, _environ={})
@@ -199,7 +200,8 @@ def main() -> None:
         for path in pictures(chosen):
             (ROOT / path).write_text(drawn(path, Path(name), environment), encoding="utf-8")
         for path, screen in screens(chosen).items():
-            (ROOT / path).write_text(screen.drawn(Path(name), environment), encoding="utf-8")
+            with tempfile.TemporaryDirectory() as folder:
+                (ROOT / path).write_text(screen.drawn(Path(folder), environment), encoding="utf-8")
     if not sys.argv[1:]:
         recording.write()
 
