@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shapes import CELL, COLORS, GRID, PLACES, SHAPES, Scene
+from scenes import CELL, COLORS, GRID, PLACES, SHAPES, Scene
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration

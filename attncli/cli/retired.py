@@ -10,7 +10,6 @@ RETIRED = {
     "each": "each TEXT is a sentence; put the words of one in quotes",
     "fail-fast": "bad sentences are named on stderr, the rest continues, and the exit code is 5",
     "field": "use --column, which names a field of JSON Lines too",
-    "heads grid": "use --metrics, which draws layers × heads of each metric",
     "heads label": "leave it out; attn heads draws labels by default",
     "heads on": "use attn inspect -o FOLDER/ --show metrics --on ray",
     "keep": "join the results with the input by the column sentence, its row number",

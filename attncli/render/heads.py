@@ -75,8 +75,8 @@ def head_parts(
     labels, titles = _labels(report, palette, columns, room)
     note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report, titles)), columns))
     parts: list[RenderableType] = [headline, labels, note]
-    if len(report.heads) > 1:
-        few = [name for name in _MAPS if _is_defined(report, name)]
+    few = [name for name in _MAPS if _is_defined(report, name)]
+    if len(report.heads) > 1 and few:
         legend = _legend(report, few, palette, width)
         room -= len(labels.lines) + len(legend.lines) + 2
         maps = _maps(report, few, palette, columns, room, precision)

@@ -25,7 +25,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A picture that it never saw, of eight shapes."""
     sys.path.insert(0, str(PROJECT / "demo"))
     try:
-        from shapes import Scene
+        from scenes import Scene
     finally:
         del sys.path[0]
     rng = np.random.default_rng(123)

@@ -42,7 +42,7 @@ def test_the_scripts_in_the_repository_are_what_the_program_prints(shell: str, a
         ("attn inspect --show q,k,me", ["q,k,metrics"]),
         ("attn check --fail-on leak,dea", ["leak,dead-row"]),
         ("attn inspect --mask 'causal & win", ["causal & window("]),
-        ("attn inspect -m de", ["demo"]),
+        ("attn inspect -m de", ["demo", "demo-vision"]),
         ("attn help exit", ["exit-codes"]),
         ("attn inspect --from tr", []),
     ],
@@ -69,7 +69,7 @@ def typed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ("keys", "arguments"),
     [
         ("attn insp\t--colorm\tvi\t", ["inspect", "--colormap", "viridis"]),
-        ("attn inspect -m de\t--show q,k,me\tx", ["inspect", "-m", "demo", "--show", "q,k,metrics", "x"]),
+        ("attn inspect -m demo-\t--show q,k,me\tx", ["inspect", "-m", "demo-vision", "--show", "q,k,metrics", "x"]),
         ("attn inspect --from tr\tx", ["inspect", "--from", "trace.safetensors", "x"]),
     ],
 )

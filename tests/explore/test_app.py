@@ -294,6 +294,7 @@ LONG = "time flies like an arrow and " * 8
 _ZOOMED = {"port": Viewport(zoom=2), "question": Query(LONG)}
 # What each action of the table changes: from which look, after which keys, and what holds then.
 DOES = {
+    "cut": ({}, ("escape",), lambda one: "without" in one.app._message or "computing" in one.app._message),
     "turn(1)": ({}, (), _walks),
     "turn(-1)": ({}, ("escape",), _types),
     "escape": ({}, (), _walks),

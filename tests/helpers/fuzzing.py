@@ -131,8 +131,12 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "GLOB": (["program.py", "*:5"], ["missing", "", "[", "*" * 50]),
     "N|auto": (["1", "auto"], ["0", "-1", "", "x", "1.5", "٣", _HUGE]),
     "ray|ray://HOST:PORT": (["ray://127.0.0.1:1"], ["", "ray:", "ray://x", "ray://\x1b[2J:1", "dask", _HUGE]),
+    "FILE|FOLDER|GLOB": (["missing.png", "text.txt"], ["", ".", "[", "*.png", "\x1b[2J.png", "a\nb.png"]),
+    "ROWSxCOLUMNS": (["1x2", "2x1"], ["0x1", "x", "", "2", "-1x1", "9999x9999", "1e3x1", "٣x1", _HUGE]),
+    "zero|mean|TEXT": (["zero", "mean", "flies time"], ["", " ", "x", "\x1b[2J"]),
     "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
 }  # fmt: skip
+BY_METAVAR["TOKENS"] = BY_METAVAR["TOKEN"]
 BY_METAVAR["FILE|FOLDER/"] = BY_METAVAR["FILE"]
 BY_METAVAR |= dict.fromkeys(("EXPR|FILE", "EXPR|FILE|none", "[PATTERN=]EXPR"), BY_METAVAR["EXPR"])
 _SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])

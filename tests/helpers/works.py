@@ -25,7 +25,7 @@ class Obedient:
         return self._results
 
     def _results(self, batch: Batch) -> Iterator[Result[tuple[int, int]]]:
-        for number, text, _ in batch.sentences:
+        for number, text, *_ in batch.sentences:
             if isinstance(text, Failure):
                 yield Result(number, text)
                 continue

@@ -39,6 +39,7 @@ COMMANDS = {
     "explorer": ["explore", "time flies", "-m", "tiny"],
     "heads": ["heads", "time flies", "-m", "tiny"],
     "why": ["why", "time flies", "-m", "tiny", "-q", "1"],
+    "ablate": ["ablate", "time flies", "-m", "tiny"],
     "diff": ["diff", "time flies", "-m", "tiny", "-m", "pickle"],
     "check": ["check", "time flies", "-m", "tiny"],
     "mask": ["mask", "show", "causal"],

@@ -99,7 +99,9 @@ def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
         "sdpa": calls._repr_html_(),
         "gpt2": Report("gpt2", "gpt2", "float32", (3,), (), (), ())._repr_html_(),
     }
-    proof = attncli.prove(torch.nn.Embedding(9, 4), torch.arange(6)[None], "causal")
+    proof = attncli.prove(
+        torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4)), torch.arange(6)[None], "causal"
+    )
     views["6 of 6 positions"] = proof._repr_html_()
     for words, html in views.items():
         assert words in text_of(html)

@@ -479,13 +479,14 @@ class Tower(NamedTuple):
     # what the names of its tensors begin with, by the version that saved them
     prefixes: tuple[str, ...] = (_LATER, _EARLIER)
     is_flat: bool = False  # whether older configurations have its fields among those of the whole
+    is_tied: bool | None = None  # whether it predicts by the tokens' embeddings; None is what its language model does
 
 
 _LLAVA = Tower({"llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2})
 TOWERS = {
     "gemma3": Tower({"gemma3_text": _GEMMA3}),
-    "internvl": Tower({"llama": _LLAMA, "qwen2": _QWEN2, "qwen3": _QWEN3}),
-    "llava": _LLAVA, "llava_next": _LLAVA, "mistral3": Tower({"mistral": _MISTRAL}),
+    "internvl": Tower({"llama": _LLAMA, "qwen2": _QWEN2, "qwen3": _QWEN3}, is_tied=True),
+    "llava": _LLAVA, "llava_next": _LLAVA, "mistral3": Tower({"mistral": _MISTRAL}, is_tied=True),
     "qwen2_5_vl": Tower({"qwen2_5_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
     "qwen2_vl": Tower({"qwen2_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
     "qwen3_vl": Tower({"qwen3_vl_text": _QWEN3_VL}, (_LATER,)),
@@ -508,5 +509,6 @@ def _tower(fields: ConfigReader, tower: Tower) -> ModelSpec:
         raise UnsupportedError("its config.json has no text_config")
     unembedding = spec.unembedding
     if unembedding is not None:
-        unembedding = unembedding._replace(is_tied=_is_tied(fields, unembedding.is_tied))
+        default = unembedding.is_tied if tower.is_tied is None else tower.is_tied
+        unembedding = unembedding._replace(is_tied=_is_tied(fields, default))
     return spec._replace(tower=kind, tower_prefixes=tower.prefixes, unembedding=unembedding)
