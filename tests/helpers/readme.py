@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ _MACHINE = re.compile(
     r"|(?<=the same version {19})\S.*",
     re.MULTILINE,
 )
+
+_FOUR_DECIMALS = re.compile(r"-?\b\d+\.\d{4}\b")
 
 
 class Example(NamedTuple):
@@ -177,6 +180,15 @@ def arguments_of(command: str) -> list[str] | None:
 def comparable(output: str) -> str:
     """The output without what differs from one processor to the next."""
     return _MACHINE.sub("…", output)
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two outputs agree: word for word, and where a number has four decimals, as far as float32 promises."""
+    texts = [comparable(one), comparable(other)]
+    if len({_FOUR_DECIMALS.sub("#", text) for text in texts}) > 1:
+        return False
+    numbers = zip(*(map(float, _FOUR_DECIMALS.findall(text)) for text in texts), strict=True)
+    return all(isclose(mine, theirs, rel_tol=1e-4, abs_tol=2e-4) for mine, theirs in numbers)
 
 
 def main() -> None:
