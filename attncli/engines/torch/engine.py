@@ -243,8 +243,23 @@ class Checkpoint(OpenModel):
         recorded = run(self.model, part, together, self.request, kinds)
         size = len(sentences), together.whole.text.stop
         _log.info("ran a batch of %d × %d tokens in %.3f s", *size, perf_counter() - begun)
+        source = self.provenance()
+        traces = []
+        for one, own in zip(sentences, recorded.traces(), strict=True):
+            tokens = one.query_tokens, one.tokens
+            if one.generated:
+                check_no_future(self.name, own, one.generated)
+            sides = (*tokens, own, one.text, one.pair, one.target)
+            trace = Trace(source, *sides, one.notes, one.generated)
+            if one.seen is not None:
+                trace = replace(trace, pictures=one.seen.pictures, grids=one.seen.grids)
+            traces.append(trace)
+        return traces
+
+    def provenance(self) -> Provenance:
+        """Return what is run."""
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
-        source = Provenance(
+        return Provenance(
             "pretrained",
             model=self.name,
             architecture=self.part.architecture,
@@ -261,14 +276,3 @@ class Checkpoint(OpenModel):
             },
             notes=self.notes,
         )
-        traces = []
-        for one, own in zip(sentences, recorded.traces(), strict=True):
-            tokens = one.query_tokens, one.tokens
-            if one.generated:
-                check_no_future(self.name, own, one.generated)
-            sides = (*tokens, own, one.text, one.pair, one.target)
-            trace = Trace(source, *sides, one.notes, one.generated)
-            if one.seen is not None:
-                trace = replace(trace, pictures=one.seen.pictures, grids=one.seen.grids)
-            traces.append(trace)
-        return traces

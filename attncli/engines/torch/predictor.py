@@ -20,7 +20,6 @@ from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.text import visible
-from attncli.trace.trace import Provenance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,16 +47,7 @@ class TorchPredictor(Predictor):
         self._name, self._model, self.encoder = checkpoint.name, checkpoint.writer.model, checkpoint.encoder
         self.layers, self.heads = checkpoint.num_layers, head_count(checkpoint.part.config)
         self._projections = dict(self._found(checkpoint.model))
-        self.source = Provenance(
-            "pretrained",
-            model=checkpoint.name,
-            architecture=checkpoint.part.architecture,
-            dtype=str(checkpoint.model.dtype).removeprefix("torch."),
-            device=str(checkpoint.model.device),
-            layers=self.layers,
-            details={"engine": "transformers", **checkpoint.snapshot.details},
-            notes=checkpoint.notes,
-        )
+        self.source = checkpoint.provenance()
 
     def _found(self, model: Any) -> Iterator[tuple[int, Any]]:
         """Yield the index of each layer with attention, and what multiplies the outputs of its heads."""
