@@ -125,6 +125,67 @@ def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
     return found
 
 
+class Tiling(NamedTuple):
+    """How pictures of one shape stand in a room.
+
+    Attributes:
+        size: of each.
+        in_a_strip: how many stand side by side.
+        capacity: how many there is room for, at least one.
+    """
+
+    size: Bounds
+    in_a_strip: int
+    capacity: int
+
+
+def tiling(
+    size: tuple[float, float], count: int, room: Bounds, least: int, above: int = 1, widest: int = _WIDEST
+) -> Tiling:
+    """Return how so many pictures fit, as large as they may be, or as many as do.
+
+    Args:
+        size: width and height of a picture, in any unit.
+        count: how many there are.
+        room: for all of them.
+        least: columns of one.
+        above: lines above each.
+        widest: columns of one.
+    """
+
+    def of(wide: int) -> Tiling:
+        high = max(round(wide * size[1] / size[0] / 2), 1)
+        side_by_side = max((room.width + GAP) // (wide + GAP), 1)
+        return Tiling(Bounds(high, wide), side_by_side, side_by_side * (room.lines // (high + above)))
+
+    wide = min(widest, room.width)
+    while wide > least and of(wide).capacity < count:
+        wide -= 1
+    found = of(wide)
+    if not found.capacity:  # higher than the room
+        return Tiling(Bounds(max(room.lines - above, 1), wide), found.in_a_strip, found.in_a_strip)
+    strips = -(-min(count, found.capacity) // found.in_a_strip)
+    return found._replace(in_a_strip=-(-min(count, found.capacity) // strips))  # as many in each of them
+
+
+def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int | None:
+    """Return the position so many cells further down and further right; None where there is no cell at `position`.
+
+    Above and below a picture are the positions before and behind its own; beside it is nothing.
+    """
+    for canvas in canvases(layout, has_overview=True):
+        cells = canvas.placed(*canvas.cells)
+        for row, column in np.argwhere(cells == position).tolist()[:1]:
+            own = cells[cells >= 0]
+            row, column = row + rows, min(max(column + columns, 0), cells.shape[1] - 1)
+            if row < 0:
+                return int(own.min()) + row
+            if row >= len(cells):
+                return int(own.max()) + row - len(cells) + 1
+            return int(cells[row, column]) if cells[row, column] >= 0 else position
+    return None
+
+
 def overlay(
     canvas: Canvas, head: HeadLook, size: Bounds, palette: Palette, scale: Scale, marks: Mapping[int, str]
 ) -> list[list[Segment]]:
@@ -246,28 +307,17 @@ class PictureView(NamedTuple):
         widths = self._widths(heads, drawn)
         least = max(_NARROWEST, widths[-2], min(max(each.cells[1] for each in drawn), 2 * _NARROWEST))
 
-        def layout(wide: int) -> tuple[int, int, int]:
-            """Return how high panels of a width are, how many stand side by side, and how many heads fit."""
-            high = max(round(wide * height / width / 2), 1)
-            side_by_side = max((bounds.width + GAP) // (wide + GAP), 1)
-            panels = side_by_side * (bounds.lines // (high + 1))
-            return high, side_by_side, max((panels - len(plain)) // len(drawn), 0)
-
-        wide = min(_WIDEST, bounds.width)
-        while wide > least and layout(wide)[2] < len(heads):
-            wide -= 1
-        high, side_by_side, count = layout(wide)
-        chosen = self._in_order(heads[: max(count, 1)])
+        tiles = tiling((width, height), len(plain) + len(heads) * len(drawn), bounds, least)
+        chosen = self._in_order(heads[: max((tiles.capacity - len(plain)) // len(drawn), 1)])
+        wide, strip = tiles.size.width, tiles.in_a_strip
         way = next((way for way, longest in enumerate(widths) if longest <= wide), -1)
-        size, looks = Bounds(high, wide), (self.palette, self.scale, self.marks)
-        panels = [self._plain(each, size) for each in plain]
+        looks = (self.palette, self.scale, self.marks)
+        panels = [self._plain(each, tiles.size) for each in plain]
         for head in chosen:
             for each in drawn:
                 title = [Segment(head.name, BOLD), Segment(self._facts(head, each)[way], DIM)]
-                panels.append(Block([title, *overlay(each, head, size, *looks)], wide))
-        strips = -(-len(panels) // side_by_side)
-        side_by_side = -(-len(panels) // strips)  # as many in each of them
-        rows = (panels[start : start + side_by_side] for start in range(0, len(panels), side_by_side))
+                panels.append(Block([title, *overlay(each, head, tiles.size, *looks)], wide))
+        rows = (panels[start : start + strip] for start in range(0, len(panels), strip))
         return stack(hstack(row, GAP) for row in rows), len(chosen)
 
     def _plain(self, canvas: Canvas, size: Bounds) -> Block:

@@ -23,6 +23,7 @@ from attncli.trace.trace import Trace
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.trace.layout import SideLayout
     from attncli.trace.view import Ramp
 
 _MOST = 256  # rows and columns of a head that are kept; of more, blocks
@@ -53,6 +54,12 @@ class LayerViewCache:
     def tokens(self) -> tuple[Tokens, Tokens]:
         """What the queries and the keys are."""
         return self.trace.sides(self.layer)
+
+    @cached_property
+    def layout(self) -> SideLayout | None:
+        """Which keys are cells of pictures; None where none are."""
+        layout = self.trace.layout("key") if self.layer.kind == "self" and self.trace.grids else None
+        return layout if layout and layout.grids else None
 
     @property
     def size(self) -> tuple[int, int]:

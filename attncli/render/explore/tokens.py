@@ -75,12 +75,13 @@ def token_strip(
     palette: Palette,
     room: Bounds,
     row: WeightedRow | None = None,
+    cells: frozenset[int] = frozenset(),
 ) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
     The keys stand on the colours of a `row`, or without colours behind its shades. Of two sequences the queries come
     first, and the keys behind a bar. Where not all have room, those `around` some
-    positions are shown, or around the query and the key.
+    positions are shown, or around the query and the key. Of `cells`, which pictures show, these two alone stand there.
     """
     queries, keys = tokens
     if queries == keys:
@@ -91,8 +92,10 @@ def token_strip(
     weights = [] if row is None or query is None else row.cells(query, palette)
     for side, sequence, marks, chosen in sides:
         shown = [chosen] if chosen is not None else [at for _, at in marks if at is not None]
-        centres += [len(items) + at for at in shown] or [len(items) + len(sequence) - 1]
-        for index, token in enumerate(sequence):
+        there = [index for index in range(len(sequence)) if index not in cells or index in (query, key, chosen)]
+        centres += [len(items) + there.index(at) for at in shown] or [len(items) + len(there) - 1]
+        for index in there:
+            token = sequence[index]
             own = [mark for mark, at in marks if at == index]
             mark = BOTH if len(own) > 1 else "".join(own)
             cell = weights[index] if weights and side != "query" else ("", None)
