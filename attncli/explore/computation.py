@@ -85,10 +85,13 @@ class ComputedView:
         return self.on_heaviest(replace(look, query=0 if is_cell else query))
 
     def on_heaviest(self, look: ViewState) -> ViewState:
-        """Return a look at a layer that is there with the cursor on what the query attends to most."""
+        """Return a look at a layer that is there with the cursor on the heaviest key of its query, of pictures a cell."""
         if (sight := self.sight(look.kind)) is None:
             return look
         (values,), (allowed,) = sight.cells(look.head, range(look.query, look.query + 1))[1:3]
+        if sight.layout is not None:
+            cells = np.concatenate([grid.positions.ravel() for grid in sight.layout.grids])
+            allowed = allowed & np.isin(np.arange(len(allowed)), cells)
         return replace(look, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:

@@ -27,6 +27,7 @@ from attncli.render.explore.picture import PictureOfHeads, large_picture, small_
 from attncli.render.explore.tokens import BOTH, WeightedRow, token_strip
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.picture import facts_of
 from attncli.text import quoted, visible
 from attncli.trace.tokens import Tokens
 
@@ -322,11 +323,14 @@ class PaneRenderer:
             room = room._replace(lines=room.lines - 1)
         cells, places = self._cells(tokens), (look.query, look.key, around)
         strip = self._once("tokens", token_strip, tokens, *places, self._palette, room, row, cells).block
+        if row is not None and row.sight.layout is not None and len(strip.lines) < room.lines:
+            known = facts_of(row.sight.layout.grids)
+            strip = strip._replace(lines=[*strip.lines, join_facts(known, room.width, self._palette)])
         if not scene.has_frames:
             return strip
         facts = [
             f"{QUERY} query {KEY} key {BOTH} both",
-            f"each key on the colour of its {'change' if row.sight.pair else 'weight'}" if row else "",
+            _colored_by(row, look.query) if row else "",
         ]
         return strip._replace(lines=[join_facts(facts, room.width, self._palette, "sentence"), *strip.lines])
 
@@ -376,6 +380,14 @@ class PaneRenderer:
 
     def _wrapped(self, text: str, room: Bounds) -> Block:
         return crop(([Segment(line)] for line in in_words(self._palette.fit(text), room.width)), room)
+
+
+def _colored_by(row: WeightedRow, query: int) -> str:
+    """Return what the colours of tokens stand for."""
+    if row.words_of(query):
+        assert row.sight.layout is not None
+        return f"each word on the colour of its weight on {row.sight.layout.name_of(query)}"
+    return f"each key on the colour of its {'change' if row.sight.pair else 'weight'}"
 
 
 def _differing(look: ViewState, held: Query) -> str:

@@ -21,7 +21,7 @@ from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.heatmap import GAP, Extent, Heatmap
 from attncli.render.legend import legend_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.picture import Canvas, HeadLook, canvases, facts_of, overlay, tiling
+from attncli.render.picture import Canvas, HeadLook, canvases, overlay, tiling
 from attncli.trace.layout import SideLayout
 
 if TYPE_CHECKING:
@@ -97,16 +97,16 @@ class PictureOfHeads:
         axes = [Axis(("",) * len(part), tuple(part)) for part in (range(0, rows, step), range(0, columns, step))]
         own, marked = canvas.placed(rows, columns), None
         for position in self.marks:
-            for place in np.argwhere(own == position).tolist():
-                marked = place[0] // step, place[1] // step
+            for row, column in np.argwhere(own == position).tolist():
+                marked = row // step, column // step
         body = map_lines(
             drawn.values, drawn.allowed, CellGrid(axes[0], axes[1], WIDE), self.palette, self.scale, marked
         )
         ticks = axes[1].ticks(WIDE.columns, self.palette, marked[1] if marked else None)
         lines: list[list[Segment]] = [[Segment(" " * (digits + 1)), *ticks]]
-        for place, (row, cells) in enumerate(zip(axes[0].indices, body, strict=True)):
-            style = BOLD if marked and marked[0] == place else DIM
-            lines.append([Segment(f"{row:>{digits}} ", style), *cells])
+        for index, shades in zip(axes[0].indices, body, strict=True):
+            style = BOLD if marked and marked[0] * step == index else DIM
+            lines.append([Segment(f"{index:>{digits}} ", style), *shades])
 
         def at(line: int, column: int) -> int | None:
             down, across = line - 1, (column - digits - 1) // WIDE.columns
@@ -118,10 +118,10 @@ class PictureOfHeads:
 
         return PaneContent(crop(lines, size), at)
 
-    def heaviest(self, canvas: Canvas, head: int) -> str:
-        """Return which cell has the largest weight, and that."""
+    def heaviest(self, canvas: Canvas, head: int) -> list[str]:
+        """Return the name of the cell with the largest weight, and that."""
         place = canvas.heaviest(self.looks[head])
-        return f"{self.layout.name_of(place)} {self.looks[head].weights[place]:.2g}"
+        return [str(self.layout.name_of(place)), f"{self.looks[head].weights[place]:.2g}"]
 
 
 def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneContent[int]:
@@ -139,14 +139,14 @@ def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneC
     facts = [
         label,
         f"{layer.measure} − held" if sight.pair else layer.measure,
-        heads.heaviest(max(drawn, key=lambda each: heads.looks[head].weights[each.heaviest(heads.looks[head])]), head),
+        " ".join(heads.heaviest(Canvas(None, grids, 0), head)),
         f"{share:.0%} on the picture" * (sight.pair is None and layer.derived is None),
-        f"{titled('layer', layer.label)}",
-        *facts_of(grids),
+        titled("layer", layer.label),
     ]
     lines = [join_facts(facts, room.width, heads.palette, titled("head", layer.head_label(head))), *whole.lines]
     if has_legend:
-        values, allowed = (np.array([getattr(heads.looks[head], name)]) for name in ("weights", "allowed"))
+        cells = np.concatenate([grid.positions.ravel() for grid in grids])
+        values, allowed = (getattr(heads.looks[head], name)[None, cells] for name in ("weights", "allowed"))
         notes = [each for each in Extent.of(values, allowed).notes_on(heads.scale) if not each.startswith("·")]
         lines += [[]] * (room.lines - 1 - len(lines))
         lines.append(legend_line(heads.scale, notes, heads.palette, room.width, 2, heads.palette.has_halves))
@@ -165,7 +165,7 @@ def small_pictures(heads: PictureOfHeads, room: Bounds) -> PaneContent[int]:
     """Return the heads of the layer, each below its number and its heaviest cell; what lies at a place is a head."""
     layer, chosen, palette = heads.sight.layer, heads.cursor.head, heads.palette
     canvas = next(iter(canvases(heads.layout, has_overview=False)))
-    names = {head: f"{head} {heads.heaviest(canvas, head)}" for head in layer.heads}
+    names = {head: [str(layer.head_label(head)), *heads.heaviest(canvas, head)] for head in layer.heads}
     body = Bounds(max(room.lines - 1, 1), room.width)
     tiles = tiling(canvas.size, len(layer.heads), body, _LEAST, above=1, widest=room.width)
     first = layer.heads.index(chosen) // tiles.capacity * tiles.capacity
@@ -180,8 +180,9 @@ def small_pictures(heads: PictureOfHeads, room: Bounds) -> PaneContent[int]:
         for strip in strips:
             line = []
             for head in strip:
-                name, style = (palette.fit(QUERY) + names[head], BOLD) if head == chosen else (names[head], None)
-                name = name if cell_len(name) <= wide else name.split(" ")[0]
+                mark, style = (palette.fit(QUERY), BOLD) if head == chosen else ("", None)
+                ways = (mark + " ".join(names[head][:count]) for count in (3, 2))
+                name = next((each for each in ways if cell_len(each) <= wide), mark + names[head][0])
                 line += [pad(name, wide, style, "left"), Segment(" " * GAP)]
             yield line
             yield from map(list, hstack([heads.panel(canvas, head, tiles.size).block for head in strip], GAP).lines)
