@@ -82,11 +82,12 @@ def ablate(
 
     form = output.chosen(takes_folder=True)
     choice = AblationChoice(**dict(chosen.explicit_values()))
+    image = request.image or (() if request.texts.names_pictures else None)
     predictor = {
         "model": request.model or "demo",
         "special": not request.texts.no_special,
         **({"chat": True} if request.texts.chat else {}),
-        **({"image": request.image} if request.image else {}),
+        **({} if image is None else {"image": image}),
         **dict(request.load.explicit_values()),
     }
     job = AblateJob(choice, None if form in DRAWN else form, predictor, request.texts.pair, precision)
