@@ -34,7 +34,7 @@ from traces import layer_of, trace_of
 
 from attncli.errors import InputError
 from attncli.formats.page import write_page
-from attncli.formats.page.packing import thousandths
+from attncli.formats.page.packing import counts_of
 from attncli.trace.trace import Provenance
 from attncli.trace.view import View
 
@@ -62,16 +62,17 @@ def test_every_weight_is_the_documents_rounded_to_three_decimals(attn: Run, tmp_
 
 @given(st.floats(-32.75, 32.75) | st.floats(-0.25, 1.25))
 def test_a_weight_is_rounded_once_and_correctly(value: float) -> None:
-    assert thousandths(np.array([[value]]))[0, 0] / 1000 == to_three_decimals(value)
+    assert counts_of(np.array([[value]]), 3)[0, 0] / 1000 == to_three_decimals(value)
     single = np.float32(value)
-    assert thousandths(single[None, None])[0, 0] / 1000 == to_three_decimals(float(single))
+    assert counts_of(single[None, None], 3)[0, 0] / 1000 == to_three_decimals(float(single))
 
 
 def test_ties_and_their_neighbours_are_rounded_as_they_are() -> None:
     ties = np.array([0.0625, 0.1875, 0.3125, 0.0005, 0.0015, 0.0025, 0.4995, 1 - 2**-24])
     near = [np.nextafter(ties, 0), np.nextafter(ties, 1)]
     for values in (ties, ties.astype(np.float32), ties.astype(np.float16), *near):
-        assert (thousandths(values[None])[0] / 1000).tolist() == [to_three_decimals(value) for value in values.tolist()]
+        rounded = [to_three_decimals(value) for value in values.tolist()]
+        assert (counts_of(values[None], 3)[0] / 1000).tolist() == rounded
 
 
 def test_what_is_no_number_or_masked_has_a_code_of_its_own(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def script(chromium: Browser) -> Iterator[Callable[[str], Any]]:
     """Give what an expression is of the page's functions, without a page."""
     page = chromium.new_page()
     layer = {"layer": 4, "kind": "self", "heads": [0, 3], "rows": 0, "columns": 0}
-    colors = {"widest": 1000, "colormaps": {"gray": ["000000", "808080", "ffffff"]}}
+    colors = {"widest": 1000, "decimals": 3, "canvases": [], "colormaps": {"gray": ["000000", "808080", "ffffff"]}}
     document = {**colors, "layers": [layer], "sequences": [[{"index": 7}, {"index": 9}]]}
     page.set_content(f'<script type="application/json" id="document">{json.dumps(document)}</script>')
     for name in ("data", "colors", "thumbnails", "link"):

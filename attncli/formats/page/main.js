@@ -29,7 +29,7 @@ async function choose(changes) {
   moveTo(state.row, state.column ?? heaviest(view, state.row));
   element("map").ariaBusy = "false";
   if (!before || ["ramp", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
-    drawThumbnails(view);
+    drawThumbnails(view, state.row);
   }
 }
 
@@ -60,6 +60,8 @@ function moveTo(row, column, isSpoken = false) {
   markCell(view, row, column);
   colorSentence(view, row, column);
   showCell(view, row, column);
+  showPicture(view, row, column);
+  drawThumbnailsSoon(view, row);
   showRow(view, row, column);
   showProducts(view, row, column);
   showLink(view, row, column);
@@ -169,6 +171,7 @@ listenToTheme();
 listenToMap();
 listenToThumbnails((place, head) => choose({ place, head }));
 listenToSentence((row, column, isSpoken) => moveTo(row ?? state.row, column ?? state.column, isSpoken));
+await buildPictures(() => ({ view, column: state.column }), (row, column, isSpoken) => moveTo(row ?? state.row, column, isSpoken));
 listenToRow(() => showRow(view, state.row, state.column));
 listenToLink(() => showLink(view, state.row, state.column, 0), say);
 listenToSaving(() => view);

@@ -34,6 +34,7 @@ function buildThumbnails(kind) {
   const grid = element("heads");
   grid.style.gridTemplateColumns = `auto repeat(${heads.length}, auto)`;
   grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : heads.length <= 16 ? 46 : 30}px`);
+  grid.dataset.looks = page.canvases.length > 0 && kind === "self";
   const cells = [labelled("span", ""), ...heads.map((head) => labelled("span", head))];
   for (const place of places) {
     cells.push(labelled("span", page.layers[place].layer));
@@ -56,20 +57,30 @@ function thumbnail(place, head) {
   return button;
 }
 
-let drawnThumbnails = 0;
+let drawnThumbnails = 0, drawnRow = null, waiting = 0;
 
 // Draws every picture, a few at a time so that the page stays quick; a later call overtakes an earlier one.
-async function drawThumbnails(view) {
+async function drawThumbnails(view, row) {
   const turn = ++drawnThumbnails;
-  const buttons = [...element("heads").querySelectorAll("[data-head]")];
+  drawnRow = row;
+  const buttons = [...element("heads").querySelectorAll("[data-head]")], found = [];
   for (let first = 0; first < buttons.length; first += AT_ONCE) {
-    const some = buttons.slice(first, first + AT_ONCE);
-    const pictures = await Promise.all(some.map(({ dataset }) => smallOf(Number(dataset.place), Number(dataset.head))));
+    const some = buttons.slice(first, first + AT_ONCE).map(({ dataset }) => [Number(dataset.place), Number(dataset.head)]);
+    const pictures = await Promise.all(some.map(async (head) => (looks(view) ? lookOf(await readHead(...head), row) : smallOf(...head))));
     if (turn !== drawnThumbnails) return;
-    some.forEach((button, index) => drawThumbnail(button.firstChild, pictures[index], view));
+    if (looks(view)) found.push(...pictures);
+    else pictures.forEach((small, index) => drawThumbnail(buttons[first + index].firstChild, small, view));
     await new Promise(requestAnimationFrame);
   }
-  element("heads").dataset.drawn = "true";
+  const top = topOf(found.flat());
+  found.forEach((look, index) => drawSmallLook(buttons[index].firstChild, look, view, top));
+  element("heads").dataset.drawn = row;
+}
+
+// Pictures show one query, which may have changed; not every one that a pointer passes.
+function drawThumbnailsSoon(view, row) {
+  clearTimeout(waiting);
+  if (looks(view)) waiting = setTimeout(() => row !== drawnRow && drawThumbnails(view, row), 150);
 }
 
 function drawThumbnail(canvas, small, view) {
