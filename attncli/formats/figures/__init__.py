@@ -48,8 +48,8 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     shows the largest weight of a block, and the figure says so. Masked cells are hatched; what is zero, NaN, infinite
     or beyond the range of colours has a mark. What is there of these is explained below the maps.
 
-    Where keys are cells of pictures, these are drawn under the weights instead, unless the view names parts to show: of
-    the last query of a causal model, of the mean of other queries, or of those that the view chooses.
+    Where keys are cells of pictures, these are drawn under the weights instead: of the last query of a causal model, of
+    the mean of other queries, or of those that the view chooses.
 
     Args:
         trace: what is drawn.
@@ -70,10 +70,9 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     from attncli.formats.figures.maps import draw_maps
     from attncli.formats.figures.pictures import draw_pictures
 
-    view = view or View()
-    draw = draw_pictures if trace.looks_at_pictures and view.show is None else draw_maps
+    draw = draw_pictures if trace.looks_at_pictures else draw_maps
     with matplotlib.rc_context(_settings()):
-        return draw(trace, view, colormap, size)
+        return draw(trace, view or View(), colormap, size)
 
 
 def figure_of_views(drawings: Sequence[Drawing]) -> Figure:

@@ -49,16 +49,17 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     high = strips * (size.width / across * tallest + _TITLE) + maps.KEY
     figure = Figure((size.width / INCH, (size.height or high) / INCH), facecolor="white", layout="compressed")
     grid, odd = figure.add_gridspec(strips, across), set[str]()
+    frame = "white" if colormap == "gray" else f"#{QUERY}"
     for place, (canvas, head) in enumerate(panels):
         axes = figure.add_subplot(grid[divmod(place, across)])
         odd |= _draw(axes, canvas, head, look.scale, colors)
         if head is not None and look.query is not None:
-            _mark(axes, canvas, look.query)
+            _mark(axes, canvas, look.query, frame)
     who = Fonts.of([look.title[0]]).escaped(look.title[0])
     maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} of {who}")
     entries: list[maps.Entry] = []
     if look.query is not None:
-        entries.append((Patch(facecolor="none", edgecolor=f"#{QUERY}"), "the query's own cell"))
+        entries.append((Patch(facecolor="black", edgecolor=frame), "the query's own cell"))
     entries += maps.odd_entries(odd, colors)
     notes = ["beside each head: its weight on the picture", "dark: masked, or outside the grid"]
     notes += ["the overview is drawn for one --head"] * look.lacks_overviews
@@ -97,7 +98,9 @@ def _draw(axes: Axes, canvas: Canvas, head: HeadLook | None, scale: Scale, color
         assert canvas.picture is not None
         name = canvas.picture.name.rpartition("/")[2]
         axes.set_title(Fonts.of([name]).escaped(name), parse_math=False)
-        axes.imshow(canvas.picture.pixels, extent=whole)
+        axes.imshow(
+            canvas.picture.pixels if colors.name != "gray" else grayed(canvas.picture.pixels / 255), extent=whole
+        )
     else:
         axes.set_title(f"{head.name}{' overview' * canvas.is_overview} {canvas.share(head):.0%}", parse_math=False)
         axes.patch.set(**maps.HATCHED)
@@ -120,9 +123,9 @@ def _draw(axes: Axes, canvas: Canvas, head: HeadLook | None, scale: Scale, color
     return odd
 
 
-def _mark(axes: Axes, canvas: Canvas, query: int) -> None:
+def _mark(axes: Axes, canvas: Canvas, query: int, color: str) -> None:
     """Frame the cell that is the query itself."""
     for grid in canvas.grids:
         for row, column in np.argwhere(grid.positions == query).tolist():
             left, top, right, bottom = grid.cell_box(row, column, *canvas.size)
-            axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=f"#{QUERY}"))
+            axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=color))

@@ -66,9 +66,14 @@ function moveTo(row, column, isSpoken = false) {
   showProducts(view, row, column);
   showLink(view, row, column);
   if (isSpoken) {
-    reveal();
+    follow();
     say(spokenCell(view, row, column));
   }
+}
+
+// A picture stands above the map and is not to scroll away.
+function follow() {
+  if (!looks(view) || document.activeElement === element("map")) reveal();
 }
 
 const say = (text) => { element("spoken").textContent = text; };
@@ -175,7 +180,7 @@ await buildPictures(() => ({ view, column: state.column }), (row, column, isSpok
 listenToRow(() => showRow(view, state.row, state.column));
 listenToLink(() => showLink(view, state.row, state.column, 0), say);
 listenToSaving(() => view);
-window.addEventListener("hashchange", () => choose(linked(location.hash)).then(reveal));
+window.addEventListener("hashchange", () => choose(linked(location.hash)).then(follow));
 Object.assign(state, linked(location.hash));
 await setTheme(state.theme);
-if (location.hash) reveal();
+if (location.hash) follow();

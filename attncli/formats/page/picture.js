@@ -3,6 +3,7 @@
 
 const DIMMED = 0.5, DARK = 0.15, COVER = 0.85;  // of the light where nothing is looked at, of what is no key; the heaviest cell
 const PANEL = 400;  // pixels of the longer side
+const OWN = [255, 45, 149];  // the colour of the frame of the query's own cell
 const SMALL = 96;  // and of a thumbnail
 const shades = [];  // of each picture: as it is, dimmed and dark
 
@@ -59,7 +60,7 @@ async function buildPictures(state, move) {
   });
   element("picture").replaceChildren(...plain, ...covered);
   element("sentence").append(element("heads-section"));
-  element("heads-help").textContent = "Rows are layers, columns heads; each is the picture under the weights of the query, on one scale. Arrow keys move.";
+  element("heads-help").textContent = "The picture under the weights that the query has in each head, on one scale. Arrow keys move.";
   listenToPicture(state, move);
 }
 
@@ -141,6 +142,7 @@ function showPicture(view, row, column) {
       panel.caption.textContent = `${panel.overview ? "overview: " : ""}${Math.round((100 * sum) / UNIT)} % of the query's weight`;
     });
     const facts = [`weights, ${view.ramp} scale`, ...page.facts].map((fact) => labelled("span", fact));
+    if (isCell(view, view.rows[row])) facts.splice(1, 0, swatch(OWN, "", "the query's own cell"));
     element("picture-legend").replaceChildren(scaleBar(painter(view.colormap, view.ramp, top), view.ramp, top), ...facts);
     drawnLook = now;
   }
