@@ -235,7 +235,11 @@ def test_the_picture_is_covered_as_far_as_the_weight_of_each_cell() -> None:
                 found[top + row * high, left + column * wide] = share**2 * highest
         assert found == {place: pytest.approx(float(own[key]), abs=1e-7) for key, place in TILED.items()}
     assert figure.axes[-1].get_xlabel() == "weights of 14 ?, sqrt scale"
-    assert "the overview is drawn for one --head; merged" in words_of(figure)
+    assert "dark: masked, or outside the grid; the overview is drawn for one --head; merged" in words_of(figure)
+    named = replace(trace, pictures=(trace.pictures[0]._replace(name="x/" + 60 * "long" + "$a_b$.png"),))
+    title = maps_in(figure_of(named))[0].get_title("left")
+    assert re.fullmatch(r"….*longlong\$a_b\$.png", title)
+    assert len(title) < 40
 
 
 def test_a_cell_that_is_the_query_is_framed_and_what_it_may_not_attend_to_is_dark() -> None:

@@ -295,6 +295,8 @@ def add_words(figure: Figure, entries: list[Entry], notes: Iterable[str]) -> Non
     handles, words = zip(*entries, strict=True)
     for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
         legend = figure.legend(handles, words, loc="outside lower left", ncols=columns)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
         if columns == 1 or legend.get_window_extent().width < figure.bbox.width:
             return
         legend.remove()

@@ -22,6 +22,7 @@ from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 _LEAST = 24.0  # points of a panel, in which a cell can be found
+_ENOUGH = 86.0  # points of a panel, from which on rather fewer strips are wanted than larger panels
 _TITLE = 2 * maps.FONT  # of a panel, with the gap below it
 
 
@@ -55,13 +56,20 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
         odd |= _draw(axes, canvas, head, look.scale, colors)
         if head is not None and look.query is not None:
             _mark(axes, canvas, look.query, frame)
-    who = Fonts.of([look.title[0]]).escaped(look.title[0])
-    maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} of {who}")
+        letters = int(size.width / across / (0.6 * maps.FONT))
+        title = _title(canvas, head, letters)
+        fonts = Fonts.of([title])
+        axes.set_title(fonts.escaped(title), fontproperties=fonts.of_size(maps.FONT), parse_math=False)
+    fonts = Fonts.of([look.title[0]])
+    maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} of {fonts.escaped(look.title[0])}")
+    figure.axes[-1].xaxis.label.set(fontproperties=fonts.of_size(maps.FONT), parse_math=False)
     entries: list[maps.Entry] = []
     if look.query is not None:
         entries.append((Patch(facecolor="black", edgecolor=frame), "the query's own cell"))
     entries += maps.odd_entries(odd, colors)
-    notes = ["beside each head: its weight on the picture", "dark: masked, or outside the grid"]
+    notes = ["beside each head: its weight on the picture"]
+    lit = (canvas.sampled(head, *canvas.cells)[1].all() for canvas in drawn for head in heads)
+    notes += ["dark: masked, or outside the grid"] * (not all(lit))
     notes += ["the overview is drawn for one --head"] * look.lacks_overviews
     maps.add_words(figure, entries, [*notes, *facts_of(look.layout.grids)])
     with warnings.catch_warnings():
@@ -79,13 +87,20 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
 
 
 def _across(count: int, tallest: float, size: Size) -> int:
-    """Return how many panels stand side by side so that they are largest."""
+    """Return how many panels stand side by side: as many as are large enough, or else so that they are largest."""
     room = (size.height or maps.HIGH * size.width) - maps.KEY
 
     def wide(across: int) -> float:
         return min(size.width / across, (room / -(-count // across) - _TITLE) / tallest)
 
-    return max(range(1, count + 1), key=wide)
+    return max(range(1, count + 1), key=lambda across: (min(wide(across), _ENOUGH), across))
+
+
+def _title(canvas: Canvas, head: HeadLook | None, letters: int) -> str:
+    if head is not None:
+        return f"{head.name}{' overview' * canvas.is_overview} {canvas.share(head):.0%}"
+    assert canvas.picture is not None
+    return Palette().shortened(canvas.picture.name.rpartition("/")[2], letters, keeps_end=True)
 
 
 def _draw(axes: Axes, canvas: Canvas, head: HeadLook | None, scale: Scale, colors: LinearSegmentedColormap) -> set[str]:
@@ -95,14 +110,9 @@ def _draw(axes: Axes, canvas: Canvas, head: HeadLook | None, scale: Scale, color
     odd = set[str]()
     pixels = None if canvas.picture is None else canvas.picture.pixels / 255
     if head is None:
-        assert canvas.picture is not None
-        name = canvas.picture.name.rpartition("/")[2]
-        axes.set_title(Fonts.of([name]).escaped(name), parse_math=False)
-        axes.imshow(
-            canvas.picture.pixels if colors.name != "gray" else grayed(canvas.picture.pixels / 255), extent=whole
-        )
+        assert canvas.picture is not None and pixels is not None
+        axes.imshow(canvas.picture.pixels if colors.name != "gray" else grayed(pixels), extent=whole)
     else:
-        axes.set_title(f"{head.name}{' overview' * canvas.is_overview} {canvas.share(head):.0%}", parse_math=False)
         axes.patch.set(**maps.HATCHED)
         if pixels is not None:
             _, is_lit = canvas.sampled(head, *pixels.shape[:2])
