@@ -222,7 +222,7 @@ def test_the_picture_is_covered_as_far_as_the_weight_of_each_cell() -> None:
     assert [axes.get_title("left") for axes in panels] == [
         "dot.png", *(f"L0 H{head} {sum(own[1:9]):.0%}" for head, own in enumerate(weights))
     ]  # fmt: skip
-    np.testing.assert_array_equal(panels[0].images[0].get_array(), trace.pictures[0].pixels)
+    np.testing.assert_allclose(np.asarray(panels[0].images[0].get_array()) * 255, trace.pictures[0].pixels)
     for axes, own in zip(panels[1:], weights, strict=True):
         found = {}
         for image in axes.images[1:]:

@@ -110,8 +110,8 @@ def _draw(axes: Axes, canvas: Canvas, head: HeadLook | None, scale: Scale, color
     odd = set[str]()
     pixels = None if canvas.picture is None else canvas.picture.pixels / 255
     if head is None:
-        assert canvas.picture is not None and pixels is not None
-        axes.imshow(canvas.picture.pixels if colors.name != "gray" else grayed(pixels), extent=whole)
+        assert pixels is not None
+        axes.imshow(grayed(pixels) if colors.name == "gray" else pixels, extent=whole)
     else:
         axes.patch.set(**maps.HATCHED)
         if pixels is not None:
