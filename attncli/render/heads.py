@@ -39,8 +39,12 @@ from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 _CELLS = (14, 10, 6, 3, 2)  # characters of a head on the grid of labels, the largest that fits
-_SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep"}
-_LETTERS = {"sink": "k", "separator": "e", "mixed": "·"}  # where another label begins with the same letter
+_SHORT = {
+    "previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep", "localization": "place",
+    "visual sink": "vsink",
+}  # fmt: skip
+# Where another label begins with the same letter.
+_LETTERS = {"sink": "k", "separator": "e", "localization": "o", "mixed": "·"}
 _MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate", "entropy")  # below the labels
 _LABEL_UNITS = {"local": " positions", "broad": " keys"}
 _STRONGEST, _NARROWEST = 19, 34  # cells of the names of heads, and of all of a table of labels
@@ -49,7 +53,7 @@ _MOST_LINES = 4  # of the heads of one label
 # What tells heads apart comes first; the last ones are the first to go.
 _BY_USE = (
     "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate",
-    "distance", "max_weight", "effective_keys", "max_score",
+    "image", "region", "visual_sink", "spatial_entropy", "distance", "max_weight", "effective_keys", "max_score",
 )  # fmt: skip
 
 
