@@ -85,7 +85,7 @@ class ComputedView:
         return self.on_heaviest(replace(look, query=0 if is_cell else query))
 
     def on_heaviest(self, look: ViewState) -> ViewState:
-        """Return a look at a layer that is there with the cursor on the heaviest key of its query, of pictures a cell."""
+        """Return a look at a layer that is there with the cursor on its query's heaviest key, of pictures a cell."""
         if (sight := self.sight(look.kind)) is None:
             return look
         (values,), (allowed,) = sight.cells(look.head, range(look.query, look.query + 1))[1:3]

@@ -34,7 +34,7 @@ from attncli.trace.view import Cells, Columns, View
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from attncli.render.picture import HeadLook
+    from attncli.render.picture import HeadLook, PictureView
     from attncli.trace.tokens import Token
 
     _Weighed = tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]
@@ -260,8 +260,7 @@ class Components:
     @cached_property
     def looks_at_pictures(self) -> bool:
         """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        has_keys = any(grid.side != "query" for grid in self.trace.grids)
-        return has_keys and any(frame.layer.kind == "self" for frame in self.frames)
+        return self.trace.looks_at_pictures
 
     @cached_property
     def _sought(self) -> list[int]:
@@ -291,17 +290,23 @@ class Components:
 
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return where as many heads look in a picture as so many lines have room for, and how many heads they are."""
+        has_grids = bool(self.look.layout.grids)  # of the queries
+        return self.look.drawn(Bounds(lines, self.room)) if has_grids else (Block([], 0), len(self.look.heads))
+
+    @cached_property
+    def look(self) -> PictureView:
+        """Where heads look in a picture.
+
+        Of several queries it is the last one where each sees those before it, and else their mean. Where keys alone
+        were chosen, it is from which cells heads look at these.
+        """
         from attncli.render.picture import PictureView
 
-        layout = self.trace.layout("query" if self._sought else "key")
-        found, marks = self._looks, self._marks
-        if not layout.grids:  # of the queries
-            return Block([], 0), len(found)
-        highest = max(float(np.nan_to_num(one.weights[grid.positions]).max()) for one in found for grid in layout.grids)
-        scale, has_shares = Scale.up_to(highest, self.view.ramp), not self._sought
-        keys = self.view.columns(self.trace) if self.view.keys and not self._sought else []
-        view = PictureView(self._who, found, layout, marks, self.palette, scale, has_shares, keys)
-        return view.drawn(Bounds(lines, self.room))
+        layout, found = self.trace.layout("query" if self._sought else "key"), self._looks
+        weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
+        scale, has_shares = Scale.up_to(float(max(weights, default=1)), self.view.ramp), not self._sought
+        keys = self.view.columns(self.trace) if self.view.keys and has_shares else []
+        return PictureView(self._who, found, layout, self._marks, self.palette, scale, has_shares, keys)
 
     def pictures_in_words(self) -> Iterator[Text]:
         """Yield where each head looks in pictures, as sentences, to be read aloud."""
@@ -316,7 +321,7 @@ class Components:
 
         yield Text(self.palette.fit(" ".join(self._who)))
         lines = []
-        for look in self._looks:
+        for look in self.look.heads:
             counted = np.where(look.allowed, np.nan_to_num(look.weights), 0)
             heaviest = np.argsort(-counted, kind="stable")[: self.view.top_keys or _SPOKEN_KEYS].tolist()
             numbers = [number_text(float(counted[place]), digits) for place in heaviest]
@@ -352,11 +357,10 @@ class Components:
     @property
     def _marks(self) -> dict[int, str]:
         """What stands on cells."""
-        from attncli.render.picture import KEY
-        from attncli.render.picture import QUERY as OWN
+        from attncli.render.picture import CHOSEN, OWN
 
         own = self._rows_of_pictures if not self._sought and len(self._rows_of_pictures) == 1 else []
-        return dict.fromkeys(self.view.columns(self.trace) if self.view.keys else (), KEY) | dict.fromkeys(own, OWN)
+        return dict.fromkeys(self.view.columns(self.trace) if self.view.keys else (), CHOSEN) | dict.fromkeys(own, OWN)
 
     @property
     def _who(self) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 Pixels = np.ndarray[Any, Any]  # red, green and blue, from 0 to 255, `[rows, columns, 3]`
 
 _WIDEST, _NARROWEST = 60, 10  # cells of a picture
-_DIMMED = 0.5  # of its light, where nothing is looked at
-_COVER = 0.85  # by which the heaviest cell hides it
+DIMMED = 0.5  # of its light, where nothing is looked at
+DARK = 0.15  # of its light, where no key lies
+COVER = 0.85  # by which the heaviest cell hides it
+QUERY = "ff2d95"  # the colour of the cell whose query this is, in figures
 _LIGHT = 3 * 110  # of a colour's red, green and blue together, above which black is read on it
-QUERY, KEY = "▸", "▾"  # on the cell that is the query itself, and on a chosen key
-_MEANINGS = {QUERY: "the query's own cell", KEY: "the key"}
+OWN, CHOSEN = "▸", "▾"  # on the cell that is the query itself, and on a chosen key
+_MEANINGS = {OWN: "the query's own cell", CHOSEN: "the chosen key"}
 
 
 class HeadLook(NamedTuple):
@@ -59,6 +61,11 @@ class Canvas(NamedTuple):
     number: int
 
     @property
+    def is_overview(self) -> bool:
+        """Whether it shows a picture whole whose details others show."""
+        return self.grids[0].is_overview
+
+    @property
     def size(self) -> tuple[float, float]:
         """Its width and height, in its pixels, or in cells where those are unknown."""
         if self.picture is not None:
@@ -85,6 +92,10 @@ class Canvas(NamedTuple):
         boxes = [grid.cell_box(0, 0, *self.size) for grid in self.grids]
         wide, high = min(box[2] - box[0] for box in boxes), min(box[3] - box[1] for box in boxes)
         return max(round(self.size[1] / high), 1), max(round(self.size[0] / wide), 1)
+
+    def share(self, head: HeadLook) -> float:
+        """Return how much of its weight a head gives to the cells."""
+        return sum(float(head.weights[grid.positions].sum()) for grid in self.grids)
 
     def placed(self, rows: int, columns: int) -> Int[np.ndarray, "rows columns"]:
         """Return the position of the cell that lies at each of so many places; -1 where none does."""
@@ -123,6 +134,22 @@ def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
         parts = [part for part in parts if part]
         found += [Canvas(picture, part, number) for part in (parts if has_overview else parts[:1])]
     return found
+
+
+def cell_names(grids: Sequence[ImageGrid]) -> dict[int, str]:
+    """Return the name of each position that is a cell, by its row and column."""
+    return {
+        int(position): "overview " * grid.is_overview + f"r{row}c{column}"
+        for grid in reversed(grids)
+        for (row, column), position in np.ndenumerate(grid.positions)
+    }
+
+
+def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
+    """Return what a reader has to know of cells, in sentences."""
+    merged = {grid.patches for grid in grids if grid.patches > 1}
+    facts = [f"a cell is {size}×{size} patches, merged" for size in sorted(merged)]
+    return facts + list(dict.fromkeys(grid.note for grid in grids if grid.note))
 
 
 class Tiling(NamedTuple):
@@ -204,7 +231,7 @@ def overlay(
     place = scale.placed(np.where(np.isfinite(weights), weights, 0))
     ramp = np.array([style.bgcolor.triplet for _, style in palette.ramp(1, scale.is_signed) if style and style.bgcolor])
     heat = ramp[np.minimum(place * len(ramp), len(ramp) - 1).astype(int)]
-    cover = _COVER * (np.abs(2 * place - 1) if scale.is_signed else place)[..., None]
+    cover = COVER * (np.abs(2 * place - 1) if scale.is_signed else place)[..., None]
     for mark, where in scale.odd(weights).items():
         if mark[-1] in "IX" and (style := palette.swatch(mark[-1])) and style.bgcolor and style.bgcolor.triplet:
             heat[where], cover[where] = style.bgcolor.triplet, 1
@@ -212,8 +239,8 @@ def overlay(
         gray, cover = np.zeros((rows, columns, 3)), np.ones_like(cover)
     else:
         pixels = resized(canvas.picture.pixels, rows, columns)
-        gray = np.repeat(pixels @ [[0.2126], [0.7152], [0.0722]], 3, axis=2) * _DIMMED
-    lines = half_blocks(np.where(is_inside[..., None], gray * (1 - cover) + heat * cover, gray * _DIMMED))
+        gray = grayed(pixels)
+    lines = half_blocks(np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK))
     for position, mark in marks.items():
         if (at := canvas.middle_of(position)) is not None:
             line, column = (min(int(share * most), most - 1) for share, most in zip(at, size[:2], strict=True))
@@ -236,7 +263,7 @@ class PictureView(NamedTuple):
         title: who looks, and what that is called.
         heads: those that were asked for.
         layout: which positions are cells of pictures.
-        marks: what stands on cells, by their positions: `QUERY`, and `KEY`.
+        marks: what stands on cells, by their positions: `OWN`, and `CHOSEN`.
         palette: how cells look.
         scale: which weight each colour stands for.
         has_shares: whether the weights are of one query, or a mean, so that their sum is a share of all.
@@ -252,6 +279,17 @@ class PictureView(NamedTuple):
     has_shares: bool = True
     keys: Sequence[int] = ()
 
+    @property
+    def lacks_overviews(self) -> bool:
+        """Whether overviews are left out, for there are several heads."""
+        return len(self.heads) > 1 and any(grid.is_overview for grid in self.layout.grids)
+
+    @property
+    def query(self) -> int | None:
+        """The position of the one query, if that is a cell itself."""
+        names = cell_names(self.layout.grids)
+        return next((place for place, mark in self.marks.items() if mark == OWN and place in names), None)
+
     def drawn(self, bounds: Bounds) -> tuple[Block, int]:
         """Return as many heads as there is room for, those first that give most to one cell, and how many they are."""
         ranked = sorted(self.heads, key=lambda head: -self._most(head))
@@ -263,8 +301,7 @@ class PictureView(NamedTuple):
 
     def _facts(self, head: HeadLook, canvas: Canvas) -> list[str]:
         """Return what may stand beside a head, the longest first: its heaviest cell, and its weight on all of them."""
-        share = sum(float(head.weights[grid.positions].sum()) for grid in canvas.grids)
-        name, listed = " overview" * canvas.grids[0].is_overview, [f" {share:.0%}"] * self.has_shares
+        name, listed = " overview" * canvas.is_overview, [f" {canvas.share(head):.0%}"] * self.has_shares
         shown = self.keys or [canvas.heaviest(head)]
         place = (self.layout.name_of(shown[0]) or str(shown[0])).removeprefix("overview ")
         place = f"{len(shown)} keys" if len(shown) > 1 else place
@@ -295,7 +332,7 @@ class PictureView(NamedTuple):
             facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
             facts += ["darkest: masked"] * (not all(one.allowed[cells].all() for one in self.heads))
         facts += facts_of(grids)
-        facts += ["the overview is drawn for one --head"] * (len(self.heads) > 1 and any(g.is_overview for g in grids))
+        facts += ["the overview is drawn for one --head"] * self.lacks_overviews
         return stack([flowing(parts, width), flowing([[Segment(fit(fact), DIM)] for fact in facts], width)])
 
     # --- colours ---
@@ -352,11 +389,9 @@ class PictureView(NamedTuple):
         return stack(maps, gap=1), count
 
 
-def facts_of(grids: Sequence[ImageGrid]) -> Iterator[str]:
-    """Yield what a reader of some grids has to know: what a cell is."""
-    for size in sorted({grid.patches for grid in grids if grid.patches > 1}):
-        yield f"a cell is {size}×{size} patches, merged"
-    yield from dict.fromkeys(grid.note for grid in grids if grid.note)
+def grayed(pixels: Pixels) -> Pixels:
+    """Return a picture without its colours (relative luminance)."""
+    return np.repeat(pixels @ [[0.2126], [0.7152], [0.0722]], 3, axis=2)
 
 
 def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:

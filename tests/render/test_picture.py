@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette, Scale
-from attncli.render.picture import QUERY, Canvas, HeadLook, PictureView, canvases, half_blocks, resized
+from attncli.render.picture import OWN, Canvas, HeadLook, PictureView, canvases, half_blocks, resized
 from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 GRAY = np.full((40, 60, 3), 100, np.uint8)
@@ -94,7 +94,7 @@ def test_tiles_are_one_picture_and_the_overview_another() -> None:
 def test_what_is_drawn_fits(tier: str, size: tuple[int, int]) -> None:
     heads = [look(f"L{n // 12} H{n % 12}", 577, 1 + n) for n in range(48)]
     picture = Picture("a" * 300, 60, 40, GRAY) if tier == "truecolor" else None
-    one = view(heads, ImageGrid(1, 24, 24), palette=Palette(tier), picture=picture, marks={40: QUERY})
+    one = view(heads, ImageGrid(1, 24, 24), palette=Palette(tier), picture=picture, marks={40: OWN})
     block, count = one.drawn(Bounds(size[1] - 4, size[0]))
     assert block.width <= size[0]
     assert len(block.lines) <= size[1] - 4
