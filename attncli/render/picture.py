@@ -136,6 +136,11 @@ def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
     return found
 
 
+def weight_text(weight: float) -> str:
+    """Return a weight in two digits behind the point, or the first digit of a smaller one."""
+    return f"{weight:.2f}" if weight >= 0.005 or not weight else f"{weight:.1g}"
+
+
 def cell_names(grids: Sequence[ImageGrid]) -> dict[int, str]:
     """Return the name of each position that is a cell, by its row and column."""
     return {
@@ -305,7 +310,7 @@ class PictureView(NamedTuple):
         shown = self.keys or [canvas.heaviest(head)]
         place = (self.layout.name_of(shown[0]) or str(shown[0])).removeprefix("overview ")
         place = f"{len(shown)} keys" if len(shown) > 1 else place
-        cell = f" {place} {head.weights[[*shown]].sum():.2g}"
+        cell = f" {place} {weight_text(float(head.weights[[*shown]].sum()))}"
         return [name + cell + "".join(listed), name + cell, *(name + each for each in listed), name]
 
     def _widths(self, heads: Sequence[HeadLook], drawn: Sequence[Canvas]) -> list[int]:

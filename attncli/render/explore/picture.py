@@ -16,12 +16,12 @@ from attncli.render.block import hstack, stack
 from attncli.render.cell_grid import WIDE, CellGrid, map_lines
 from attncli.render.explore.head import CellCursor
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import KEY, QUERY, PaneContent, pad
+from attncli.render.explore.pane import QUERY, PaneContent, pad
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.heatmap import GAP, Extent, Heatmap
 from attncli.render.legend import legend_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.picture import Canvas, HeadLook, canvases, overlay, tiling
+from attncli.render.picture import CHOSEN, OWN, Canvas, HeadLook, canvases, overlay, tiling, weight_text
 from attncli.trace.layout import SideLayout
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class PictureOfHeads:
     @property
     def marks(self) -> dict[int, str]:
         """What stands on the cell that is the key, and on the one that is the query."""
-        return {self.cursor.key: KEY, self.cursor.query: QUERY}
+        return {self.cursor.key: CHOSEN, self.cursor.query: OWN}
 
     def panel(self, canvas: Canvas, head: int, size: Bounds) -> PaneContent[int]:
         """Return a picture under the weights of a head; what lies at a place of it is a position."""
@@ -121,7 +121,7 @@ class PictureOfHeads:
     def heaviest(self, canvas: Canvas, head: int) -> list[str]:
         """Return the name of the cell with the largest weight, and that."""
         place = canvas.heaviest(self.looks[head])
-        return [str(self.layout.name_of(place)), f"{self.looks[head].weights[place]:.2g}"]
+        return [str(self.layout.name_of(place)), weight_text(float(self.looks[head].weights[place]))]
 
 
 def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneContent[int]:
