@@ -9,6 +9,7 @@ import shlex
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -25,6 +26,7 @@ from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
 
+MATERIALS = Path(__file__).parents[2] / "docs" / "cookbook" / "files"
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
 _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
 
@@ -97,10 +99,12 @@ def explored(
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
-    model, text, tier = "demo", "", "truecolor"
+    model, text, tier, images = "demo", "", "truecolor", list[str]()
     for argument in arguments:
         if argument == "-m":
             model = next(arguments)
+        elif argument == "--image":
+            images.append(str(MATERIALS / next(arguments)))
         elif argument == "--color":
             tier = {"never": "blocks"}[next(arguments)]
         else:
@@ -115,7 +119,7 @@ def explored(
 
     async def within() -> None:
         app = Explorer(
-            open_interactive(model=model),
+            open_interactive(model=model, image=images),
             ViewState(Query(text)),
             Palette(tier),
             lambda look, path: "",
