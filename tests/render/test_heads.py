@@ -11,7 +11,7 @@ from running import plain, printed
 
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import NAMES
+from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 from attncli.render.heads import head_parts, table_parts
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance
