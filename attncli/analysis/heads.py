@@ -17,9 +17,9 @@ from attncli.analysis.pairs import (
     PairScores,
     PairSource,
     PairStats,
-    kind_of,
     paired_items,
     read_pairs,
+    source_options,
 )
 from attncli.analysis.statistics import RunningMoments
 from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
@@ -324,7 +324,7 @@ def _paired(texts: Sequence[PairedText], model: str | None, layer: Choice, optio
     from attncli.engines.source import trace_stream
     from attncli.errors import Failure, InputMismatchError, raise_on_failure
 
-    source = open_source(model, layer=layer, **{"kind": kind_of(texts), **options})
+    source = open_source(model, layer=layer, **{**source_options(texts, options.get("image")), **options})
     by_number = {text.number: text for text in texts}
     stats = PairStats()
     for number, trace in raise_on_failure(trace_stream(source, paired_items(texts), None, None)):

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.metric_names import OF_PICTURES
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-REGION = OF_PICTURES.index("region")
 _NOISE = 1e-5  # relative, by which weights in float32 that are all the same come above their mean
 
 
@@ -35,16 +33,18 @@ class PictureCells(NamedTuple):
     shapes: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells | None:
-        """Return those of a layer; None where no position is one."""
-        if not trace.grids:
-            return None
+    def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells:
+        """Return those of a layer."""
         of_queries, of_keys = (layout.grids for layout in trace.layouts(layer))
         queries = np.zeros(layer.num_queries, bool)
         for grid in of_queries:
             queries[grid.positions] = True
         keys = np.concatenate([np.zeros(0, int), *(grid.positions.ravel() for grid in of_keys)])
         return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys))
+
+    def sums(self, rows: Int[np.ndarray, " R"], heads: int) -> PictureSums:
+        """Return what will be measured of so many heads in some rows."""
+        return PictureSums(self, rows, heads)
 
 
 class PictureSums:

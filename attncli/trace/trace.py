@@ -186,6 +186,12 @@ class Trace(Displayed, Tabular, Drawable):
         return self if self.origin is None else self.origin.trace
 
     @property
+    def looks_at_pictures(self) -> bool:
+        """Whether keys are cells of pictures, so that these show best what heads attend to."""
+        has_keys = any(grid.side != "query" for grid in self.grids)
+        return has_keys and any(layer.kind == "self" for layer in self.layers)
+
+    @property
     def described_pictures(self) -> dict[str, Any]:
         """What JSON says of pictures and grids; empty without any."""
         listed: dict[str, Sequence[Picture | ImageGrid]] = {"pictures": self.pictures, "grids": self.grids}
