@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import Metric, names_for
 from attncli.engines.interactive import Query
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
@@ -174,9 +174,10 @@ class ViewState:
 
     # --- how it is drawn
 
-    def next_metric(self, by: int = 1) -> ViewState:
+    def next_metric(self, by: int = 1, has_pictures: bool = False) -> ViewState:
         """Return the look with another metric on the map; where a question is held, what changed is one of them."""
-        return replace(self, metric=_after(self.metric, NAMES if self.held is None else (None, *NAMES), by))
+        names = names_for(has_pictures)
+        return replace(self, metric=_after(self.metric, names if self.held is None else (None, *names), by))
 
     def next_ramp(self) -> ViewState:
         """Return the look with another ramp of colours."""
