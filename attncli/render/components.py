@@ -33,6 +33,7 @@ from attncli.trace.view import Cells, Columns, View
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.render.picture import PictureView
 
 READ_ALOUD = 10  # queries of a long text
 _SPOKEN_KEYS = 3  # of each of them
@@ -240,15 +241,19 @@ class Components:
     @cached_property
     def looks_at_pictures(self) -> bool:
         """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        has_keys = any(grid.side != "query" for grid in self.trace.grids)
-        return has_keys and any(frame.layer.kind == "self" for frame in self.frames)
+        return self.trace.looks_at_pictures
 
     def picture(self, lines: int) -> tuple[Block, int]:
-        """Return where as many heads look in a picture as so many lines have room for, and how many heads they are.
+        """Return where as many heads look in a picture as so many lines have room for, and how many heads they are."""
+        return self.look.drawn(Bounds(lines, self.room))
+
+    @cached_property
+    def look(self) -> PictureView:
+        """Where heads look in a picture.
 
         Of several queries it is the last one where each sees those before it, and else their mean.
         """
-        from attncli.render.picture import HeadLook, PictureView
+        from attncli.render.picture import HeadLook, PictureView, cell_names
 
         frames = [frame for frame in self.frames if frame.layer.kind == "self"]
         first, layout = frames[0], self.trace.layout("key")
@@ -266,16 +271,14 @@ class Components:
                 parts = [f"{what}{each}" if isinstance(each, int) else each for what, each in names]
                 looks.append(HeadLook(" ".join(parts[len(frames) == 1 :]), total / len(rows), allowed))
         who = f"mean of {len(rows)} queries"
-        places = [place for grid in layout.grids for place in np.argwhere(grid.positions == rows[0]).tolist()]
+        cell = cell_names(layout.grids).get(rows[0])
         if len(rows) == 1:
             label = self.palette.label(first.cells.row_tokens[rows[0]].label)
-            cell = "r{}c{}".format(*places[0]) if places else label
-            who = " ".join(dict.fromkeys((str(rows[0]), label, cell)))
+            who = " ".join(dict.fromkeys((str(rows[0]), label, cell or label)))
         verb = "attends to" if first.layer.measure == "weights" else f"has {first.layer.measure} from"
         highest = max(float(np.nan_to_num(one.weights[grid.positions]).max()) for one in looks for grid in layout.grids)
-        query = rows[0] if len(rows) == 1 and places else None
-        view = PictureView((who, verb), looks, layout, query, self.palette, Scale.up_to(highest, self.view.ramp))
-        return view.drawn(Bounds(lines, self.room))
+        query = rows[0] if len(rows) == 1 and cell else None
+        return PictureView((who, verb), looks, layout, query, self.palette, Scale.up_to(highest, self.view.ramp))
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
         """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 Pixels = np.ndarray[Any, Any]  # red, green and blue, from 0 to 255, `[rows, columns, 3]`
 
 _WIDEST, _NARROWEST = 60, 10  # cells of a picture
-_DIMMED = 0.5  # of its light, where nothing is looked at
-_COVER = 0.85  # by which the heaviest cell hides it
-_QUERY = "ff2d95"  # the colour of the cell whose query this is
+DIMMED = 0.5  # of its light, where nothing is looked at
+DARK = 0.15  # of its light, where no key lies
+COVER = 0.85  # by which the heaviest cell hides it
+QUERY = "ff2d95"  # the colour of the cell whose query this is
 
 
 class HeadLook(NamedTuple):
@@ -57,6 +58,11 @@ class Canvas(NamedTuple):
     number: int
 
     @property
+    def is_overview(self) -> bool:
+        """Whether it shows a picture whole whose details others show."""
+        return self.grids[0].is_overview
+
+    @property
     def size(self) -> tuple[float, float]:
         """Its width and height, in its pixels, or in cells where those are unknown."""
         if self.picture is not None:
@@ -72,6 +78,10 @@ class Canvas(NamedTuple):
         boxes = [grid.cell_box(0, 0, *self.size) for grid in self.grids]
         wide, high = min(box[2] - box[0] for box in boxes), min(box[3] - box[1] for box in boxes)
         return max(round(self.size[1] / high), 1), max(round(self.size[0] / wide), 1)
+
+    def share(self, head: HeadLook) -> float:
+        """Return how much of its weight a head gives to the cells."""
+        return sum(float(head.weights[grid.positions].sum()) for grid in self.grids)
 
     def sampled(
         self, head: HeadLook, rows: int, columns: int
@@ -102,6 +112,22 @@ def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
     return found
 
 
+def cell_names(grids: Sequence[ImageGrid]) -> dict[int, str]:
+    """Return the name of each position that is a cell, by its row and column."""
+    return {
+        int(position): "overview " * grid.is_overview + f"r{row}c{column}"
+        for grid in reversed(grids)
+        for (row, column), position in np.ndenumerate(grid.positions)
+    }
+
+
+def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
+    """Return what a reader has to know of cells, in sentences."""
+    merged = {grid.patches for grid in grids if grid.patches > 1}
+    facts = [f"a cell is {size}×{size} patches, merged" for size in sorted(merged)]
+    return facts + list(dict.fromkeys(grid.note for grid in grids if grid.note))
+
+
 class PictureView(NamedTuple):
     """Where some heads look.
 
@@ -121,6 +147,11 @@ class PictureView(NamedTuple):
     palette: Palette
     scale: Scale
 
+    @property
+    def lacks_overviews(self) -> bool:
+        """Whether overviews are left out, for there are several heads."""
+        return len(self.heads) > 1 and any(grid.is_overview for grid in self.layout.grids)
+
     def drawn(self, bounds: Bounds) -> tuple[Block, int]:
         """Return as many heads as there is room for, those first that give most to one cell, and how many they are."""
         ranked = sorted(self.heads, key=lambda head: -self._most(head))
@@ -130,10 +161,9 @@ class PictureView(NamedTuple):
         drawn, count = draw(ranked, room)
         return stack([header, drawn]), count
 
-    def _named(self, head: HeadLook, grids: Sequence[ImageGrid]) -> tuple[str, str]:
+    def _named(self, head: HeadLook, canvas: Canvas) -> tuple[str, str]:
         """Return the name of a head, and how much of its weight it gives to cells."""
-        share = sum(float(head.weights[grid.positions].sum()) for grid in grids)
-        return head.name, " overview" * grids[0].is_overview + f" {share:.0%}"
+        return head.name, " overview" * canvas.is_overview + f" {canvas.share(head):.0%}"
 
     def _most(self, head: HeadLook) -> float:
         return float(max(np.nan_to_num(head.weights[grid.positions]).max() for grid in self.layout.grids))
@@ -147,14 +177,11 @@ class PictureView(NamedTuple):
         if self.scale.low < self.scale.high:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = ["beside each head: its weight on the picture"]
-        merged = {grid.patches for grid in grids if grid.patches > 1}
-        facts += [f"a cell is {size}×{size} patches, merged" for size in sorted(merged)]
-        overviews = [grid for grid in grids if grid.is_overview]
-        facts += ["the overview is drawn for one --head"] * bool(overviews and len(self.heads) > 1)
-        facts += dict.fromkeys(grid.note for grid in grids if grid.note)
+        facts += ["the overview is drawn for one --head"] * self.lacks_overviews
+        facts += facts_of(grids)
         listed = [[Segment(fit(fact), DIM)] for fact in facts]
         if self.query is not None and self.palette.has_halves:
-            listed.insert(0, [Segment("■", Style(color=f"#{_QUERY}")), Segment(" the query's own cell", DIM)])
+            listed.insert(0, [Segment("■", Style(color=f"#{QUERY}")), Segment(" the query's own cell", DIM)])
         return stack([flowing(parts, width), flowing(listed, width)])
 
     # --- colours ---
@@ -163,7 +190,7 @@ class PictureView(NamedTuple):
         drawn = canvases(self.layout, len(self.heads) == 1)
         plain = [each for each in canvases(self.layout, False) if each.picture is not None]
         width, height = (max(sizes) for sizes in zip(*(each.size for each in drawn), strict=True))
-        longest = max(len("".join(self._named(head, each.grids))) for head in heads for each in drawn)
+        longest = max(len("".join(self._named(head, each))) for head in heads for each in drawn)
         least = max(_NARROWEST, longest, min(max(each.cells[1] for each in drawn), 2 * _NARROWEST))
 
         def layout(wide: int) -> tuple[int, int, int]:
@@ -193,14 +220,14 @@ class PictureView(NamedTuple):
             assert canvas.picture is not None
             name, facts = self.palette.shortened(canvas.picture.name, wide, keeps_end=True), ""
         else:
-            name, facts = self._named(head, canvas.grids)
+            name, facts = self._named(head, canvas)
             weights, is_inside = canvas.sampled(head, rows, wide)
             place = self.scale.placed(np.where(np.isfinite(weights), weights, 0))
             ramp = np.array([style.bgcolor.triplet for _, style in self.palette.ramp(1) if style and style.bgcolor])
             heat = ramp[np.minimum(place * len(ramp), len(ramp) - 1).astype(int)]
-            cover = np.ones_like(place)[..., None] if canvas.picture is None else _COVER * place[..., None]
-            gray = np.repeat(pixels @ [[0.2126], [0.7152], [0.0722]], 3, axis=2) * _DIMMED
-            pixels = np.where(is_inside[..., None], gray * (1 - cover) + heat * cover, gray * _DIMMED)
+            cover = np.ones_like(place)[..., None] if canvas.picture is None else COVER * place[..., None]
+            gray = grayed(pixels)
+            pixels = np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK)
             if self.query is not None:
                 self._mark(canvas, pixels)
         title = [Segment(name, BOLD), Segment(facts, DIM)]
@@ -215,7 +242,7 @@ class PictureView(NamedTuple):
                 x = int((left + right) / 2 / canvas.size[0] * columns)
                 y = int((top + bottom) / 2 / canvas.size[1] * rows)
                 if 0 <= x < columns and 0 <= y < rows:
-                    pixels[y, x] = [int(_QUERY[place : place + 2], 16) for place in (0, 2, 4)]
+                    pixels[y, x] = [int(QUERY[place : place + 2], 16) for place in (0, 2, 4)]
 
     # --- shades ---
 
@@ -232,11 +259,16 @@ class PictureView(NamedTuple):
             pictures = []
             for head in chosen:
                 values, is_inside = canvas.sampled(head, rows, columns)
-                title = "".join(self._named(head, canvas.grids))
+                title = "".join(self._named(head, canvas))
                 pictures.append(Heatmap(title, values, is_inside, Extent.of(values, is_inside)).pooled(step, step))
             axes = [Axis(("",) * size, tuple(range(size))) for size in (rows, columns)]
             maps.append(heatmaps(pictures, axes[0], axes[1], (step, step), self.palette, bounds.width, self.scale))
         return stack(maps, gap=1), count
+
+
+def grayed(pixels: Pixels) -> Pixels:
+    """Return a picture without its colours (relative luminance)."""
+    return np.repeat(pixels @ [[0.2126], [0.7152], [0.0722]], 3, axis=2)
 
 
 def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:

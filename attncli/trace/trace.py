@@ -186,6 +186,12 @@ class Trace(Displayed, Tabular, Drawable):
         return self if self.origin is None else self.origin.trace
 
     @property
+    def looks_at_pictures(self) -> bool:
+        """Whether keys are cells of pictures, so that these show best what heads attend to."""
+        has_keys = any(grid.side != "query" for grid in self.grids)
+        return has_keys and any(layer.kind == "self" for layer in self.layers)
+
+    @property
     def described_pictures(self) -> dict[str, Any]:
         """What JSON says of pictures and grids; empty without any."""
         listed: dict[str, Sequence[Picture | ImageGrid]] = {"pictures": self.pictures, "grids": self.grids}
@@ -206,6 +212,13 @@ class Trace(Displayed, Tabular, Drawable):
 
         own = tuple(grid for grid in self.grids if grid.side in ("both", role))
         return SideLayout(self.pictures, own, role)
+
+    def layouts(self, layer: LayerTrace) -> tuple[SideLayout, SideLayout]:
+        """Return which queries, and which keys, of a layer are cells of pictures."""
+        sides: dict[str, tuple[Literal["query", "key"], Literal["query", "key"]]]
+        sides = {"encoder": ("key", "key"), "decoder": ("query", "query")}
+        of_queries, of_keys = sides.get(layer.kind, ("query", "key"))
+        return self.layout(of_queries), self.layout(of_keys)
 
     def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
         """Return the positions of the tokens, or of the places in a picture, that a user names.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from pages import ODD, odd_trace, random_trace, tokens, translation
+from pages import ODD, odd_trace, pictured_trace, random_trace, tokens, translation
 from rich.segment import Segment
 from rich.style import Style
 from traces import layer_of, trace_of
@@ -23,6 +23,8 @@ from attncli.errors import InputError, LoadError, UsageError
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
+from attncli.render.picture import COVER, DARK, DIMMED
+from attncli.trace.layout import ImageGrid
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -203,6 +205,77 @@ def test_a_file_has_its_size_its_fonts_and_the_same_bytes_whatever_the_user_has_
 def test_too_many_maps_for_a_size_are_refused() -> None:
     with pytest.raises(UsageError, match="24 maps do not fit a figure of this size"):
         figure_of(random_trace(4, 6, 3), size=Size.of("1inx1in"))
+
+
+# --- pictures ----------------------------------------------------------------------------------------------
+
+TILED = {1: (0, 0), 2: (0, 12), 3: (20, 0), 4: (20, 12), 5: (0, 24), 6: (0, 36), 7: (20, 24), 8: (20, 36)}
+"""The upper left corner of each cell of the two tiles, in pixels: y and x."""
+
+
+def test_the_picture_is_covered_as_far_as_the_weight_of_each_cell() -> None:
+    trace = pictured_trace()
+    figure = figure_of(trace)
+    panels = maps_in(figure)
+    weights = [trace.layer(0).head(head).weights[14] for head in range(3)]
+    highest = max(float(own[[*TILED, 10, 11]].max()) for own in weights)
+    assert [axes.get_title("left") for axes in panels] == [
+        "dot.png", *(f"L0 H{head} {sum(own[1:9]):.0%}" for head, own in enumerate(weights))
+    ]  # fmt: skip
+    np.testing.assert_allclose(np.asarray(panels[0].images[0].get_array()) * 255, trace.pictures[0].pixels)
+    for axes, own in zip(panels[1:], weights, strict=True):
+        found = {}
+        for image in axes.images[1:]:
+            left, right, bottom, top = image.get_extent()
+            painted = np.asarray(image.get_array())
+            for (row, column), opacity in np.ndenumerate(painted[..., 3]):
+                share = float(opacity) / COVER
+                assert painted[row, column, :3] * 255 == pytest.approx(color_at(share), abs=3)
+                high, wide = (bottom - top) / painted.shape[0], (right - left) / painted.shape[1]
+                found[top + row * high, left + column * wide] = share**2 * highest
+        assert found == {place: pytest.approx(float(own[key]), abs=1e-7) for key, place in TILED.items()}
+    assert figure.axes[-1].get_xlabel() == "weights of 14 ?, sqrt scale"
+    assert "dark: masked, or outside the grid; the overview is drawn for one --head; merged" in words_of(figure)
+    named = replace(trace, pictures=(trace.pictures[0]._replace(name="x/" + 60 * "long" + "$a_b$.png"),))
+    title = maps_in(figure_of(named))[0].get_title("left")
+    assert re.fullmatch(r"….*longlong\$a_b\$.png", title)
+    assert len(title) < 40
+
+
+def test_a_cell_that_is_the_query_is_framed_and_what_it_may_not_attend_to_is_dark() -> None:
+    trace = pictured_trace()
+    figure = figure_of(trace.only(trace.layers[0], (1,)), View(queries=(4,)))
+    plain, tiles, overview = maps_in(figure)
+    share = float(trace.layer(0).head(1).weights[4, 1:9].sum())
+    assert [axes.get_title("left") for axes in (tiles, overview)] == [f"L0 H1 {share:.0%}", "L0 H1 overview 0%"]
+    (frame,) = tiles.patches
+    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((12, 20), 12, 20)
+    assert not plain.patches
+    assert not overview.patches
+    assert [np.asarray(image.get_array())[..., 3].any() for image in tiles.images[1:]] == [True, False]
+    light = np.asarray(tiles.images[0].get_array())[..., 0] / (
+        trace.pictures[0].pixels / 255 @ [0.2126, 0.7152, 0.0722]
+    )
+    np.testing.assert_allclose(light[:, :24], DIMMED, rtol=1e-6)
+    np.testing.assert_allclose(light[:, 24:], DARK, rtol=1e-6)
+    assert "the query's own cell" in words_of(figure)
+
+
+def test_a_grid_without_a_picture_and_weights_that_are_no_numbers_are_drawn() -> None:
+    grid = ImageGrid(0, 2, 2)
+    figure = figure_of(replace(odd_trace(), grids=(grid,)), View(queries=(1,)))
+    (axes,) = maps_in(figure)
+    painted = np.asarray(axes.images[0].get_array())
+    assert painted[..., 3].tolist() == [[1, 1], [1, 0]]
+    assert len({tuple(color) for color in painted[..., :3].reshape(4, 3)[:3].tolist()}) == 3
+    assert "NaN" in words_of(figure)
+
+
+def test_pictures_need_room_and_have_no_colours_for_a_printer() -> None:
+    with pytest.raises(UsageError, match=r"4 pictures do not fit.*--layer and --head"):
+        figure_of(pictured_trace(), size=Size.of("1inx1in"))
+    figure = figure_of(pictured_trace(), View(queries=(2,)), "gray")
+    assert np.ptp(pixels(figure), axis=2).max() <= 24
 
 
 # --- the command -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import re
 import tomllib
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pages import (
     document_of,
     odd_trace,
     page_of,
+    pictured_trace,
     random_trace,
     to_three_decimals,
     tokens,
@@ -34,7 +36,8 @@ from traces import layer_of, trace_of
 
 from attncli.errors import InputError
 from attncli.formats.page import write_page
-from attncli.formats.page.packing import thousandths
+from attncli.formats.page.packing import counts_of
+from attncli.trace.layout import Picture
 from attncli.trace.trace import Provenance
 from attncli.trace.view import View
 
@@ -62,16 +65,17 @@ def test_every_weight_is_the_documents_rounded_to_three_decimals(attn: Run, tmp_
 
 @given(st.floats(-32.75, 32.75) | st.floats(-0.25, 1.25))
 def test_a_weight_is_rounded_once_and_correctly(value: float) -> None:
-    assert thousandths(np.array([[value]]))[0, 0] / 1000 == to_three_decimals(value)
+    assert counts_of(np.array([[value]]), 3)[0, 0] / 1000 == to_three_decimals(value)
     single = np.float32(value)
-    assert thousandths(single[None, None])[0, 0] / 1000 == to_three_decimals(float(single))
+    assert counts_of(single[None, None], 3)[0, 0] / 1000 == to_three_decimals(float(single))
 
 
 def test_ties_and_their_neighbours_are_rounded_as_they_are() -> None:
     ties = np.array([0.0625, 0.1875, 0.3125, 0.0005, 0.0015, 0.0025, 0.4995, 1 - 2**-24])
     near = [np.nextafter(ties, 0), np.nextafter(ties, 1)]
     for values in (ties, ties.astype(np.float32), ties.astype(np.float16), *near):
-        assert (thousandths(values[None])[0] / 1000).tolist() == [to_three_decimals(value) for value in values.tolist()]
+        rounded = [to_three_decimals(value) for value in values.tolist()]
+        assert (counts_of(values[None], 3)[0] / 1000).tolist() == rounded
 
 
 def test_what_is_no_number_or_masked_has_a_code_of_its_own(tmp_path: Path) -> None:
@@ -123,6 +127,68 @@ def test_heads_that_agree_share_their_mask(tmp_path: Path) -> None:
     assert [(layer["kind"], layer["rows"], layer["columns"]) for layer in layers] == [
         ("encoder", 0, 0), ("decoder", 1, 1), ("cross", 1, 0)
     ]  # fmt: skip
+
+
+# --- pictures ----------------------------------------------------------------------------------------------
+
+
+def pixels_in(page: str, number: int) -> list[list[list[int]]]:
+    """The colours of a picture, row by row, read by a plain loop."""
+    width, height = document_of(page)["pictures"][number]["pixels"]
+    read = list(unpacked(Elements(page).by_id()[f"picture-{number}"][1]))
+    for place in range(3 * width, len(read)):
+        read[place] = (read[place] + read[place - 3 * width]) % 256
+    assert len(read) == 3 * width * height
+    colors = [read[place : place + 3] for place in range(0, len(read), 3)]
+    return [colors[start : start + width] for start in range(0, len(colors), width)]
+
+
+def test_a_page_holds_the_picture_the_place_of_each_cell_and_weights_to_four_decimals(tmp_path: Path) -> None:
+    trace = pictured_trace()
+    page = written(trace, tmp_path / "page.html").read_text()
+    assert pixels_in(page, 0) == trace.pictures[0].pixels.tolist()
+    document = document_of(page)
+    tiles, overview = document["canvases"]
+    assert (tiles["size"], tiles["overview"], overview["overview"], tiles["picture"]) == ([60, 40], False, True, 0)
+    left, right = tiles["grids"]
+    assert (left["positions"], left["box"], left["rows"], left["columns"]) == ([1, 2, 3, 4], [0, 0, 24, 40], 2, 2)
+    assert (right["positions"], right["box"]) == ([5, 6, 7, 8], [24, 0, 48, 40])
+    assert (overview["grids"][0]["positions"], overview["grids"][0]["box"]) == ([11, 10], [0, 0, 60, 40])
+    assert document["facts"] == ["merged"]
+    labels = [token["label"] for token in document["sequences"][0]]
+    assert labels[:4] == ["<s>", "r0c0", "r0c1", "r1c0"]
+    assert labels[9:13] == ["[NL]", "overview r0c1", "overview r0c0", "red"]
+    for head in range(3):
+        weights = trace.layers[0].head(head).weights.tolist()
+        expected = [[to_three_decimals(weight, 10_000) for weight in row] for row in weights]
+        assert weights_in(page)[0, head] == expected
+
+
+def test_a_large_picture_is_made_smaller(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 1024, 3), np.uint8)
+    trace = pictured_trace()
+    trace = replace(trace, pictures=(Picture("wide.png", 2048, 600, pixels),))
+    found = np.array(pixels_in(written(trace, tmp_path / "page.html").read_text(), 0))
+    assert found.shape == (150, 512, 3)
+    means = pixels.reshape(150, 2, 512, 2, 3).mean((1, 3))
+    assert np.abs(found - means).max() <= 0.5
+
+
+def test_a_page_opens_at_what_looks_at_one_cell_most(tmp_path: Path) -> None:
+    cells = [*range(1, 9), 10, 11]
+    for mask, view, row, position in (
+        ("causal", View(), 14, 14), ("full", View(), 0, 0), ("full", View(queries=("3:6",)), 1, 4),
+    ):  # fmt: skip
+        trace = pictured_trace(mask)
+        start = document_of(written(trace, tmp_path / "page.html", view).read_text())["start"]
+        highest = [max(trace.layers[0].head(head).weights[position, cells].tolist()) for head in range(3)]
+        assert start == {"place": 0, "head": int(np.argmax(highest)), "row": row}
+
+
+def test_without_its_pixels_a_picture_is_its_cells(tmp_path: Path) -> None:
+    page = written(pictured_trace(has_picture=False), tmp_path / "page.html").read_text()
+    assert [canvas["size"] for canvas in document_of(page)["canvases"]] == [[48, 40], [2, 1]]
+    assert "picture-0" not in Elements(page).by_id()
 
 
 # --- size, memory, bytes -----------------------------------------------------------------------------------

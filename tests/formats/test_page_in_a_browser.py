@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, translation, written
+from pages import ODD, QK, odd_trace, page_of, pictured_trace, random_trace, to_three_decimals, translation, written
 
 from attncli.render.heatmap import scale_of_layer
-from attncli.render.palette import Palette, Scale
+from attncli.render.palette import COLORMAPS, Palette, Scale
+from attncli.render.picture import COVER, DARK, DIMMED
 from attncli.trace.view import Ramp, View
 
 if TYPE_CHECKING:
@@ -333,6 +334,110 @@ def test_on_a_wide_window_heads_map_and_row_stand_beside_each_other(inspected: I
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+# --- pictures ----------------------------------------------------------------------------------------------
+
+
+def place_in(page: Page, panel: int, x: float, y: float) -> tuple[float, float]:
+    """Where a pixel of the picture of 60 × 40 is on the screen, in a panel."""
+    box = page.locator(f"[data-panel='{panel}'] canvas").bounding_box()
+    assert box is not None
+    return box["x"] + x / 60 * box["width"], box["y"] + y / 40 * box["height"]
+
+
+def color_in(page: Page, panel: int, x: float, y: float) -> list[int]:
+    """The colour of a pixel of the picture, in a panel."""
+    return page.evaluate(
+        """([panel, x, y]) => {
+        const canvas = document.querySelector(`[data-panel='${panel}'] canvas`);
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        return [...copy.getImageData(x / 60 * canvas.width, y / 40 * canvas.height, 1, 1).data].slice(0, 3);
+    }""",
+        [panel, x, y],
+    )
+
+
+def test_a_click_on_a_word_shows_where_it_looks(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    trace = pictured_trace()
+    page = opened(written(trace, tmp_path / "page.html"), "#layer=0&head=1&query=14&key=1")
+    gray = trace.pictures[0].pixels.astype(float) @ [0.2126, 0.7152, 0.0722]
+    middles = {1: (6, 10), 2: (18, 10), 3: (6, 30), 4: (18, 30), 5: (30, 10), 6: (42, 10), 7: (30, 30), 8: (42, 30)}
+    for word, query in (("dot", 13), ("<s>", 0), ("[NL]", 9)):
+        page.get_by_role("listbox", name="keys", exact=True).get_by_role("option", name=word).click()
+        weights = np.rint(trace.layer(0).head(1).weights[query] * 1e4)
+        scale = Scale.up_to(max(float(weights[[*middles, 10, 11]][: 8 if query < 10 else 10].max()), 1))
+        shares = scale.placed(weights)
+        for key, (x, y) in middles.items():
+            light = gray[y, x]
+            if key > query:
+                expected = np.full(3, DARK * light)
+            else:
+                stops = np.array([[int(stop[at : at + 2], 16) for at in (0, 2, 4)] for stop in COLORMAPS["viridis"]])
+                color = np.array([np.interp(shares[key] * 8, range(9), stops[:, at]) for at in range(3)])
+                cover = COVER * shares[key]
+                expected = DIMMED * light * (1 - cover) + color * cover
+            assert np.abs(expected - color_in(page, 0, x + 0.5, y + 0.5)).max() <= 4, (word, key)
+        outside = color_in(page, 0, 54.5, 20.5)
+        assert np.abs(np.array(outside) - DARK * gray[20, 54]).max() <= 2
+        share = weights[1:9].sum() / 1e4
+        assert page.inner_text("[data-panel='0'] figcaption") == f"{share * 100:.0f} % of the query's weight"
+        until(lambda: page.get_attribute("#heads", "data-drawn") == str(query))  # noqa: B023
+
+
+def test_a_click_on_a_cell_makes_it_the_query_and_shows_the_words_that_look_at_it(
+    tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    trace = pictured_trace()
+    page = opened(written(trace, tmp_path / "page.html"), "#layer=0&head=2&query=14&key=1")
+    assert page.locator("#keys [role=option]").all_inner_texts() == ["<s>", "[NL]", "red", "dot", "?"]
+    weights = trace.layer(0).head(2).weights
+    page.mouse.move(*place_in(page, 0, 42.5, 30.5))
+    number = f"{to_three_decimals(float(weights[14, 8]), 10_000):.4f}"
+    assert page.inner_text("#picture-text") == f"query 14 ? → key 8 r1c1: {number}"
+    page.mouse.click(*place_in(page, 0, 18.5, 30.5))
+    number = f"{to_three_decimals(float(weights[4, 4]), 10_000):.4f}"
+    assert page.inner_text("#picture-text") == f"query 4 r1c1 → key 4 r1c1: {number}"
+    assert page.inner_text("#attended") == "4 r1c1"
+    assert page.locator("[data-panel='0'] .own").is_visible()
+    assert page.locator("[data-panel='1'] .own").is_hidden()
+    words = page.get_by_role("listbox", name="queries of the key").get_by_role("option")
+    titles = [words.nth(place).get_attribute("title") for place in range(5)]
+    assert titles == [
+        "masked", *(f"weight {to_three_decimals(float(weights[query, 4]), 10_000):.4f}" for query in (9, 12, 13, 14))
+    ]  # fmt: skip
+    words.nth(3).click()
+    assert page.inner_text("#picture-text").startswith("query 13 dot → key 4 r1c1: ")
+    page.mouse.click(*place_in(page, 1, 15, 20))
+    assert page.inner_text("#picture-text").startswith("query 11 overview r0c0 → key 11 overview r0c0: ")
+    page.mouse.click(*place_in(page, 0, 55, 20))  # where no cell is
+    assert page.inner_text("#picture-text").startswith("query 11 overview r0c0 → ")
+
+
+def test_arrow_keys_move_over_the_cells_from_tile_to_tile_and_enter_chooses(
+    tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    page = opened(written(pictured_trace("full"), tmp_path / "page.html"), "#layer=0&head=0&query=0&key=1")
+    page.get_by_role("application", name="picture of layer 0, head 0; query 0 <s>, key 1 r0c0: ").focus()
+    for key, place in (
+        ("ArrowRight", "query 0 <s>, key 2 r0c1"), ("ArrowRight", "query 0 <s>, key 5 r0c0"),
+        ("ArrowDown", "query 0 <s>, key 7 r1c0"), ("ArrowDown", "query 0 <s>, key 7 r1c0"),
+        ("ArrowLeft", "query 0 <s>, key 4 r1c1"), ("Enter", "query 4 r1c1, key 4 r1c1"),
+        ("ArrowUp", "query 4 r1c1, key 2 r0c1"),
+    ):  # fmt: skip
+        page.keyboard.press(key)
+        assert spoken(page).startswith(f"{place}: "), key
+
+
+def test_rows_that_are_not_in_the_page_are_no_queries(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    path = written(pictured_trace("full", has_picture=False), tmp_path / "page.html", View(queries=(12,)))
+    page = opened(path)
+    page.locator("[data-panel='0'] canvas").click()
+    assert page.inner_text("#picture-text").startswith("query 12 red → key ")
+    page = opened(written(random_trace(1, 2, 4), tmp_path / "text.html"))
+    assert page.locator("#picture-section").is_hidden()
+    assert page.locator("#attending-part").is_hidden()
+
+
 # --- units of the script -----------------------------------------------------------------------------------
 
 
@@ -341,7 +446,7 @@ def script(chromium: Browser) -> Iterator[Callable[[str], Any]]:
     """Give what an expression is of the page's functions, without a page."""
     page = chromium.new_page()
     layer = {"layer": 4, "kind": "self", "heads": [0, 3], "rows": 0, "columns": 0}
-    colors = {"widest": 1000, "colormaps": {"gray": ["000000", "808080", "ffffff"]}}
+    colors = {"widest": 1000, "decimals": 3, "canvases": [], "colormaps": {"gray": ["000000", "808080", "ffffff"]}}
     document = {**colors, "layers": [layer], "sequences": [[{"index": 7}, {"index": 9}]]}
     page.set_content(f'<script type="application/json" id="document">{json.dumps(document)}</script>')
     for name in ("data", "colors", "thumbnails", "link"):

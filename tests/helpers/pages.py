@@ -14,6 +14,7 @@ import numpy as np
 from traces import layer_of, trace_of, watched
 
 from attncli.formats.page import write_page
+from attncli.trace.layout import ImageGrid, Picture
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
@@ -56,10 +57,10 @@ def unpacked(text: str) -> bytes:
 
 
 def weights_in(page: str) -> dict[tuple[int, int], list[list[float | None]]]:
-    """The weights of every head of a page, as numbers with three decimals; None where one is no number."""
+    """The weights of every head of a page, as numbers with its decimals; None where one is no number."""
     blocks = Elements(page).by_id()
     document = json.loads(blocks["document"][1])
-    found = {}
+    found, unit = {}, 10 ** document["decimals"]
     for name, (_, text) in blocks.items():
         if not (match := re.fullmatch(r"weights-(\d+)-(\d+)", name)):
             continue
@@ -70,15 +71,15 @@ def weights_in(page: str) -> dict[tuple[int, int], list[list[float | None]]]:
         for start in range(0, len(read), 2 * width):
             low, high = read[start : start + width], read[start + width : start + 2 * width]
             codes = [int.from_bytes(bytes(pair), "little", signed=True) for pair in zip(low, high, strict=True)]
-            rows.append([code / 1000 if abs(code) <= 32764 else None for code in codes])
+            rows.append([code / unit if abs(code) <= 32764 else None for code in codes])
         assert len(rows) == len(document["sequences"][layer["rows"]])
         found[layer["layer"], int(match[2])] = rows
     return found
 
 
-def to_three_decimals(value: float) -> float:
-    """The exact value of a binary number, rounded once: a tie to the even thousandth."""
-    return round(Fraction(value) * 1000) / 1000
+def to_three_decimals(value: float, unit: int = 1000) -> float:
+    """The exact value of a binary number, rounded once: a tie to the even thousandth, or other unit."""
+    return round(Fraction(value) * unit) / unit
 
 
 def tokens(*texts: str, segments: str = "") -> Tokens:
@@ -106,6 +107,21 @@ def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Tr
         made.append(layer_of(q * (1 + layer % 6), k, v, scale=0.25, layer=layer, kind=kind))
     words = tokens(*(f"w{index}" for index in range(length)))
     return Trace(Provenance("file", layers=layers), words, words, tuple(made), text="random")
+
+
+def pictured_trace(mask: str = "causal", has_picture: bool = True) -> Trace:
+    """Two tiles side by side that leave the right edge out, an overview in another order, and text on both sides."""
+    generator = np.random.default_rng(3)
+    q, k, v = generator.standard_normal((3, 3, 15, 8), np.float32)
+    words = tokens("<s>", *["<image>"] * 8, "[NL]", *["<image>"] * 2, "red", "dot", "?")
+    left, right = ImageGrid(1, 2, 2, box=(0, 0, 24, 40)), ImageGrid(5, 2, 2, box=(24, 0, 48, 40), note="merged")
+    overview = ImageGrid(10, 1, 2, order=(1, 0), is_overview=True)
+    pixels = generator.integers(0, 256, (40, 60, 3), np.uint8)
+    pictures = (Picture("dot.png", 60, 40, pixels),) if has_picture else ()
+    layer = layer_of(q * 3, k, v, mask=mask, scale=0.5)
+    return Trace(
+        Provenance("file"), words, words, (layer,), text="red dot", pictures=pictures, grids=(left, right, overview)
+    )
 
 
 def translation() -> Trace:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from base64 import b64encode
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,19 +69,47 @@ def pictures(texts: dict[str, str] | None = None) -> dict[str, str]:
 
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     """A picture as its command draws it now, in a folder of its own."""
-    (folder / path).parent.mkdir(exist_ok=True)
-    printed = ran(pictures()[path], folder, environment)
+    own = Path(tempfile.mkdtemp(dir=folder))
+    bring_materials(own)
+    (own / path).parent.mkdir(parents=True)
+    printed = ran(pictures()[path], own, environment)
     assert not printed, printed
-    return (folder / path).read_text(encoding="utf-8")
+    return (own / path).read_text(encoding="utf-8")
 
 
 class Screen(NamedTuple):
-    """A command, the terminal that it is run in, and the keys that follow, for the explorer."""
+    """A command, the terminal that it is run in, and the keys that follow, for the explorer.
+
+    Of a command that writes a page it is the window of a browser, in pixels.
+    """
 
     command: str
     columns: int
     lines: int
     keys: str
+
+    @property
+    def page(self) -> str:
+        """The page that the command writes, if it is one."""
+        *_, last = self.command.split()
+        return last if last.endswith(".html") else ""
+
+    def in_browser(self, folder: Path, environment: dict[str, str]) -> str:
+        """The top of the page as Debian's Chromium draws it."""
+        from playwright.sync_api import sync_playwright
+
+        bring_materials(folder)
+        assert not (printed := ran(self.command, folder, environment)), printed
+        size: Any = {"width": self.columns, "height": self.lines}
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+            page = browser.new_context(offline=True, viewport=size, device_scale_factor=1.5).new_page()
+            page.goto((folder / self.page).as_uri())
+            page.wait_for_selector("#heads[data-drawn]", state="attached")
+            shown = b64encode(page.screenshot()).decode()
+            browser.close()
+        opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.columns}" height="{self.lines}">'
+        return f'{opening}<image width="100%" height="100%" href="data:image/png;base64,{shown}"/></svg>\n'
 
     def drawn(self, folder: Path, environment: dict[str, str]) -> str:
         """The screen as it is now, in a folder of its own, with the messages on stderr below it."""
@@ -90,6 +119,8 @@ class Screen(NamedTuple):
         from attncli.formats.pictures import Drawing, write_svg
         from attncli.render.block import block
 
+        if self.page:
+            return self.in_browser(folder, environment)
         if self.command.startswith("attn explore"):
             from explored import screen_of
 

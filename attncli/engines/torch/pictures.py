@@ -7,7 +7,7 @@ many positions there are is known when the model runs, and held against the prod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,11 +21,11 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
 from attncli.encoding.encode import EncodedInput, InputEncoder, SeenPictures
-from attncli.encoding.pictures import OpenPicture, open_picture
+from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.text_model import TextModel, find_tower, read_configuration
-from attncli.errors import AttnError, InputError, NotExposedError, require
+from attncli.errors import AttnError, InputError, NotExposedError, UsageError, require
 from attncli.text import visible
 from attncli.trace.layout import Box, ImageGrid
 from attncli.trace.tokens import Token, Tokens
@@ -331,7 +331,7 @@ class PicturedCheckpoint(Checkpoint):
     """A model that reads pictures and a text; its language model is inspected.
 
     Args:
-        image: the files of the pictures, which stand in every text.
+        image: the files of the pictures, which stand in every text; without any, each text may name its own.
     """
 
     reads: Mapping[str, str] = {"reads": "text and pictures"}
@@ -363,9 +363,8 @@ class PicturedCheckpoint(Checkpoint):
             encoder = reader(model)
             processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
             family, config = _FAMILIES[self.part.architecture], self.part.whole
-            with processing(self.name):
-                runs = [family.runs(_look(processor, each, config)) for each in opened]
-            return encoder._replace(looking=_PromptReader(processor, family, config, opened, runs))
+            looking = _PromptReader(processor, family, config, ())
+            return encoder._replace(looking=looking._replace(shown=looking.laid_out(opened, self.name)))
 
         return made
 
@@ -373,53 +372,73 @@ class PicturedCheckpoint(Checkpoint):
         """Return one sentence with its pictures; see `Checkpoint`."""
         together = super().batched(sentences)
         (one,) = sentences
-        assert one.seen is not None
-        return together._replace(inputs={**together.inputs, **one.seen.tensors})
+        return together._replace(inputs={**together.inputs, **(one.seen.tensors if one.seen else {})})
 
 
-@dataclass(frozen=True)
-class _PromptReader:
+class _Shown(NamedTuple):
+    """A picture, and which positions it has."""
+
+    opened: OpenPicture
+    runs: Sequence[Run]
+
+
+class _PromptReader(NamedTuple):
     """What a language model reads of a text and pictures; see `attncli.encoding.encode.PictureReader`."""
 
     processor: Any
     family: Family
     config: Any  # of the whole model
-    opened: Sequence[OpenPicture]
-    runs: Sequence[Sequence[Run]]  # of each picture
+    shown: Sequence[_Shown]  # beside every text
+
+    def laid_out(self, opened: Iterable[OpenPicture], name: str) -> list[_Shown]:
+        """Return pictures with their positions."""
+        with processing(name):
+            return [_Shown(each, self.family.runs(_look(self.processor, each, self.config))) for each in opened]
 
     def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
-        """Return a text and the pictures as the model reads them."""
-        name, count = encoder.name, len(self.opened)
+        """Return a text and the pictures as the model reads them; those that it names are open no longer than it is.
+
+        Raises:
+            UsageError: it names pictures, and others stand in every text.
+        """
+        name, shown = encoder.name, self.shown
+        if isinstance(text, PicturedText) and (files := text.files):
+            if shown:
+                raise UsageError("--image does not apply to a line that names its picture; drop one of them")
+            shown = self.laid_out(map(open_picture, files), name)
+        if not shown:
+            return encoder._replace(looking=None).encode(text, None, None)
+        count = len(shown)
         token = self.processor.image_token
         if encoder.chat is not None:
             text = encoder.chat.write(text, pictures=count)
         elif token not in text:
             text = self.family.before.format(token=token) * count + text
-        images = [each.image for each in self.opened]
+        images = [each.opened.image for each in shown]
         adds_special = encoder.special and encoder.chat is None
         with processing(name):
             outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
         ids = outputs["input_ids"][0].tolist()
-        grids = self._grids(name, ids)
+        grids = self._grids(name, ids, [each.runs for each in shown])
         tokens, written = self._tokens(ids, adds_special, encoder)
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        seen = SeenPictures(tuple(each.picture for each in self.opened), grids, tensors)
-        notes = tuple(note for each in self.opened for note in each.notes)
+        seen = SeenPictures(tuple(each.opened.picture for each in shown), grids, tensors)
+        notes = tuple(note for each in shown for note in each.opened.notes)
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, seen=seen)
 
-    def _grids(self, name: str, ids: Sequence[int]) -> tuple[ImageGrid, ...]:
+    def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
         """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
         places = np.flatnonzero(np.array(ids) == self.config.image_token_id)
-        needed = sum(run.skipped + run.rows * (run.columns + run.line_end) for own in self.runs for run in own)
+        needed = sum(run.skipped + run.rows * (run.columns + run.line_end) for own in runs for run in own)
         if needed != len(places):
             raise NotExposedError(
                 f"{visible(name)} has {len(places)} positions for its pictures, and attn expects {needed}; it would "
                 "show the wrong places"
             )
         grids, used = [], 0
-        for number, own in enumerate(self.runs):
+        for number, own in enumerate(runs):
             for run in own:
                 used += run.skipped
                 count = run.rows * (run.columns + run.line_end)

@@ -1,6 +1,7 @@
 """Figures for a paper, drawn by matplotlib: PDF, PNG and SVG of a stated size, with their fonts in them.
 
-Maps of heads have tokens along both axes (`maps.py`); any other view is drawn as a terminal shows it (`views.py`).
+Maps of heads have tokens along both axes (`maps.py`), and where keys are cells of pictures, these are drawn under the
+weights (`pictures.py`); any other view is drawn as a terminal shows it (`views.py`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     shows the largest weight of a block, and the figure says so. Masked cells are hatched; what is zero, NaN, infinite
     or beyond the range of colours has a mark. What is there of these is explained below the maps.
 
+    Where keys are cells of pictures, these are drawn under the weights instead: of the last query of a causal model, of
+    the mean of other queries, or of those that the view chooses.
+
     Args:
         trace: what is drawn.
         view: which rows and columns, and how weights become colours; None is all of them.
@@ -64,9 +68,11 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     import matplotlib
 
     from attncli.formats.figures.maps import draw_maps
+    from attncli.formats.figures.pictures import draw_pictures
 
+    draw = draw_pictures if trace.looks_at_pictures else draw_maps
     with matplotlib.rc_context(_settings()):
-        return draw_maps(trace, view or View(), colormap, size)
+        return draw(trace, view or View(), colormap, size)
 
 
 def figure_of_views(drawings: Sequence[Drawing]) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import fill
 from typing import Any, NamedTuple
 
@@ -29,16 +29,16 @@ from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-_COLUMN, _PAGE = 3.3 * INCH, 6.9 * INCH  # the widths of one column and of both, about those of most journals
-_HIGH = 1.2  # times as high as wide a figure becomes, if its height was left open
+COLUMN, PAGE = 3.3 * INCH, 6.9 * INCH  # the widths of one column and of both, about those of most journals
+HIGH = 1.2  # times as high as wide a figure becomes, if its height was left open
 _FINEST = 0.4  # side of a cell with its share of the labels; without it about a pixel of 300 to an inch
 _PADS = 0.3  # inches between the maps, the bar of colours, the words and the edges
-_KEY = 80.0  # height of what stands below the maps, about
-_FONT = 7.0  # of all that is not a label
+KEY = 80.0  # height of what stands below the maps, about
+FONT = 7.0  # of all that is not a label
 _AIR = 1.1  # from one label to the next, in units of the size of the font
 # Sizes of the labels' font, and at every how many places one stands: the first that has room.
 _LABELS = [(8.0, 1), (7.0, 1), *((6.0, step) for step in STEPS)]
-_HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#b4bac2", "hatch": "//////"}
+HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#b4bac2", "hatch": "//////"}
 
 
 class Mark(NamedTuple):
@@ -60,6 +60,9 @@ MARKS = {
 }
 
 
+Entry = tuple[Artist | tuple[Artist, ...], str]  # of what is explained: how it looks, and words
+
+
 class _Map(NamedTuple):
     """A head's map: its weights, what stands at its axes, and whether that is written beside and below it."""
 
@@ -73,7 +76,7 @@ class _Map(NamedTuple):
 
 def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Figure:
     """Return the figure; see `attncli.formats.figures.figure_of`."""
-    size = size or Size(_COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else _PAGE)
+    size = size or Size(COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else PAGE)
     across, pool = _grid(trace, view, size)
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
     figure = Figure((size.width / INCH, (size.height or size.width) / INCH), facecolor="white", layout="compressed")
@@ -91,9 +94,9 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Fig
         scales.append(scale_of_layer(trace, view, layer))
         for place, (head, picture) in enumerate(pictures.items()):
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
-            axes.set_title(_title(trace, layer, head))
+            axes.set_title(title_of(trace, layer, head))
             axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
-            axes.patch.set(**_HATCHED)  # what is not painted later
+            axes.patch.set(**HATCHED)  # what is not painted later
             is_lowest = has_columns and place + across >= len(pictures)
             maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
     scale = max(scales, key=lambda scale: scale.high)  # one for all
@@ -108,13 +111,13 @@ def _grid(trace: Trace, view: View, size: Size) -> tuple[int, int]:
     """Return how many maps stand side by side so that cells are largest, and how many cells a side are pooled."""
     cells = [(len(layer.heads), view.cells(trace, layer)) for layer in trace.layers]
     wide = max(len(own.columns) for _, own in cells)
-    title = max(len(_title(trace, layer, head)) for layer in trace.layers for head in layer.heads)
-    most = max(1, min(max(heads for heads, _ in cells), int(size.width / ((title + 1) * 0.6 * _FONT))))
+    title = max(len(title_of(trace, layer, head)) for layer in trace.layers for head in layer.heads)
+    most = max(1, min(max(heads for heads, _ in cells), int(size.width / ((title + 1) * 0.6 * FONT))))
 
     def cell(across: int) -> float:
         strips = [-(-heads // across) for heads, _ in cells]
-        words = _KEY + 2 * _FONT * sum(strips) if size.height else 0.0
-        room = (size.height or _HIGH * size.width) - words
+        words = KEY + 2 * FONT * sum(strips) if size.height else 0.0
+        room = (size.height or HIGH * size.width) - words
         rows = sum(count * len(own.rows) for count, (_, own) in zip(strips, cells, strict=True))
         return min(size.width / (across * wide), max(room, 1.0) / rows)
 
@@ -130,7 +133,8 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
     return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
 
 
-def _title(trace: Trace, layer: LayerTrace, head: int) -> str:
+def title_of(trace: Trace, layer: LayerTrace, head: int) -> str:
+    """Return what a head is called."""
     label = layer.head_label(head)
     short = (
         f"L{layer.label}{_kind(layer)}" if isinstance(layer.label, int) else titled("layer", layer.label) + _kind(layer)
@@ -188,19 +192,24 @@ def _label(drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
 def _cell(figure: Figure, drawn: Sequence[_Map], size: Size, tallest: float) -> float:
     """Lay the figure out and return the side of its smallest cells, in points; 0 where it has no room."""
     if size.height is None:
-        figure.set_figheight((tallest + len(drawn) * 2 * _FONT) / INCH + 2)
+        figure.set_figheight((tallest + len(drawn) * 2 * FONT) / INCH + 2)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # that maps have collapsed
             figure.draw_without_rendering()
             if size.height is None:
-                *maps, bar = (axes.get_tightbbox() or axes.bbox for axes in figure.axes)
-                parts = Bbox.union(maps), bar, figure.legends[0].get_window_extent()
-                figure.set_figheight(sum(float(part.height) for part in parts) / figure.dpi + _PADS)
-                figure.draw_without_rendering()
+                fit_height(figure)
     except UserWarning:
         return 0.0
     return min(each.axes.bbox.height / len(each.rows) for each in drawn) * INCH / figure.dpi
+
+
+def fit_height(figure: Figure) -> None:
+    """Make a figure that was laid out as high as its maps, its bar of colours and its words."""
+    *maps, bar = (axes.get_tightbbox() or axes.bbox for axes in figure.axes)
+    parts = Bbox.union(maps), bar, figure.legends[0].get_window_extent()
+    figure.set_figheight(sum(float(part.height) for part in parts) / figure.dpi + _PADS)
+    figure.draw_without_rendering()
 
 
 # --- what is drawn -----------------------------------------------------------------------------------------
@@ -238,43 +247,56 @@ def _draw(drawn: _Map, scale: Scale, colors: LinearSegmentedColormap, pool: int,
     axes.set(xlim=(0, len(drawn.columns)), ylim=(len(drawn.rows), 0))
     for axis, line in ((drawn.rows, axes.axhline), (drawn.columns, axes.axvline)):
         if axis.boundary:
-            line(axis.boundary, color=_HATCHED["edgecolor"], linewidth=0.8)
+            line(axis.boundary, color=HATCHED["edgecolor"], linewidth=0.8)
 
 
 def _add_key(
     figure: Figure, trace: Trace, maps: Sequence[_Map], scale: Scale, colors: LinearSegmentedColormap, pool: int
 ) -> None:
     """Add the bar of colours with round weights on it, and what marks and words there are to explain."""
-    axes = [each.axes for each in maps]
+    add_bar(figure, scale, colors, trace.layers[0].measure)
+    entries: list[Entry] = []
+    if not all(each.picture.allowed.all() for each in maps):
+        entries.append((Patch(linewidth=0, **HATCHED), "masked"))
+    entries += odd_entries({mark.words for each in maps for mark, _ in _odd(each.picture, scale)}, colors)
+    add_words(figure, entries, _notes(trace, maps, pool))
+
+
+def add_bar(figure: Figure, scale: Scale, colors: LinearSegmentedColormap, words: str) -> None:
+    """Add the bar of colours below all that is there, with round weights on it."""
+    axes = figure.axes
     bar = figure.colorbar(ScalarMappable(cmap=colors), ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
     width = 0.5 * min(figure.bbox.size) / figure.dpi * INCH  # at least, of the bar
     found: list[tuple[float, str]] = []
     for value, text in ticks(scale):
         at = float(scale.placed(np.array([value]))[0])
-        if all(abs(at - other) * width > 0.35 * _FONT * (len(text) + len(word) + 2) for other, word in found):
+        if all(abs(at - other) * width > 0.35 * FONT * (len(text) + len(word) + 2) for other, word in found):
             found.append((at, text))
     bar.set_ticks([at for at, _ in found], labels=[text for _, text in found])
-    first = trace.layers[0]
-    bar.set_label(f"{first.measure}, {scale.ramp} scale")
-    entries: list[tuple[Artist | tuple[Artist, ...], str]] = []
-    if not all(each.picture.allowed.all() for each in maps):
-        entries.append((Patch(linewidth=0, **_HATCHED), "masked"))
-    odd = {mark.words for each in maps for mark, _ in _odd(each.picture, scale)}
+    bar.set_label(f"{words}, {scale.ramp} scale")
+
+
+def odd_entries(odd: set[str], colors: LinearSegmentedColormap) -> Iterator[Entry]:
+    """Yield what marks look like, by their words."""
     for mark in MARKS.values():
         if mark.words in odd:
             cell = Patch(facecolor=mark.color or colors(0.0), linewidth=0)
             ink = "black" if mark.color else "white"
-            entries.append((
-                (cell, Line2D([], [], marker=mark.marker, color=ink, linestyle="none", markersize=_FONT / 2)),
-                mark.words,
-            ))  # fmt: skip
+            sign = Line2D([], [], marker=mark.marker, color=ink, linestyle="none", markersize=FONT / 2)
+            yield (cell, sign), mark.words
+
+
+def add_words(figure: Figure, entries: list[Entry], notes: Iterable[str]) -> None:
+    """Add what marks and words there are to explain, below the bar."""
     blank = Line2D([], [], linestyle="none")
-    letters = int(figure.bbox.width / figure.dpi * INCH / (0.6 * _FONT))  # in a line
+    letters = int(figure.bbox.width / figure.dpi * INCH / (0.6 * FONT))  # in a line
     room = letters - (20 if entries and letters > 40 else 6)  # beside the marks, or below them
-    entries.append((blank, fill("; ".join(_notes(trace, maps, pool)), room)))
+    entries.append((blank, fill("; ".join(notes), room)))
     handles, words = zip(*entries, strict=True)
     for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
         legend = figure.legend(handles, words, loc="outside lower left", ncols=columns)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
         if columns == 1 or legend.get_window_extent().width < figure.bbox.width:
             return
         legend.remove()

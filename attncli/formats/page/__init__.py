@@ -2,7 +2,8 @@
 
 What the browser runs lies beside this module, in files of its own; a page is these files, one JSON block that says
 what there is (tokens, layers, heads) and a block of packed numbers for every head (`attncli.formats.page.packing`).
-Weights are kept to three decimals. Blocks are written one after the other, so no head but one is ever expanded.
+Weights are kept to three decimals, and over pictures, whose many cells share them, to four. Blocks are written one
+after the other, so no head but one is ever expanded.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import html
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from attncli.analysis.labels import HeadKey, labels_of_heads, most_telling
+from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
 from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
+from attncli.formats.page.pictures import picture_blocks, picture_document, telling_cell
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
+from attncli.render.picture import cell_names
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Tokens
 from attncli.trace.view import Cells, View
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 SCHEMA = "attncli.page/1"
 
 # One script: each file uses what the ones before it define.
-_SCRIPTS = ["data", "colors", "heatmap", "sentence", "thumbnails", "cell", "link", "saving", "main"]
+_SCRIPTS = ["data", "colors", "heatmap", "sentence", "picture", "thumbnails", "cell", "link", "saving", "main"]
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
@@ -83,12 +86,15 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     parts = {"policy": policy, "title": html.escape(title), "style": style}
     # At once: a title may hold such a name.
     yield re.sub(r"\{(policy|title|style)\}", lambda part: parts[part[1]], opening)
-    document = _json(_document(trace, view, layers, colormap))
-    yield f'<script type="application/json" id="document">{document}</script>\n'
+    document = _document(trace, view, layers, colormap)
+    yield f'<script type="application/json" id="document">{_json(document)}</script>\n'
+    for name, pixels in picture_blocks(trace):
+        yield from _block(name, pixels)
     masks: dict[tuple[str, ...], str] = {}
     has_products = view.show is not None and {"q", "k"} <= view.show
     for place, (layer, cells) in enumerate(layers):
-        yield from _layer(place, layer, cells, masks, has_products and not {"q", "k"} & layer.missing)
+        has_both = has_products and not {"q", "k"} & layer.missing
+        yield from _layer(place, layer, cells, masks, has_both, document["decimals"])
     yield closing.replace("{script}", script)
 
 
@@ -111,10 +117,17 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     """Return what the page says about itself; tokens stand once, layers name the list their rows and columns have."""
     sequences: list[list[dict[str, Any]]] = []
 
-    def place(tokens: Tokens, chosen: list[int], predicted: Mapping[int, Token]) -> int:
+    def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
+        is_self = layer.kind == "self"  # of other kinds no token is a cell
+        names = cell_names(trace.layout(role).grids) if is_self else {}
+        predicted = trace.predicted if is_self and role == "query" else {}
         arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
         listed = [
-            {"index": token.index, "label": token.label + arrows.get(token.index, ""), "segment": token.segment}
+            {
+                "index": token.index,
+                "label": names.get(token.index, token.label) + arrows.get(token.index, ""),
+                "segment": token.segment,
+            }
             for token in map(tokens.__getitem__, chosen)
         ]
         if listed not in sequences:
@@ -122,19 +135,15 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         return sequences.index(listed)
 
     labels = labels_of_heads(trace)
-    heads = {_key(layer, head): (place, head) for place, (layer, _) in enumerate(layers) for head in layer.heads}
-    (start,) = (heads[head] for head in most_telling([*heads], labels, 1))
-    words = [
-        row
-        for row, index in enumerate(layers[start[0]][1].rows)
-        if not trace.sides(layers[start[0]][0])[0][index].special
-    ]
     texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
-        "start": {"place": start[0], "head": start[1], "row": words[-1] if words else 0},
+        "start": telling_cell(trace, view) if trace.looks_at_pictures else _start(trace, layers, labels),
+        # Norms may be large, and a weight of many cells small.
+        "decimals": 4 if trace.looks_at_pictures and trace.layers[0].measure == "weights" else 3,
+        **picture_document(trace),
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,
@@ -144,8 +153,8 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "layer": layer.layer,
                 "kind": layer.kind,
                 "heads": list(layer.heads),
-                "rows": place(cells.row_tokens, cells.rows, trace.predicted if layer.kind == "self" else {}),
-                "columns": place(cells.column_tokens, cells.columns, {}),
+                "rows": place(layer, "query", cells.row_tokens, cells.rows),
+                "columns": place(layer, "key", cells.column_tokens, cells.columns),
                 "mask": visible(str(layer.mask)),
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
@@ -157,6 +166,17 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         ],
         "sequences": sequences,
     }
+
+
+def _start(
+    trace: Trace, layers: list[tuple[LayerTrace, Cells]], labels: dict[HeadKey, tuple[Label, ...]]
+) -> dict[str, int]:
+    """Return the head with the strongest label, and the last word among its queries."""
+    heads = {_key(layer, head): (place, head) for place, (layer, _) in enumerate(layers) for head in layer.heads}
+    ((place, head),) = (heads[head] for head in most_telling([*heads], labels, 1))
+    layer, cells = layers[place]
+    words = [row for row, index in enumerate(cells.rows) if not trace.sides(layer)[0][index].special]
+    return {"place": place, "head": head, "row": words[-1] if words else 0}
 
 
 def _key(layer: LayerTrace, head: int) -> HeadKey:
@@ -175,6 +195,7 @@ def _layer(
     cells: Cells,
     masks: dict[tuple[str, ...], str],
     has_products: bool,
+    decimals: int,
 ) -> Iterator[str]:
     """Yield the blocks of a layer; a mask or a key that heads share stands once, before the first of them."""
     keys: set[int] = set()
@@ -189,7 +210,7 @@ def _layer(
             if head.key_head not in keys:
                 keys.add(head.key_head)
                 yield from _block(f"key-{place}-{head.key_head}", pack_halves(head.k[cells.of_columns]))
-        weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
+        weights = pack_weights((block.weights[:, cells.of_columns] for block in head.blocks()), decimals)
         links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
         links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
         yield from _block(f"weights-{place}-{index}", weights, links)

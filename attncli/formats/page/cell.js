@@ -37,7 +37,7 @@ function showRow(view, row, column) {
     const index = labelled("th", view.columns[key].index), weight = labelled("td", cellInWords(view, row, key));
     index.scope = "row";
     const code = view.seen(row, key);
-    if (isNumber(code)) weight.style.setProperty("--share", Math.max(0, Math.min(1, code / 1000)));
+    if (isNumber(code)) weight.style.setProperty("--share", Math.max(0, Math.min(1, code / UNIT)));
     const token = labelled("td", view.columns[key].label);
     token.className = "token";
     line.append(index, token, weight);

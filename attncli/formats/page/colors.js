@@ -5,8 +5,8 @@ const MARKS = new Map([
   [NAN, { glyph: "×", name: "NaN", color: "#e03131" }],
   [PLUS_INFINITY, { glyph: "∞", name: "inf", color: "#ff922b" }],
   [MINUS_INFINITY, { glyph: "−∞", name: "-inf", color: "#f06595" }],
-  [ABOVE, { glyph: ">", name: "above 32.764", color: "#8d5524" }],
-  [BELOW, { glyph: "<", name: "below -32.764", color: "#c49a6c" }],
+  [ABOVE, { glyph: ">", name: `above ${LARGEST}`, color: "#8d5524" }],
+  [BELOW, { glyph: "<", name: `below -${LARGEST}`, color: "#c49a6c" }],
 ]);
 
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -22,25 +22,25 @@ function colorsOf(name) {
   });
 }
 
-const TOP = 1000;  // thousandths, at the end of the colours: no softmax gives more
+const TOP = UNIT;  // a weight of 1, at the end of the colours: no softmax gives more
 
-// How far along the colours a number of thousandths stands, from 0 to 1: what Scale of render/palette.py says.
-function placed(number, ramp) {
-  const share = Math.max(0, Math.min(1, number / TOP));
+// How far along the colours up to `top` a number stands, from 0 to 1: what Scale of render/palette.py says.
+function placed(number, ramp, top = TOP) {
+  const share = Math.max(0, Math.min(1, number / top));
   if (ramp === "log") return 1 + Math.log(Math.max(share, 1 / page.widest)) / Math.log(page.widest);
   return ramp === "sqrt" ? Math.sqrt(share) : share;
 }
 
 // The number that stands so far along the colours.
-function numberAt(share, ramp) {
-  return ramp === "log" ? TOP * page.widest ** (share - 1) : ramp === "sqrt" ? TOP * share ** 2 : TOP * share;
+function numberAt(share, ramp, top = TOP) {
+  return ramp === "log" ? top * page.widest ** (share - 1) : ramp === "sqrt" ? top * share ** 2 : top * share;
 }
 
 // A function from a cell to its colour, for one colour map, theme and ramp.
-function painter(colormap, ramp) {
+function painter(colormap, ramp, top = TOP) {
   const colors = colorsOf(colormap);
   const marks = new Map([...MARKS].map(([code, mark]) => [code, channels(mark.color ?? themed("--masked"))]));
-  return (code) => marks.get(code) ?? colors[Math.min(255, Math.floor(placed(code, ramp) * 256))];
+  return (code) => marks.get(code) ?? colors[Math.min(255, Math.floor(placed(code, ramp, top) * 256))];
 }
 
 // A colour with little of it left.

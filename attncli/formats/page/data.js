@@ -2,8 +2,11 @@
 
 const page = JSON.parse(document.getElementById("document").textContent);
 
-// Codes of cells that are no count of thousandths. MASKED is the page's own: no weight is packed as it.
+const UNIT = 10 ** page.decimals;  // which counts what a number's last decimal counts
+
+// Codes of cells that are no such count. MASKED is the page's own: no weight is packed as it.
 const NAN = 32767, PLUS_INFINITY = 32766, ABOVE = 32765, BELOW = -32766, MINUS_INFINITY = -32767, MASKED = -32768;
+const LARGEST = (ABOVE - 1) / UNIT;
 const isNumber = (code) => code > BELOW && code < ABOVE;
 
 const element = (id) => document.getElementById(id);
@@ -60,8 +63,8 @@ async function readHead(place, head) {
 
 // A cell in words, to the digits that the page has.
 function written(code) {
-  if (isNumber(code)) return (code / 1000).toFixed(3);
-  return { [NAN]: "NaN", [PLUS_INFINITY]: "inf", [MINUS_INFINITY]: "-inf", [ABOVE]: "> 32.764", [BELOW]: "< -32.764" }[code];
+  if (isNumber(code)) return (code / UNIT).toFixed(page.decimals);
+  return { [NAN]: "NaN", [PLUS_INFINITY]: "inf", [MINUS_INFINITY]: "-inf", [ABOVE]: `> ${LARGEST}`, [BELOW]: `< -${LARGEST}` }[code];
 }
 
 // An IEEE 754 half-precision number from its bits.

@@ -125,10 +125,10 @@ function drawLegend(view, color, at) {
 const BAR = 240;  // pixels
 
 // The colours, and under them the weights that they begin with.
-function scaleBar(color, ramp) {
+function scaleBar(color, ramp, top = TOP) {
   const bar = document.createElement("canvas");
   const context = sized(bar, BAR, 28);
-  const colors = Array.from(range(BAR), (x) => numberAt(x / (BAR - 1), ramp)).map(color);
+  const colors = Array.from(range(BAR), (x) => numberAt(x / (BAR - 1), ramp, top)).map(color);
   colors.forEach((each, x) => {
     context.fillStyle = `rgb(${each.join(" ")})`;
     context.fillRect(x, 0, 1, 12);
@@ -136,10 +136,10 @@ function scaleBar(color, ramp) {
   context.font = `11${LABEL_FONT}`;
   context.fillStyle = themed("--ink");
   const taken = [];
-  for (const number of [0, TOP, ...roundNumbers()]) {
+  for (const number of [0, top, ...roundNumbers(top)]) {
     const isLow = !number && ramp === "log";  // what is less than it has its colour too
-    const text = (isLow ? "≤" : "") + `${Number((number || (isLow ? TOP / page.widest : 0)).toPrecision(3)) / 1000}`;
-    const width = context.measureText(text).width, middle = placed(number, ramp) * BAR;
+    const text = (isLow ? "≤" : "") + `${Number(((number || (isLow ? top / page.widest : 0)) / UNIT).toPrecision(4))}`;
+    const width = context.measureText(text).width, middle = placed(number, ramp, top) * BAR;
     const left = Math.max(0, Math.min(BAR - width, middle - width / 2)), right = left + width;
     if (taken.some(([from, to]) => left < to + 6 && right > from - 6)) continue;
     taken.push([left, right]);
@@ -152,9 +152,9 @@ function scaleBar(color, ramp) {
 }
 
 // Powers of ten, then 5, 2 and 3 of them, below the end of the colours.
-function roundNumbers() {
-  const powers = Array.from(range(4), (down) => TOP / 10 ** down);
-  return [1, 5, 2, 3].flatMap((factor) => powers.map((power) => factor * power)).filter((number) => number < TOP);
+function roundNumbers(top) {
+  const powers = Array.from(range(page.decimals + 1), (down) => TOP / 10 ** down);
+  return [1, 5, 2, 3].flatMap((factor) => powers.map((power) => factor * power)).filter((number) => number < top);
 }
 
 function swatch(color, glyph, name) {

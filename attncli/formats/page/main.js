@@ -29,7 +29,7 @@ async function choose(changes) {
   moveTo(state.row, state.column ?? heaviest(view, state.row));
   element("map").ariaBusy = "false";
   if (!before || ["ramp", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
-    drawThumbnails(view);
+    drawThumbnails(view, state.row);
   }
 }
 
@@ -60,13 +60,20 @@ function moveTo(row, column, isSpoken = false) {
   markCell(view, row, column);
   colorSentence(view, row, column);
   showCell(view, row, column);
+  showPicture(view, row, column);
+  drawThumbnailsSoon(view, row);
   showRow(view, row, column);
   showProducts(view, row, column);
   showLink(view, row, column);
   if (isSpoken) {
-    reveal();
+    follow();
     say(spokenCell(view, row, column));
   }
+}
+
+// A picture stands above the map and is not to scroll away.
+function follow() {
+  if (!looks(view) || document.activeElement === element("map")) reveal();
 }
 
 const say = (text) => { element("spoken").textContent = text; };
@@ -169,10 +176,11 @@ listenToTheme();
 listenToMap();
 listenToThumbnails((place, head) => choose({ place, head }));
 listenToSentence((row, column, isSpoken) => moveTo(row ?? state.row, column ?? state.column, isSpoken));
+await buildPictures(() => ({ view, column: state.column }), (row, column, isSpoken) => moveTo(row ?? state.row, column, isSpoken));
 listenToRow(() => showRow(view, state.row, state.column));
 listenToLink(() => showLink(view, state.row, state.column, 0), say);
 listenToSaving(() => view);
-window.addEventListener("hashchange", () => choose(linked(location.hash)).then(reveal));
+window.addEventListener("hashchange", () => choose(linked(location.hash)).then(follow));
 Object.assign(state, linked(location.hash));
 await setTheme(state.theme);
-if (location.hash) reveal();
+if (location.hash) follow();

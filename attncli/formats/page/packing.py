@@ -1,7 +1,8 @@
 """Numbers as a page carries them: small integers, deflated, in base64; read back by `data.js`.
 
-A weight is a count of thousandths, correctly rounded (a tie to the even one), in 16 bits with a sign. What is no
-such number has a code of its own; a masked cell has its weight like any other, and the mask stands beside it.
+A weight is a number of so many decimals, correctly rounded (a tie to the even one), counted in its last one, in 16
+bits with a sign. What is no such number has a code of its own; a masked cell has its weight like any other, and the
+mask stands beside it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, UInt8
 
 NAN, PLUS_INFINITY, ABOVE, BELOW, MINUS_INFINITY = 32767, 32766, 32765, -32766, -32767
-_LARGEST = 32764  # thousandths; a softmax gives at most 1000, a file may hold anything
+_LARGEST = 32764  # of three decimals 32.764; a softmax gives at most 1, a file may hold anything
 
 
-def pack_weights(blocks: Iterable[Float[np.ndarray, "R C"]]) -> Iterator[str]:
-    """Yield the packed weights of one head, given in blocks of rows.
+def pack_weights(blocks: Iterable[Float[np.ndarray, "R C"]], decimals: int) -> Iterator[str]:
+    """Yield the packed weights of one head, given in blocks of rows, rounded to so many decimals.
 
     The low bytes of a row stand before its high bytes, which are nearly all 0: that deflates better and faster.
     """
-    return _packed(_planes(thousandths(block)) for block in blocks)
+    return _packed(_planes(counts_of(block, decimals)) for block in blocks)
 
 
 def pack_mask(blocks: Iterable[Bool[np.ndarray, "R C"]]) -> Iterator[str]:
@@ -41,15 +42,21 @@ def pack_halves(values: Float[np.ndarray, "R D"]) -> Iterator[str]:
         return _packed([values.astype("<f2").tobytes()])
 
 
-def thousandths(weights: Float[np.ndarray, "R C"]) -> Int[np.ndarray, "R C"]:
-    """Return weights as `int16`: counts of thousandths, and the codes of what is none."""
+def pack_pixels(pixels: UInt8[np.ndarray, "R C 3"]) -> Iterator[str]:
+    """Yield a packed picture: of each row how its colours differ from those above, modulo 256."""
+    return _packed([np.diff(pixels, axis=0, prepend=np.uint8(0)).tobytes()])
+
+
+def counts_of(weights: Float[np.ndarray, "R C"], decimals: int) -> Int[np.ndarray, "R C"]:
+    """Return weights as `int16`: how often they hold the last of so many decimals, and the codes of what is none."""
+    unit = 10**decimals
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = weights.astype(np.float64) * 1000  # exact for a float32, and for anything shorter
+        scaled = weights.astype(np.float64) * unit  # exact for a float32, and for anything shorter
         rounded = np.rint(scaled)
         if weights.dtype.itemsize > 4:
             near_tie = np.abs(np.abs(scaled - rounded) - 0.5) < 1e-9
             values, places = np.unique(weights[near_tie], return_inverse=True)
-            rounded[near_tie] = np.array([round(Fraction(float(value)) * 1000) for value in values])[places]
+            rounded[near_tie] = np.array([round(Fraction(float(value)) * unit) for value in values])[places]
     codes = np.where(rounded > _LARGEST, ABOVE, np.where(rounded < -_LARGEST, BELOW, rounded))
     codes = np.where(np.isposinf(weights), PLUS_INFINITY, np.where(np.isneginf(weights), MINUS_INFINITY, codes))
     return np.where(np.isnan(weights), NAN, codes).astype("<i2")

@@ -2,6 +2,7 @@
 
 const THUMB_PIXELS = 64;
 const AT_ONCE = 12;  // pictures between two frames
+const MOST_PICTURES = 8;  // beside each other, where each is a photograph
 const pooled = new Map();  // small pictures by "place-head"
 
 async function smallOf(place, head) {
@@ -31,20 +32,27 @@ const rank = (code) => (code === MASKED ? -Infinity : isNumber(code) ? code : 1e
 function buildThumbnails(kind) {
   const places = [...page.layers.keys()].filter((place) => page.layers[place].kind === kind);
   const heads = [...new Set(places.flatMap((place) => page.layers[place].heads))];
-  const grid = element("heads");
-  grid.style.gridTemplateColumns = `auto repeat(${heads.length}, auto)`;
-  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : heads.length <= 16 ? 46 : 30}px`);
-  const cells = [labelled("span", ""), ...heads.map((head) => labelled("span", head))];
+  const grid = element("heads"), hasPictures = looks({ layer: { kind } });
+  const isWrapped = hasPictures && heads.length > MOST_PICTURES, across = isWrapped ? MOST_PICTURES : heads.length;
+  grid.style.gridTemplateColumns = `auto repeat(${across}, auto)`;
+  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : hasPictures ? 52 : heads.length <= 16 ? 46 : 30}px`);
+  Object.assign(grid.dataset, { looks: hasPictures, across });
+  const cells = isWrapped ? [] : ["", ...heads].map((head) => labelled("span", head));
   for (const place of places) {
     cells.push(labelled("span", page.layers[place].layer));
-    for (const head of heads) cells.push(page.layers[place].heads.includes(head) ? thumbnail(place, head) : labelled("span", ""));
+    cells.at(-1).style.gridColumn = 1;
+    for (const head of page.layers[place].heads) {
+      const button = thumbnail(place, head, isWrapped ? `${head} ` : "");
+      button.style.gridColumn = 2 + (heads.indexOf(head) % across);
+      cells.push(button);
+    }
   }
   for (const label of cells.filter((cell) => cell.localName === "span")) label.setAttribute("aria-hidden", "true");
   grid.replaceChildren(...cells);
   element("heads-section").hidden = places.length * heads.length < 2;
 }
 
-function thumbnail(place, head) {
+function thumbnail(place, head, name) {
   const button = document.createElement("div");
   button.setAttribute("role", "radio");
   const label = page.layers[place].labels[head] ?? "";
@@ -52,24 +60,34 @@ function thumbnail(place, head) {
   button.title = button.getAttribute("aria-label");
   button.dataset.place = place;
   button.dataset.head = head;
-  button.append(document.createElement("canvas"), labelled("span", label));
+  button.append(document.createElement("canvas"), labelled("span", name + label));
   return button;
 }
 
-let drawnThumbnails = 0;
+let drawnThumbnails = 0, drawnRow = null, waiting = 0;
 
 // Draws every picture, a few at a time so that the page stays quick; a later call overtakes an earlier one.
-async function drawThumbnails(view) {
+async function drawThumbnails(view, row) {
   const turn = ++drawnThumbnails;
-  const buttons = [...element("heads").querySelectorAll("[data-head]")];
+  drawnRow = row;
+  const buttons = [...element("heads").querySelectorAll("[data-head]")], found = [];
   for (let first = 0; first < buttons.length; first += AT_ONCE) {
-    const some = buttons.slice(first, first + AT_ONCE);
-    const pictures = await Promise.all(some.map(({ dataset }) => smallOf(Number(dataset.place), Number(dataset.head))));
+    const some = buttons.slice(first, first + AT_ONCE).map(({ dataset }) => [Number(dataset.place), Number(dataset.head)]);
+    const pictures = await Promise.all(some.map(async (head) => (looks(view) ? lookOf(await readHead(...head), row) : smallOf(...head))));
     if (turn !== drawnThumbnails) return;
-    some.forEach((button, index) => drawThumbnail(button.firstChild, pictures[index], view));
+    if (looks(view)) found.push(...pictures);
+    else pictures.forEach((small, index) => drawThumbnail(buttons[first + index].firstChild, small, view));
     await new Promise(requestAnimationFrame);
   }
-  element("heads").dataset.drawn = "true";
+  const top = topOf(found.flat());
+  found.forEach((look, index) => drawSmallLook(buttons[index].firstChild, look, view, top));
+  element("heads").dataset.drawn = row;
+}
+
+// Pictures show one query, which may have changed; not every one that a pointer passes.
+function drawThumbnailsSoon(view, row) {
+  clearTimeout(waiting);
+  if (looks(view)) waiting = setTimeout(() => row !== drawnRow && drawThumbnails(view, row), 150);
 }
 
 function drawThumbnail(canvas, small, view) {
@@ -98,7 +116,8 @@ function listenToThumbnails(choose) {
   grid.addEventListener("keydown", (event) => {
     const buttons = [...grid.querySelectorAll("[data-head]")];
     const at = buttons.indexOf(event.target);
-    const width = buttons.filter((button) => button.dataset.place === event.target.dataset.place).length;
+    const inLayer = buttons.filter((button) => button.dataset.place === event.target.dataset.place).length;
+    const width = Math.min(inLayer, grid.dataset.across);
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width }[event.key];
     const wanted = { Home: 0, End: buttons.length - 1 }[event.key] ?? at + step;
     if (at < 0 || !(wanted in buttons)) return;

@@ -1,0 +1,202 @@
+// Where the query looks: pictures under the weights of their cells, as render/picture.py has them, and on a click the
+// weights of a cell itself. Words that attend to the key stand beside.
+
+const DIMMED = 0.5, DARK = 0.15, COVER = 0.85;  // of the light where nothing is looked at, of what is no key; the heaviest cell
+const PANEL = 400;  // pixels of the longer side
+const OWN = [255, 45, 149];  // the colour of the frame of the query's own cell
+const SMALL = 96;  // and of a thumbnail
+const shades = [];  // of each picture: as it is, dimmed and dark
+
+// What is drawn by itself, with its cells: their positions and where they lie.
+const panels = page.canvases.map((canvas) => ({
+  ...canvas,
+  cells: canvas.grids.flatMap(({ box: [left, top, right, bottom], rows, columns, positions, queries }) => {
+    const wide = (right - left) / columns, high = (bottom - top) / rows;
+    return positions.map((position, at) => {
+      const x = left + (at % columns) * wide, y = top + Math.floor(at / columns) * high;
+      return { position, queries, box: [x, y, x + wide, y + high] };
+    });
+  }),
+}));
+const cellPositions = new Set(panels.flatMap(({ cells }) => cells.map(({ position }) => position)));
+
+const looks = (view) => panels.length > 0 && view.layer.kind === "self";
+const isCell = (view, token) => looks(view) && cellPositions.has(token.index);
+const placesOfTokens = (tokens) => new Map(tokens.map((token, place) => [token.index, place]));
+
+async function readPicture({ pixels: [width, height] }, number) {
+  const bytes = await unpacked(`picture-${number}`), stride = 3 * width;
+  for (let at = stride; at < bytes.length; at++) bytes[at] += bytes[at - stride];
+  const color = (y, x) => bytes.subarray(y * stride + 3 * x, y * stride + 3 * x + 3);
+  const gray = (share) => (y, x) => {
+    const [red, green, blue] = color(y, x);
+    return Array(3).fill(Math.round((0.2126 * red + 0.7152 * green + 0.0722 * blue) * share));
+  };
+  return [color, gray(DIMMED), gray(DARK)].map((colorAt) => picture(width, height, colorAt));
+}
+
+// `state` is a function of what is looked at; `move` takes a row and a column, of which the row may be null: as it was.
+async function buildPictures(state, move) {
+  if (!panels.length) return;
+  shades.push(...await Promise.all(page.pictures.map(readPicture)));
+  const shown = [...new Set(panels.map((panel) => panel.picture))].filter((number) => number !== null);
+  const plain = shown.map((number) => {
+    const canvas = document.createElement("canvas"), size = panels.find((panel) => panel.picture === number).size;
+    const [width, height] = fitted(size, PANEL);
+    paintShade(sized(canvas, width, height), shades[number][0], 0, 0, width, height);
+    return figureOf(page.pictures[number].name, canvas);
+  });
+  const covered = panels.map((panel, number) => {
+    panel.canvas = document.createElement("canvas");
+    [panel.own, panel.key] = ["own", "key"].map((name) => {
+      const mark = document.createElement("div");
+      mark.className = `cursor ${name}`;
+      return mark;
+    });
+    const made = figureOf("", panel.canvas, panel.own, panel.key);
+    panel.caption = made.lastChild;
+    made.dataset.panel = number;
+    return made;
+  });
+  element("picture").replaceChildren(...plain, ...covered);
+  element("sentence").append(element("heads-section"));
+  element("heads-help").textContent = "The picture under the weights that the query has in each head, on one scale. Arrow keys move.";
+  listenToPicture(state, move);
+}
+
+function figureOf(caption, ...drawn) {
+  const made = document.createElement("figure"), stage = document.createElement("div");
+  stage.append(...drawn);
+  made.append(stage, labelled("figcaption", caption));
+  return made;
+}
+
+// As large as a side allows.
+function fitted([width, height], side) {
+  const share = side / Math.max(width, height);
+  return [Math.max(1, Math.round(width * share)), Math.max(1, Math.round(height * share))];
+}
+
+function paintShade(context, shade, x, y, width, height) {
+  context.imageSmoothingEnabled = width < 3 * shade.width;  // else its pixels are to be seen
+  context.drawImage(shade, x, y, width, height);
+}
+
+// Draws a picture under the codes of its cells: what is no key, or masked, stays dark.
+function paintLook(context, panel, codes, view, top, x, y, width, height) {
+  const color = painter(view.colormap, view.ramp, top), [all, down] = [width / panel.size[0], height / panel.size[1]];
+  const shade = panel.picture === null ? null : shades[panel.picture];
+  const lit = panel.cells.map(({ box }, at) => ({ code: codes[at], box: scaled(box, all, down) })).filter(({ code }) => code !== MASKED);
+  const bare = new Path2D();
+  for (const { box: [left, up, right, low] } of lit) bare.rect(x + left, y + up, right - left, low - up);
+  context.save();
+  if (shade) paintShade(context, shade[2], x, y, width, height);
+  else context.fillStyle = themed("--masked"), context.fillRect(x, y, width, height);
+  context.clip(bare);
+  if (shade) paintShade(context, shade[1], x, y, width, height);
+  for (const { code, box: [left, up, right, low] } of lit) {
+    context.globalAlpha = shade && isNumber(code) ? COVER * placed(code, view.ramp, top) : 1;
+    context.fillStyle = `rgb(${color(code).join(" ")})`;
+    context.fillRect(x + left, y + up, right - left, low - up);
+  }
+  context.restore();
+}
+
+// A box on whole pixels, so that no seams stand between neighbours.
+const scaled = ([left, top, right, bottom], across, down) =>
+  [left * across, top * down, right * across, bottom * down].map(Math.round);
+
+// The codes of the cells of each panel, in one row of a head.
+function lookOf(head, row) {
+  const places = placesOfTokens(head.columns);
+  return panels.map(({ cells }) => cells.map(({ position }) => (places.has(position) ? head.seen(row, places.get(position)) : MASKED)));
+}
+
+// The largest weight that is given to a cell, where the colours end.
+const topOf = (look) => look.flat().reduce((top, code) => (isNumber(code) ? Math.max(top, code) : top), 1);
+
+// Pictures side by side, without overviews, as a thumbnail.
+function drawSmallLook(canvas, look, view, top) {
+  const shown = panels.flatMap((panel, at) => (panel.overview ? [] : [{ panel, codes: look[at], size: fitted(panel.size, SMALL) }]));
+  canvas.width = shown.reduce((width, { size }) => width + size[0], 0);
+  canvas.height = Math.max(...shown.map(({ size }) => size[1]));
+  let x = 0;
+  for (const { panel, codes, size } of shown) {
+    paintLook(canvas.getContext("2d"), panel, codes, view, top, x, 0, ...size);
+    x += size[0];
+  }
+}
+
+let drawnLook = "";
+
+function showPicture(view, row, column) {
+  element("picture-section").hidden = !looks(view);
+  if (!looks(view)) return;
+  const look = lookOf(view, row), top = topOf(look);
+  const now = [view.place, view.head, row, view.ramp, view.colormap, document.documentElement.dataset.theme].join();
+  if (now !== drawnLook) {
+    panels.forEach((panel, at) => {
+      const [width, height] = fitted(panel.size, PANEL);
+      paintLook(sized(panel.canvas, width, height), panel, look[at], view, top, 0, 0, width, height);
+      const sum = look[at].reduce((total, code) => (isNumber(code) ? total + code : total), 0);
+      panel.caption.textContent = `${panel.overview ? "overview: " : ""}${Math.round((100 * sum) / UNIT)} % of the query's weight`;
+    });
+    const facts = [`weights, ${view.ramp} scale`, ...page.facts].map((fact) => labelled("span", fact));
+    if (isCell(view, view.rows[row])) facts.splice(1, 0, swatch(OWN, "", "the query's own cell"));
+    element("picture-legend").replaceChildren(scaleBar(painter(view.colormap, view.ramp, top), view.ramp, top), ...facts);
+    drawnLook = now;
+  }
+  for (const panel of panels) {
+    mark(panel, panel.own, view.rows[row], (cell) => cell.queries);
+    mark(panel, panel.key, view.columns[column], () => true);
+  }
+  element("picture-text").replaceChildren(...element("cell").cloneNode(true).childNodes);
+  element("picture").setAttribute("aria-label", `picture of ${headInWords(view)}; ${spokenCell(view, row, column)}`);
+  colorAttending(view, row, column, painter(view.colormap, view.ramp, top));
+}
+
+// Puts a frame around the cell of a token, or hides it.
+function mark(panel, frame, token, isIts) {
+  const cell = panel.cells.find((each) => each.position === token.index && isIts(each));
+  frame.hidden = !cell;
+  if (!cell) return;
+  const [width, height] = panel.size, [left, top, right, bottom] = cell.box;
+  Object.assign(frame.style, { left: `${(100 * left) / width}%`, top: `${(100 * top) / height}%`,
+    width: `${(100 * (right - left)) / width}%`, height: `${(100 * (bottom - top)) / height}%` });
+}
+
+// The last of the cells at a point is the one that is drawn.
+const cellOf = (panel, x, y) =>
+  panel.cells.findLast(({ box: [left, top, right, bottom] }) => left <= x && x < right && top <= y && y < bottom);
+
+function listenToPicture(state, move) {
+  const root = element("picture");
+  const pointed = (event) => {
+    const figure = event.target.closest("[data-panel]");
+    if (!figure) return undefined;
+    const panel = panels[figure.dataset.panel], box = panel.canvas.getBoundingClientRect();
+    return cellOf(panel, ((event.clientX - box.left) / box.width) * panel.size[0],
+      ((event.clientY - box.top) / box.height) * panel.size[1]);
+  };
+  // A cell is the key, and where it is to look, the query too.
+  const go = (cell, isQuery, isSpoken) => {
+    const { view } = state();
+    const column = cell && placesOfTokens(view.columns).get(cell.position);
+    if (column === undefined) return;
+    const row = isQuery && cell.queries ? placesOfTokens(view.rows).get(cell.position) : undefined;
+    move(row ?? null, column, isSpoken);
+  };
+  root.addEventListener("pointermove", (event) => go(pointed(event), false, false));
+  root.addEventListener("click", (event) => go(pointed(event), true, false));
+  root.addEventListener("keydown", (event) => {
+    const { view, column } = state(), position = view.columns[column].index;
+    const panel = panels.find(({ cells }) => cells.some((cell) => cell.position === position)) ?? panels[0];
+    const cell = panel.cells.find((each) => each.position === position) ?? panel.cells[0];
+    const [left, top, right, bottom] = cell.box, wide = right - left, high = bottom - top;
+    const steps = { ArrowLeft: [-wide, 0], ArrowRight: [wide, 0], ArrowUp: [0, -high], ArrowDown: [0, high], Enter: [0, 0], " ": [0, 0] };
+    if (!(event.key in steps)) return;
+    const [across, down] = steps[event.key];
+    event.preventDefault();
+    go(cellOf(panel, (left + right) / 2 + across, (top + bottom) / 2 + down), !across && !down, true);
+  });
+}
