@@ -54,7 +54,7 @@ LIBRARIES = {
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
 HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual")
-DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.fonts")
+DRAWING = ("formats.figures.maps", "formats.figures.pictures", "formats.figures.views", "formats.figures.fonts")
 LOADING = (
     "checkpoints.tensors.pickles",
     "engines.torch",
