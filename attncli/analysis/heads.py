@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 
 from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import NAMES, OF_PICTURES, Metric, names_for
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.analysis.pairs import (
     PairedText,
@@ -17,9 +17,9 @@ from attncli.analysis.pairs import (
     PairScores,
     PairSource,
     PairStats,
-    kind_of,
     paired_items,
     read_pairs,
+    source_options,
 )
 from attncli.analysis.statistics import RunningMoments
 from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
@@ -133,6 +133,10 @@ class HeadReport(RunSummary, Displayed, Tabular):
         if metric not in NAMES:
             near = did_you_mean(metric, NAMES)
             raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(NAMES)}{near}")
+        if self.heads and metric not in self.heads[0].metrics:
+            raise UsageError(
+                f"the metric {metric} needs a picture, and no key is a cell of one; give --image or --grid"
+            )
 
 
 @dataclass(frozen=True)
@@ -192,16 +196,18 @@ class HeadStats:
         summary = self._run.summary
         assert self._moments is not None
         measured, uniform = self._moments
-        means, stds, baselines = measured.mean, measured.std, uniform.mean
+        names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
+        columns = slice(len(names))
+        means, stds, baselines = (each[:, columns] for each in (measured.mean, measured.std, uniform.mean))
         found = []
         for row, place in enumerate(self._run.places):
-            metrics = by_name(NAMES, means[row])
-            counts = dict(zip(NAMES, measured.count[row].tolist(), strict=True))
-            labels = labels_of(metrics, by_name(NAMES, baselines[row]))
+            metrics = by_name(names, means[row])
+            counts = dict(zip(names, measured.count[row, columns].tolist(), strict=True))
+            labels = labels_of(metrics, by_name(names, baselines[row]))
             if self._is_test:  # which asks for this label, also of heads that are a sink elsewhere
                 labels = tuple(sorted(labels, key=lambda label: label.name != "induction"))
-            found.append(HeadSummary(*place, metrics, by_name(NAMES, stds[row]), counts, labels))
-        return HeadReport(**vars(summary), measured=len(found), heads=tuple(found), is_test=self._is_test)
+            found.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
+        return HeadReport(**vars(summary), measured=len(found), heads=tuple(found), names=names, is_test=self._is_test)
 
 
 def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> HeadReport:
@@ -318,7 +324,7 @@ def _paired(texts: Sequence[PairedText], model: str | None, layer: Choice, optio
     from attncli.engines.source import trace_stream
     from attncli.errors import Failure, InputMismatchError, raise_on_failure
 
-    source = open_source(model, layer=layer, **{"kind": kind_of(texts), **options})
+    source = open_source(model, layer=layer, **{**source_options(texts, options.get("image")), **options})
     by_number = {text.number: text for text in texts}
     stats = PairStats()
     for number, trace in raise_on_failure(trace_stream(source, paired_items(texts), None, None)):

@@ -19,6 +19,9 @@ from attncli.trace.trace import Trace
 LEAST = 0.4
 """The gain from which a head has a label; the threshold of the detectors of ARENA's chapter on induction heads."""
 
+LEAST_OF_PLACE = 0.6
+"""That of `localization`, for on small grids chance alone puts half of the weight into one place."""
+
 MIXED = "mixed"
 """What is said of a head that has no label."""
 
@@ -42,8 +45,11 @@ class Label(NamedTuple):
     gain: float
 
 
-WEIGHTS: tuple[Metric, ...] = ("previous", "next", "self", "sink", "duplicate", "induction", "separator")
-"""Labels that are called like the metric that they go by, a weight."""
+WEIGHTS: dict[str, Metric] = {
+    "previous": "previous", "next": "next", "self": "self", "sink": "sink", "duplicate": "duplicate",
+    "induction": "induction", "separator": "separator", "localization": "region", "visual sink": "visual_sink",
+}  # fmt: skip
+"""Labels that go by a weight, and which metric that is."""
 
 LABELS = {
     "previous": "the token before",
@@ -53,22 +59,26 @@ LABELS = {
     "duplicate": "earlier copies of the same token",
     "induction": "the token after an earlier copy",
     "separator": "special tokens but the first",
+    "localization": "one place in a picture",
+    "visual sink": "the same cell of a picture in every row",
     "local": "tokens close by",
     "broad": "most tokens, about equally",
 }
 """What a head with each label attends to."""
 
-SAY_LITTLE = {"self", "sink", "separator", "broad"}
+SAY_LITTLE = {"self", "sink", "separator", "visual sink", "broad"}
 """Labels of heads that attend so whatever the sentence is."""
 
 _MOST_CELLS = 2**26
 _NEIGHBOURS = {"previous", "next", "self"}
+_HABIT = 0.75  # of the gain of `localization`, from which `visual sink` explains it
 
 
 def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float | None]) -> tuple[Label, ...]:
     """Return the labels of a head, the highest gain first; none is a head that does nothing in particular.
 
-    A wide label is given where no narrower one says the same: `local` beside no neighbour, `broad` beside nothing.
+    A wide label is given where no narrower one says the same: `local` beside no neighbour, `broad` beside nothing, and
+    `localization` where the head does not always look there.
 
     Args:
         metrics: of the head.
@@ -77,16 +87,20 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
 
     def label(name: str, metric: Metric, best: float | None) -> list[Label]:
         """Return the label if the head has it; the best of `broad` is the baseline, and one key the least."""
-        score, baseline = metrics[metric], baselines[metric]
+        score, baseline = metrics.get(metric), baselines.get(metric)
         if score is None or baseline is None:
             return []
         start, end = (1.0, baseline) if best is None else (baseline, best)
         gain = round((score - start) / (end - start), 7) if start != end else 0.0  # the digits of a float32
-        return [Label(name, score, baseline, gain)] if gain >= LEAST else []
+        least = LEAST_OF_PLACE if name == "localization" else LEAST
+        return [Label(name, score, baseline, gain)] if gain >= least else []
 
-    found = [found for name in WEIGHTS for found in label(name, name, 1.0)]
-    if not _NEIGHBOURS & {one.name for one in found}:
+    found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
+    names = {one.name for one in found}
+    if not _NEIGHBOURS & names:
         found += label("local", "distance", 0.0)
+    sink = max((one.gain for one in found if one.name == "visual sink"), default=0.0)
+    found = [one for one in found if one.name != "localization" or sink < _HABIT * one.gain]
     return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli import attention
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
 from attncli.masks.expressions import Atom, RuleMask, leaves
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
 from attncli.trace.trace import Trace
@@ -22,6 +22,8 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+    from attncli.analysis.picture_metrics import PictureCells
 
 _LINEAR = NAMES[NAMES.index("distance") : NAMES.index("max_weight")]  # in the weights
 _TINY = np.finfo(np.float32).tiny
@@ -74,13 +76,24 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     one, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
-    measured, uniform = MetricSums(sum(len(layer.heads) for layer in layers)), MetricSums(len(of_uniform))
+    pictures = _picture_cells(trace, one)
+    measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
+    uniform = MetricSums(len(of_uniform), rows, pictures)
     together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
     for some in attention.row_blocks(rows, one.num_keys * together):
-        cells = CellGeometry(trace, one, some)
+        cells = CellGeometry(trace, one, some, pictures)
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
-    return TraceMetrics(measured.means, uniform.means)
+    return measured.beside(uniform)
+
+
+def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
+    """Return which positions are cells of pictures, of which a text has none."""
+    if not trace.grids:
+        return None
+    from attncli.analysis.picture_metrics import PictureCells
+
+    return PictureCells.of(trace, layer)
 
 
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
@@ -89,12 +102,15 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     `entropy` is in nats, `effective_keys` a number of keys, `distance` in positions and `max_score` a score; the
     others are weights between 0 and 1. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare
     positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
-    those of the sequence they are weights on the sequence's own, and `distance` is None.
+    those of the sequence they are weights on the sequence's own, and `distance` is None. Those of pictures are there
+    where the trace has grids.
     """
-    sums = MetricSums(1)
+    pictures = _picture_cells(trace, layer)
+    sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
-        sums.add(CellGeometry(trace, layer, block.queries), [block.stages])
-    return by_name(NAMES, sums.means[0])
+        sums.add(CellGeometry(trace, layer, block.queries, pictures), [block.stages])
+    names = names_for(bool(trace.grids))
+    return by_name(names, sums.means[0][: len(names)])
 
 
 def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
@@ -134,23 +150,25 @@ class CellGeometry:
 
     Attributes:
         factors: what the weight of each cell is multiplied by, for each of the metrics that are sums of them.
-        has: which rows have each metric but the last, which is no mean over rows.
+        has: which rows have each metric but the last of any text, which is no mean over rows.
     """
 
     factors: Float[np.ndarray, "F Q K"]
     has: Bool[np.ndarray, "Q M"]
 
-    def __init__(self, trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> None:
+    def __init__(
+        self, trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None = None
+    ) -> None:
         self.factors = np.zeros((len(_LINEAR), len(queries), layer.num_keys), np.float32)
-        self.has = np.ones((len(queries), len(NAMES) - 1), bool)
+        self.has = np.ones((len(queries), len(OF_ANY_TEXT) - 1), bool)
         self.has[:, [NAMES.index(name) for name in _LINEAR]] = False
-        for name, rows, factors in _factors(trace, layer, queries):
+        for name, rows, factors in _factors(trace, layer, queries, pictures):
             self.factors[_LINEAR.index(name), :, : factors.shape[-1]] = factors
             self.has[:, NAMES.index(name)] = rows
 
 
 def _factors(
-    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"]
+    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None
 ) -> Iterator[tuple[Metric, Bool[np.ndarray, "#Q"], Float[np.ndarray, "#Q T"] | Bool[np.ndarray, "#Q T"]]]:
     """Yield metric by metric the query rows that have it, and what it multiplies the weights of the first keys by."""
     query_tokens, key_tokens = trace.sides(layer)
@@ -172,6 +190,8 @@ def _factors(
     yield "next", queries < count - 1, offset == 1
     ids = np.array(query_tokens.ids)
     earlier = (ids[row] == ids) & (offset < 0)
+    if pictures is not None:  # all their cells have one id, and none is a copy of another
+        earlier &= ~(pictures.queries | pictures.queries[row])
     repeats = earlier.any(axis=-1)
     if repeats.any():
         yield "duplicate", repeats, earlier
@@ -182,10 +202,13 @@ def _factors(
 class MetricSums:
     """The sums of the metrics of some heads over query rows, of which one block after the other is added."""
 
-    def __init__(self, heads: int) -> None:
-        self._totals = np.zeros((heads, len(NAMES) - 1))
-        self._counts = np.zeros((heads, len(NAMES) - 1), int)
+    def __init__(self, heads: int, rows: Int[np.ndarray, " R"], pictures: PictureCells | None = None) -> None:
+        self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
+        self._counts = np.zeros((heads, len(OF_ANY_TEXT) - 1), int)
         self._highest = np.full(heads, -np.inf)
+        self._pictures = None
+        if pictures is not None and len(pictures.keys):
+            self._pictures = pictures.sums(rows, heads)
 
     def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
@@ -198,7 +221,7 @@ class MetricSums:
             largest, highest = block.peaks()
             with np.errstate(invalid="ignore"):  # of weights that are no numbers
                 linear = weights.transpose(1, 0, 2) @ cells.factors.transpose(1, 2, 0)  # [Q, H, M]
-            values = np.empty((*linear.shape[:2], len(NAMES) - 1), linear.dtype)
+            values = np.empty((*linear.shape[:2], len(OF_ANY_TEXT) - 1), linear.dtype)
             values[..., 0], values[..., 1] = entropies.T, np.exp(entropies).T
             values[..., 2:-1], values[..., -1] = linear, largest.T
             counted = countable_rows(block)
@@ -207,6 +230,8 @@ class MetricSums:
             if not counted.all():
                 values = np.where(counted.T[..., None], values, 0)
                 highest = None if highest is None else np.where(counted, highest, -np.inf)
+            if self._pictures is not None:
+                self._pictures.add(some, block.queries, weights, block.mask & counted[..., None])
             self._totals[some] += values.sum(axis=0, dtype=float)
             self._counts[some] += counted.astype(int) @ cells.has
             if highest is not None:
@@ -215,7 +240,22 @@ class MetricSums:
     @property
     def means(self) -> Float[np.ndarray, "N M"]:
         """Every metric; NaN is one that is not defined."""
+        of_pictures = None if self._pictures is None else self._pictures.metrics()[0]
+        return self._beside_text(of_pictures)
+
+    def beside(self, uniform: MetricSums) -> TraceMetrics:
+        """Return every metric, and those of the uniform heads in the place of each."""
+        if self._pictures is None:
+            return TraceMetrics(self.means, uniform.means)
+        own, of_regions = self._pictures.metrics(uniform._pictures)
+        baselines = np.broadcast_to(uniform.means, (len(own), len(NAMES))).copy()
+        baselines[:, NAMES.index("region")] = of_regions
+        return TraceMetrics(self._beside_text(own), baselines)
+
+    def _beside_text(self, of_pictures: Float[np.ndarray, "N M"] | None) -> Float[np.ndarray, "N M"]:
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
         highest = np.where(np.isneginf(self._highest), np.nan, self._highest)
-        return np.column_stack([means, highest]).astype(np.float32)
+        if of_pictures is None:
+            of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
+        return np.column_stack([means, highest, of_pictures]).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ import numpy as np
 
 from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
 from attncli.attention import row_blocks
-from attncli.checkpoints.signatures import Kind
+from attncli.encoding.pictures import PicturedText
 from attncli.engines.source import CorpusItem
-from attncli.errors import InputError, InputMismatchError
+from attncli.errors import InputError, InputMismatchError, UsageError
 from attncli.files import MOST_TEXT, read_file
 from attncli.text import did_you_mean, plural, visible
 from attncli.trace.display import Displayed, Tabular
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from attncli.trace.layout import SideLayout
 
 NUMBERS = ("hits", "weight", "hits_uniform", "weight_uniform")  # of a head, in the order of files
-_FIELDS = ("text", "target", "query", "keys", "among", "pairs")
+_FIELDS = ("text", "target", "image", "query", "keys", "among", "pairs")
 _EXAMPLE = '{"text": "the cat sat", "query": "sat", "keys": ["cat"]}'
 
 Place = str | int | tuple[int, ...]
@@ -39,7 +40,7 @@ left, top, right and bottom are pixels.
 """
 
 PairSource = str | Path | Iterable[Mapping[str, Any]]
-"""Pairs: a file of JSON Lines, or what its lines hold."""
+"""Pairs: a file of JSON Lines, or what its lines hold; paths of pictures begin where the file is, or here."""
 
 
 class RightKeys(NamedTuple):
@@ -54,9 +55,16 @@ class PairedText(NamedTuple):
     """A text with pairs in it."""
 
     number: int  # its line
-    text: str  # which holds the keys, and the queries unless there is a target
+    # which holds the keys, and the queries unless there is a target; of a picture alone, the name of its file
+    text: str
     target: str | None
     pairs: tuple[RightKeys, ...]
+    is_picture: bool = False  # whether the text is the name of one, which is read alone
+
+    @property
+    def has_picture(self) -> bool:
+        """Whether it names a picture."""
+        return self.is_picture or isinstance(self.text, PicturedText)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -69,10 +77,11 @@ def read_pairs(source: PairSource) -> list[PairedText]:
         InputError: a line is no such text, the file cannot be read, or there is no pair.
     """
     if not isinstance(source, str | Path):
-        return [_paired_text(number, record, f"text {number}") for number, record in enumerate(source, start=1)]
+        records = enumerate(source, start=1)
+        return _alike([_paired_text(number, record, f"text {number}") for number, record in records])
     import orjson
 
-    name = visible(str(source))
+    name, folder = visible(str(source)), os.path.dirname(source)
     try:
         lines = read_file(source, MOST_TEXT).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as error:
@@ -86,13 +95,22 @@ def read_pairs(source: PairSource) -> list[PairedText]:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise InputError(f"{place} is not JSON: {visible(str(error))}; expected {_EXAMPLE}") from None
-        texts.append(_paired_text(number, record, place))
+        texts.append(_paired_text(number, record, place, folder))
     if not texts:
         raise InputError(f"{name} holds no pair; expected lines such as {_EXAMPLE}")
+    return _alike(texts)
+
+
+def _alike(texts: list[PairedText]) -> list[PairedText]:
+    """Return texts of which all are pictures or none; InputError otherwise."""
+    for one in texts:
+        if one.is_picture != texts[0].is_picture:
+            both = f"texts {texts[0].number} and {one.number}"
+            raise InputError(f"{both}: one is a picture alone, and the other has a text; put them into two files")
     return texts
 
 
-def _paired_text(number: int, record: Any, place: str) -> PairedText:
+def _paired_text(number: int, record: Any, place: str, folder: str = "") -> PairedText:
     def refused(why: str) -> InputError:
         return InputError(f"{place}: {why}; expected {_EXAMPLE}")
 
@@ -102,6 +120,15 @@ def _paired_text(number: int, record: Any, place: str) -> PairedText:
         if field not in _FIELDS:
             raise refused(f"there is no field '{visible(str(field))}'{did_you_mean(str(field), _FIELDS)}")
     text, target = record.get("text"), record.get("target")
+    files: list[str] = []
+    if record.get("image") is not None:
+        try:
+            files = PicturedText("", record["image"], folder).files
+        except InputError as error:
+            raise refused(str(error)) from None
+    is_picture = "text" not in record and len(files) == 1
+    if is_picture:
+        (text,) = files
     if not isinstance(text, str) or not text:
         raise refused("'text' is missing or no text")
     if target is not None and not isinstance(target, str):
@@ -123,7 +150,8 @@ def _paired_text(number: int, record: Any, place: str) -> PairedText:
         if among is None and pair.get("among") is not None:
             raise refused("'among' is not a list of tokens, indices or [start, end]")
         found.append(RightKeys(query, keys, among))
-    return PairedText(number, text, target, tuple(found))
+    text = PicturedText(text, files) if files and not is_picture else text
+    return PairedText(number, text, target, tuple(found), is_picture)
 
 
 def _place(value: Any) -> Place | None:
@@ -164,7 +192,10 @@ class PairScores(SentenceFacts):
 
         Raises:
             InputMismatchError: a pair names a token that is not there, or its query may attend to none of its keys.
+            UsageError: it names pictures, and the model has read none.
         """
+        if text.has_picture and not trace.pictures:
+            raise UsageError(f"the lines name pictures, and {trace.source.title} reads text alone; drop 'image'")
         rows: dict[str, _Rows] = {}
         sums, is_reached = [], np.zeros(len(text.pairs), bool)
         for layer in trace.layers:
@@ -354,6 +385,15 @@ def paired_items(texts: Iterable[PairedText]) -> Iterator[CorpusItem]:
     return (CorpusItem(text.number, text.text, target=text.target) for text in texts)
 
 
-def kind_of(texts: Iterable[PairedText]) -> Kind | None:
-    """Return the kind of attention whose pairs they are, unless another is asked for; None is every kind that runs."""
-    return "cross" if any(text.target is not None for text in texts) else None
+def source_options(texts: Sequence[PairedText], image: Any = None) -> dict[str, Any]:
+    """Return what texts need of a source, each unless it is asked for: the kind of attention, and their own pictures.
+
+    Raises:
+        UsageError: they name pictures, and there are others for all of them.
+    """
+    options: dict[str, Any] = {"kind": "cross"} if any(text.target is not None for text in texts) else {}
+    if any(text.has_picture for text in texts):
+        if image:
+            raise UsageError("--image does not apply to pairs that name their pictures; drop one of them")
+        options |= {"tower": "vision"} if texts[0].is_picture else {"image": ()}
+    return options

@@ -131,7 +131,8 @@ class EngineOptions(LoadOptions):
     # `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives the same
     # numbers; or `verify`, both, which shows how far they are apart
     engine: str = "auto"
-    image: str | Sequence[str] | None = None  # files of the pictures that a model reads beside each text
+    # files of the pictures that a model reads beside each text; an empty list: those that the text itself names
+    image: str | Sequence[str] | None = None
     # which part of a model that reads pictures too: `text`, its language model, or `vision`, whose texts are names of
     # pictures; None is the only part, or the language model
     tower: str | None = None

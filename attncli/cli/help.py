@@ -210,10 +210,11 @@ def _metrics(_: typer.Context) -> Tables:
     Examples:
     attn heads -m demo "the cat saw the dog" --sort previous --top 5
     """
-    from attncli.analysis.labels import LABELS, LEAST
+    from attncli.analysis.labels import LABELS, LEAST, LEAST_OF_PLACE
     from attncli.analysis.metric_names import MEANINGS
 
     labels = {name: f"attends to {what}" for name, what in LABELS.items()} | {"mixed": "none of these"}
+    labels["localization"] += f"; needs a gain of {LEAST_OF_PLACE:g}"
     return {
         "Metrics": list(MEANINGS.items()),
         f"Labels, from a gain over uniform attention of {LEAST:g}": list(labels.items()),

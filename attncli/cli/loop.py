@@ -60,7 +60,7 @@ def trace_job(
         **({"chat": True} if texts.chat else {}),
         **dict(options.toy.explicit_values()),
         **dict(options.load.explicit_values()),
-        **texts.of_source,
+        **(texts.of_source if options.model else {}),
     }
     return TraceJob(task, source, texts.pair, texts.target)
 

@@ -94,6 +94,11 @@ class TextOptions(Options):
         return []
 
     @property
+    def names_pictures(self) -> bool:
+        """Whether lines of the file name pictures, each beside its text."""
+        return self.reader is not None and self.reader.names_pictures
+
+    @property
     def is_one_text(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
         return self.whole if self.reader is None else self.reader.is_one
@@ -156,7 +161,7 @@ class TextAndTarget(TextOptions):
     def of_source(self) -> dict[str, object]:
         """What the source has to know of the pictures, as `open_source` calls it."""
         if not self.image:
-            return {}
+            return {"image": ()} if self.names_pictures else {}
         return {"image": self.image, "tower": self.tower} if self.has_text else {"tower": "vision"}
 
 

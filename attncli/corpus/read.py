@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from attncli.corpus.files import SentenceFile, find_files, without_password
@@ -62,6 +64,20 @@ class SentenceReader:
         kind = _KINDS.get(file.ending, "text")
         is_chat = self.chat and (file.ending == ".json" or (kind == "JSON Lines" and self.column is None))
         return "messages" if is_chat else kind
+
+    @cached_property
+    def names_pictures(self) -> bool:
+        """Whether lines name pictures beside their texts: JSON Lines on this machine, of which the first text does."""
+        from attncli.encoding.pictures import PicturedText
+
+        file = self.files[0]
+        if file.root or self.kind(file) != "JSON Lines" or not os.path.isfile(file.path):
+            return False
+        try:
+            with closing(self._read(file)) as lines:
+                return isinstance(next((one.text for one in lines if one.text), None), PicturedText)
+        except InputError:  # which is raised where it is read
+            return False
 
     def _is_whole(self, file: SentenceFile) -> bool:
         return self.whole or (self.kind(file) == "messages" and file.ending == ".json")
@@ -121,7 +137,7 @@ class SentenceReader:
                 raise
             yield _with_file(CorpusItem(number + 1, Failure(str(error))), metadata)
 
-    def _read(self, file: SentenceFile) -> Iterator[CorpusItem]:
+    def _read(self, file: SentenceFile) -> Generator[CorpusItem, None, None]:
         """Yield the sentences of a file by its kind.
 
         Raises:
@@ -142,7 +158,7 @@ class SentenceReader:
             elif kind == "JSON Lines":
                 from attncli.corpus.readers.jsonl import read_jsonl
 
-                yield from read_jsonl(stream, name, column, self.chat)
+                yield from read_jsonl(stream, name, column, self.chat, os.path.dirname(file.path))
             else:
                 from attncli.corpus.readers.text import read_text
 

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attncli.encoding.pictures import PicturedText
 from attncli.errors import InputError, LoadError, NotExposedError, UsageError, install_command, require
 from attncli.text import ADDRESS, brief, visible
 
@@ -52,6 +53,10 @@ class Conversation(str):
         except (ValueError, RecursionError) as error:
             raise InputError(f"the conversation is no JSON: {visible(str(error))}; {_SHAPE}") from None
         return cls.of(content)
+
+
+class PicturedConversation(PicturedText, Conversation):
+    """A conversation with the pictures that its line names."""
 
 
 def _kind(value: Any) -> str:

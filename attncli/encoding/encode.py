@@ -157,6 +157,8 @@ class InputEncoder(NamedTuple):
             return text.encode_with(self)
         check_texts(text, pair, target)
         if self.looking is not None:
+            if pair is not None:
+                raise UsageError("--pair does not apply to a text with pictures; drop one of them")
             return self.looking.read(text, self)
         if self.chat is not None:
             text = self.chat.write(text, pair, target)

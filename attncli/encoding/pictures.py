@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from glob import glob
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from attncli.errors import InputError, UsageError, require
 from attncli.text import visible
@@ -52,6 +52,32 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
             raise InputError(f"--image {visible(name)}: there is no picture; attn reads {', '.join(_ENDINGS)}")
         files += found
     return files
+
+
+class PicturedText(str):
+    """A text with the pictures that its line names, which a model that reads text alone leaves out.
+
+    Attributes:
+        image: what the line has for them.
+        folder: where their paths begin.
+    """
+
+    image: Any
+    folder: str
+
+    def __new__(cls, text: str, image: Any = None, folder: str = "") -> Self:
+        """Return a text with its pictures."""
+        self = super().__new__(cls, text)
+        self.image, self.folder = image, folder
+        return self
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the pictures; InputError if the line has something else."""
+        names = self.image if isinstance(self.image, list | tuple) else [] if self.image is None else [self.image]
+        if not all(isinstance(name, str | os.PathLike) and os.fspath(name) for name in names):
+            raise InputError("'image' is neither a path nor a list of paths")
+        return [os.path.join(self.folder, name) for name in names]
 
 
 def open_picture(path: str) -> OpenPicture:

@@ -12,6 +12,8 @@ from attncli.errors import NotExposedError, UsageError
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
+_PICTURE_TOKEN = frozenset(("image_token_id", "image_token_index"))  # of a configuration, for a token in prompts
+
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.engines.source import OpenModel
@@ -56,7 +58,7 @@ def open_checkpoint(
         raise _only_native(snapshot.name, engine)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
 
-    if chosen.image or chosen.tower == "vision":
+    if _reads_pictures(snapshot, chosen):
         return _with_pictures(snapshot, layers, heads, generate, how)
 
     @cache
@@ -108,7 +110,8 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     if is_gguf and engine == "transformers":
         raise _only_native(snapshot.name, engine)
     heads = every._replace(what="head")
-    if not chosen.image and engine != "transformers":
+    is_pictured = _reads_pictures(snapshot, chosen)
+    if not is_pictured and engine != "transformers":
         from attncli.engines.numpy.predictor import NativePredictor
 
         try:
@@ -124,9 +127,17 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     from attncli.engines.torch.engine import Checkpoint
     from attncli.engines.torch.predictor import TorchPredictor
 
-    if chosen.image:
+    if is_pictured:
         return TorchPredictor(_with_pictures(snapshot, every, heads, 1, how))
     return TorchPredictor(Checkpoint(snapshot, every, heads, generate=1, **how))
+
+
+def _reads_pictures(snapshot: Snapshot, options: EngineOptions) -> bool:
+    """Return whether a checkpoint is asked to read pictures, or may be by a text that names its own."""
+    if options.image or options.tower == "vision":
+        return True
+    has_texts_of_pictures = options.image is not None and snapshot.gguf is None
+    return has_texts_of_pictures and not _PICTURE_TOKEN.isdisjoint(snapshot.config)
 
 
 def _with_pictures(

@@ -1,6 +1,6 @@
 """Results as columns of values, once: rows of csv and tsv, Parquet and data frames are written from these.
 
-A column of a block of rows is an array, a `StringColumn`, a list that may hold None, or one value that all rows share.
+A column of a block of rows is an array, a `IndexedColumn`, a list that may hold None, or one value that all rows share.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.metric_names import NAMES
+from attncli.analysis.metric_names import OF_ANY_TEXT, OF_PICTURES, names_for
 from attncli.errors import Metadata
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.top_keys import top_keys
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.pairs import PairReport
     from attncli.trace.layer import HeadTrace
+    from attncli.trace.layout import SideLayout
     from attncli.trace.trace import Trace
     from attncli.trace.view import Cells, View
 
@@ -32,9 +33,12 @@ CELLS = {
     "sentence": "int64", "layer": "int32", "kind": "string", "head": "int32", "query": "int32", "query_token": "string",
     "key": "int32", "key_token": "string", "score": "float32", "allowed": "bool_", "weight": "float32",
 }  # fmt: skip
+PLACES = dict.fromkeys(("image", "row", "column"), "int32")
+PLACES |= dict.fromkeys(("left", "top", "right", "bottom"), "float32")
+"""Of a query or a key that is a cell of a picture: which picture and cell, and where it lies, in pixels."""
 METRICS: dict[str, str] = {
     "sentence": "int64", "layer": "int32", "kind": "string", "head": "int32", "queries": "int32", "keys": "int32",
-    **dict.fromkeys(NAMES, "float32"),
+    **dict.fromkeys(OF_ANY_TEXT, "float32"),
 }  # fmt: skip
 TOKENS = {
     "sentence": "int64", "index": "int32", "id": "int32", "text": "string", "start": "int32", "end": "int32",
@@ -50,13 +54,13 @@ CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "key
 Block = Mapping[str, Any]
 
 
-class StringColumn(NamedTuple):
-    """A column of texts, of which there are few.
+class IndexedColumn(NamedTuple):
+    """A column of few values, texts or numbers or None.
 
-    Each row has one of the texts, by its place.
+    Each row has one of them, by its place.
     """
 
-    texts: Sequence[str]
+    values: Sequence[Any]
     places: Int[np.ndarray, " N"]
 
 
@@ -97,6 +101,7 @@ def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -
     assert not isinstance(shown, Choice)
     types = types_of(shown)
     if shown.is_of_metrics:
+        types = types | (dict.fromkeys(OF_PICTURES, "float32") if result.grids else {})
         return Table(with_metadata(types, result.metadata), iter([_metrics(number, result)]))
     layer = result.layers[0]
     # What is derived from several layers or heads has a text where these have a number.
@@ -104,6 +109,8 @@ def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -
         types = types | ({name: "string"} if isinstance(label, str) else {})
     if layer.measure == "norms":
         types = {"norm" if name == "weight" else name: kind for name, kind in types.items()}
+    if result.grids:
+        types = types | {f"{role}_{name}": kind for role in ("query", "key") for name, kind in PLACES.items()}
     return Table(with_metadata(types, result.metadata), _cells(number, result, shown))
 
 
@@ -112,6 +119,9 @@ def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
     for layer in trace.layers:
         cells = view.cells(trace, layer)
         queries, keys = ([token.text for token in side] for side in (cells.row_tokens, cells.column_tokens))
+        in_pictures = [
+            _places_in(layout, max(layer.num_queries, layer.num_keys)) for layout in trace.layouts(layer)
+        ] * bool(trace.grids)
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
                 rows, columns = _places(block, cells, view)
@@ -127,13 +137,33 @@ def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
                     "kind": layer.kind,
                     "head": layer.head_label(index),
                     "query": of_queries,
-                    "query_token": StringColumn(queries, of_queries),
+                    "query_token": IndexedColumn(queries, of_queries),
                     "key": of_keys,
-                    "key_token": StringColumn(keys, of_keys),
+                    "key_token": IndexedColumn(keys, of_keys),
                     "score": None if "scores" in layer.missing else shown(block.scores),  # what is derived has none
                     "allowed": shown(block.mask),
                     "norm" if layer.measure == "norms" else "weight": shown(block.weights),
+                    **{
+                        f"{role}_{name}": IndexedColumn(values, places)
+                        for role, places, found in zip(
+                            ("query", "key"), (of_queries, of_keys), in_pictures, strict=False
+                        )
+                        for name, values in found.items()
+                    },
                 }
+
+
+def _places_in(layout: SideLayout, count: int) -> dict[str, list[Any]]:
+    """Return `PLACES` of so many positions; None where one is no cell, or where the picture's size is unknown."""
+    found: dict[str, list[Any]] = {name: [None] * count for name in PLACES}
+    for grid in layout.grids:
+        picture = layout.pictures[grid.image] if grid.image < len(layout.pictures) else None
+        size = (picture.width, picture.height) if picture else (0, 0)
+        for (row, column), position in np.ndenumerate(grid.positions):
+            box = grid.cell_box(row, column, *size) if picture or grid.box else [None] * 4
+            for name, value in zip(PLACES, (grid.image, row, column, *box), strict=True):
+                found[name][position] = value
+    return found
 
 
 def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -150,7 +180,9 @@ def _metrics(number: int, trace: Trace) -> Block:
     from attncli.analysis.metrics import trace_metrics
 
     heads = [(layer, head) for layer in trace.layers for head in layer.heads]
-    values = [[None if value != value else float(str(value)) for value in row] for row in trace_metrics(trace).heads]
+    names = names_for(bool(trace.grids))
+    measured = trace_metrics(trace).heads[:, : len(names)]
+    values = [[None if value != value else float(str(value)) for value in row] for row in measured]
     return {
         "sentence": number,
         **trace.metadata,
@@ -159,7 +191,7 @@ def _metrics(number: int, trace: Trace) -> Block:
         "head": [layer.head_label(head) for layer, head in heads],
         "queries": [layer.num_queries for layer, _ in heads],
         "keys": [layer.num_keys for layer, _ in heads],
-        **dict(zip(NAMES, map(list, zip(*values, strict=True)), strict=True)),
+        **dict(zip(names, map(list, zip(*values, strict=True)), strict=True)),
     }
 
 
@@ -256,4 +288,4 @@ def is_shared(column: Any) -> bool:
 def row_count(block: Block) -> int:
     """Return how many rows a block has."""
     column = next(column for column in block.values() if not is_shared(column))
-    return len(column.places if isinstance(column, StringColumn) else column)
+    return len(column.places if isinstance(column, IndexedColumn) else column)

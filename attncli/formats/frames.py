@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import LoadError, UsageError, install_command
-from attncli.formats.columns import StringColumn, Table, is_shared, row_count
+from attncli.formats.columns import IndexedColumn, Table, is_shared, row_count
 from attncli.text import visible
 
 _LIBRARIES = ("pandas", "polars")
@@ -45,12 +45,14 @@ def frame_of_table(table: Table, library: str) -> Any:
             columns[name] = _joined(parts, counts, kind.removesuffix("_"))
     if library == "pandas":
         return module.DataFrame({
-            name: np.array(column.texts, object)[column.places] if isinstance(column, StringColumn) else column
+            name: np.array(column.values, object if table.types[name] == "string" else float)[column.places]
+            if isinstance(column, IndexedColumn)
+            else column
             for name, column in columns.items()
         })  # fmt: skip
     return module.DataFrame([
-        module.Series(name, column.texts, dtype=module.String).gather(column.places)
-        if isinstance(column, StringColumn)
+        module.Series(name, column.values, dtype=getattr(module, table.types[name].title())).gather(column.places)
+        if isinstance(column, IndexedColumn)
         else module.Series(name, column, nan_to_null=isinstance(blocks[0][name], list))
         for name, column in columns.items()
     ])  # fmt: skip
@@ -61,15 +63,15 @@ def _joined(parts: Sequence[Any], counts: Sequence[int], kind: str) -> Any:
     first = parts[0]
     if isinstance(first, list) and kind != "string":
         return np.array([np.nan if value is None else value for part in parts for value in part])
-    if kind != "string":
+    if kind != "string" and not isinstance(first, IndexedColumn):
         shared = (np.full(n, part) if is_shared(part) else part for part, n in zip(parts, counts, strict=True))
         return np.concatenate([part.astype(kind, copy=False) for part in shared])
     if isinstance(first, list):
-        parts = [StringColumn(part, np.arange(len(part))) for part in parts]
+        parts = [IndexedColumn(part, np.arange(len(part))) for part in parts]
     elif is_shared(first):
-        parts = [StringColumn([part], np.zeros(n, int)) for part, n in zip(parts, counts, strict=True)]
-    places = {text: place for place, text in enumerate(dict.fromkeys(text for part in parts for text in part.texts))}
-    return StringColumn(
+        parts = [IndexedColumn([part], np.zeros(n, int)) for part, n in zip(parts, counts, strict=True)]
+    places = {each: place for place, each in enumerate(dict.fromkeys(each for part in parts for each in part.values))}
+    return IndexedColumn(
         list(places),
-        np.concatenate([np.array([places[text] for text in part.texts], int)[part.places] for part in parts]),
+        np.concatenate([np.array([places[each] for each in part.values], int)[part.places] for part in parts]),
     )

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import Failure, Metadata, UsageError, require
 from attncli.files import atomic_write
-from attncli.formats.columns import StringColumn, Table, is_shared, row_count, with_metadata
+from attncli.formats.columns import IndexedColumn, Table, is_shared, row_count, with_metadata
 
 if TYPE_CHECKING:
     from attncli.formats.json_stream import Parts
@@ -71,8 +71,8 @@ def _array(column: Any, kind: Any, count: int) -> Any:
 
     if is_shared(column):
         return pyarrow.repeat(pyarrow.scalar(column, kind), count)
-    if isinstance(column, StringColumn):
-        return pyarrow.array(column.texts, kind).take(pyarrow.array(column.places))
+    if isinstance(column, IndexedColumn):
+        return pyarrow.array(column.values, kind).take(pyarrow.array(column.places))
     return pyarrow.array(column, kind)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import NO_METADATA, Failure
-from attncli.formats.columns import Block, StringColumn, Table, is_shared, row_count, with_metadata
+from attncli.formats.columns import Block, IndexedColumn, Table, is_shared, row_count, with_metadata
 from attncli.formats.json_stream import gathered
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
@@ -53,8 +53,8 @@ def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
     """Yield the lines of a block, so many at a time."""
     comma, as_field, count = _COMMAS[form], _FIELDS[form], row_count(block)
     ready = {
-        name: column._replace(texts=[as_field(text) for text in column.texts])
-        if isinstance(column, StringColumn)
+        name: column._replace(values=[as_field(_text(value, precision)) for value in column.values])
+        if isinstance(column, IndexedColumn)
         else column
         for name, column in block.items()
     }
@@ -72,8 +72,8 @@ def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
 
 def _texts(column: Any, rows: slice, as_field: Callable[[str], str], precision: int | None) -> Iterable[str]:
     """Return the fields of a column in some rows."""
-    if isinstance(column, StringColumn):
-        return np.asarray(column.texts, object)[column.places[rows]]
+    if isinstance(column, IndexedColumn):
+        return np.asarray(column.values, object)[column.places[rows]]
     values = column[rows]
     if not isinstance(values, np.ndarray):
         return [as_field(_text(value, precision)) for value in values]

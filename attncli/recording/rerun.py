@@ -137,7 +137,8 @@ class Forward:
         arguments: its arguments, those by position and those by name.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
-        kept: the modules whose outputs are kept, by name, and whether the first input is too; None is all outputs.
+        kept: the modules whose outputs are kept, by name, and whether the first input is too; what has none keeps all
+            outputs, and it alone can run again.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Forward:
         self.module, self._count, self._start, self._kept = module, count, start, kept
         self._names = {id(each): name for name, each in module.named_modules()}
         self.arguments: tuple[Any, ...] = _copied(arguments)
-        self._before = _states(module)
+        self._before = _states(module) if kept is None else {}
         self._random = _random_state()
         self._hooks = [*_watched_hooks(module)]
         self._change: VectorChange | None = None
@@ -499,7 +500,8 @@ def _set_random(state: tuple[Any, ...]) -> None:
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     pairs = [(one[0], other[0]), *zip(one[1] or (), other[1] or (), strict=False)]
-    return all(map(torch.equal, *zip(*pairs, strict=True))) and one[2] == other[2] and str(one[3]) == str(other[3])
+    of_numpy = all(map(np.array_equal, one[3], other[3]))
+    return of_numpy and all(map(torch.equal, *zip(*pairs, strict=True))) and one[2] == other[2]
 
 
 # --- forwards of a program --------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from attncli.text import as_ranges, plural, visible
 _DIGITS = 2
 _BETWEEN = 3  # cells between the map and the ranking
 _FEWEST, _MOST = 3, 20  # heads of the ranking, on a screen
-_BAR = 12
+_BAR = 10
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
 _REPLACED = {"zero": "zero", "mean": "its mean over the positions"}
@@ -41,14 +41,22 @@ DIRECT = "adds directly: what is cut, through W_o, the final norm (its scale hel
 
 
 def ablation_parts(
-    ablation: Ablation, palette: Palette, width: int | None, height: int | None = None, precision: int | None = None
+    ablation: Ablation,
+    palette: Palette,
+    width: int | None,
+    height: int | None = None,
+    precision: int | None = None,
+    sentence: int | None = None,
 ) -> list[RenderableType]:
-    """Return what a cut does to a prediction; blank lines belong between the parts."""
+    """Return what a cut does to a prediction; blank lines belong between the parts.
+
+    With the number of a sentence, which is one of several, its text is a part.
+    """
     view = _View(ablation, palette, width or COMFORTABLE, _DIGITS if precision is None else precision)
     source = ablation.source
     facts = [*architecture_of(source), plural(source.layers, "layer"), *numbers_of(source)]
     headline = joined(source.title, [*facts, plural(len(ablation.tokens), "token")], palette)
-    parts: list[RenderableType] = [headline, view.summary()]
+    parts: list[RenderableType] = [headline, view.summary(sentence)]
     if ablation.heads:
         room = None if height is None else height - lines_of(parts, view.width)
         parts += view.each(room)
@@ -69,10 +77,12 @@ class _View:
 
     # --- the prediction ---
 
-    def summary(self) -> Block:
+    def summary(self, sentence: int | None) -> Block:
         """Return what is measured and what was cut, with the outcome before, after, and the change."""
         one = self.ablation
         words = [("outcome", self._outcome()), ("cut", self._cut())]
+        if sentence is not None:
+            words.insert(0, (f"sentence {sentence}", self.palette.shortened(visible(one.text), self.width)))
         numbers = [("before", self._value(one.before), self._meaning(one.before))]
         if one.after is not None and one.change is not None:
             numbers.append(("after", self._value(one.after), self._meaning(one.after)))
@@ -172,11 +182,16 @@ class _View:
         rows, columns = range(len(drawn.layers)), range(len(drawn.heads))
         return drawn.drawn(rows, columns, size, names, scale, self.palette, self.digits)
 
+    def _after(self, heads: list[HeadEffect]) -> Column:
+        if self.ablation.kind == "logprob":
+            return Column("p after", [f"{math.exp(head.after):.2g}" for head in heads])
+        return Column("after", [number(head.after, self.digits) for head in heads])
+
     def _listed(self, heads: list[HeadEffect]) -> Block:
         largest = largest_of(head.change for head in self.ablation.heads)
         columns = [
             Column("head", [f"L{head.layer}H{head.head}" for head in heads], BOLD, "<"),
-            Column("after", [number(head.after, self.digits) for head in heads]),
+            self._after(heads),
             Column("change", [number(head.change, self.digits, is_signed=True) for head in heads]),
             bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads),
         ]

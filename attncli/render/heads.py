@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import LABELS, LEAST, MIXED, WEIGHTS
+from attncli.analysis.labels import LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
 from attncli.analysis.metric_names import MEANINGS, UNITS, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import (
@@ -39,9 +39,15 @@ from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 _CELLS = (14, 10, 6, 3, 2)  # characters of a head on the grid of labels, the largest that fits
-_SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep"}
-_LETTERS = {"sink": "k", "separator": "e", "mixed": "·"}  # where another label begins with the same letter
-_MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate", "entropy")  # below the labels
+_SHORT = {
+    "previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep", "localization": "place",
+    "visual sink": "vsink",
+}  # fmt: skip
+# Where another label begins with the same letter.
+_LETTERS = {"sink": "k", "separator": "e", "localization": "o", "mixed": "·"}
+# Below the labels.
+_MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate", "entropy")
+_PICTURE_MAPS: tuple[Metric, ...] = ("region", "image", "visual_sink", "sink", "self", "spatial_entropy")
 _LABEL_UNITS = {"local": " positions", "broad": " keys"}
 _STRONGEST, _NARROWEST = 19, 34  # cells of the names of heads, and of all of a table of labels
 _GAP = 3
@@ -49,7 +55,7 @@ _MOST_LINES = 4  # of the heads of one label
 # What tells heads apart comes first; the last ones are the first to go.
 _BY_USE = (
     "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate",
-    "distance", "max_weight", "effective_keys", "max_score",
+    "image", "region", "visual_sink", "spatial_entropy", "distance", "max_weight", "effective_keys", "max_score",
 )  # fmt: skip
 
 
@@ -75,7 +81,7 @@ def head_parts(
     labels, titles = _labels(report, palette, columns, room)
     note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report, titles)), columns))
     parts: list[RenderableType] = [headline, labels, note]
-    few = [name for name in _MAPS if _is_defined(report, name)]
+    few = [name for name in (_PICTURE_MAPS if _has_pictures(report) else _MAPS) if _is_defined(report, name)]
     if len(report.heads) > 1 and few:
         legend = _legend(report, few, palette, width)
         room -= len(labels.lines) + len(legend.lines) + 2
@@ -244,10 +250,13 @@ def _label_note(report: HeadReport, titles: Sequence[str]) -> str:
         "gain": "gain: 0 = uniform, 1 = perfect.",
     }
     notes = [meaning for title, meaning in meanings.items() if title in titles]
-    notes.append(f"A label needs a gain of {LEAST:g} over uniform attention.")
+    of_place = f", and localization {LEAST_OF_PLACE:g}" * _has_pictures(report)
+    notes.append(f"A label needs a gain of {LEAST:g} over uniform attention{of_place}.")
     if report.sentences > 1:
         notes.append(f"Numbers are means over {_over(report)}.")
-    if report.source.kind == "pretrained" and not report.is_test:
+    if _has_pictures(report):
+        notes.append("--pairs FILE tests which heads find the right place.")
+    elif report.source.kind == "pretrained" and not report.is_test:
         notes.append("--induction tests for induction heads on repeated random tokens.")
     return " ".join([*notes, "--all lists every number."])
 
@@ -362,6 +371,10 @@ def _columns(
         style = BOLD if name == sort else None
         columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns
+
+
+def _has_pictures(report: HeadReport) -> bool:
+    return any("region" in head.metrics for head in report.heads[:1])
 
 
 def _is_defined(report: HeadReport, name: Metric) -> bool:

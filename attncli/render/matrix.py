@@ -143,4 +143,4 @@ def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
         return "0"  # exactly; 0.0000 is a small number rounded
     if is_large is None:
         is_large = abs(value) >= WIDEST_FIXED
-    return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:#.{digits}f}"
+    return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:z#.{digits}f}"

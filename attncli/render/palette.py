@@ -37,6 +37,7 @@ _AROUND_ZERO = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "439
 _HUES = {
     "previous": "56b4e9", "next": "0072b2", "self": "f0e442", "sink": "8c8c8c", "duplicate": "cc79a7",
     "induction": "d55e00", "separator": "b8a88a", "local": "009e73", "broad": "8070d0",
+    "localization": "e6007e", "visual sink": "5a7a7a",
 }  # fmt: skip
 _BACKDROP = "202020"  # that pale hues come near to
 _ROUNDING = 1e-5  # by which a weight in float32 may exceed 1

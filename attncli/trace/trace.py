@@ -213,6 +213,13 @@ class Trace(Displayed, Tabular, Drawable):
         own = tuple(grid for grid in self.grids if grid.side in ("both", role))
         return SideLayout(self.pictures, own, role)
 
+    def layouts(self, layer: LayerTrace) -> tuple[SideLayout, SideLayout]:
+        """Return which queries, and which keys, of a layer are cells of pictures."""
+        sides: dict[str, tuple[Literal["query", "key"], Literal["query", "key"]]]
+        sides = {"encoder": ("key", "key"), "decoder": ("query", "query")}
+        of_queries, of_keys = sides.get(layer.kind, ("query", "key"))
+        return self.layout(of_queries), self.layout(of_keys)
+
     def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
         """Return the positions of the tokens, or of the places in a picture, that a user names.
 

@@ -24,10 +24,19 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli import attention
-from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
+from attncli.analysis.metric_names import NAMES as ALL
+from attncli.analysis.metrics import by_name as named
+from attncli.analysis.metrics import head_metrics, trace_metrics
 from attncli.masks.expressions import ArrayMask
 from attncli.trace.layer import LayerTrace
 from attncli.trace.view import View
+
+
+def by_name(names: list[str], values: np.ndarray) -> dict[str, float | None]:
+    """The metrics of a text; it has none of pictures."""
+    assert np.isnan(values[len(names) :]).all()
+    return named(names, values[: len(names)])
+
 
 some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 some_special = st.frozensets(st.integers(0, 3), max_size=2)
@@ -103,7 +112,7 @@ def test_all_heads_at_once_are_what_each_is_by_itself(
     ]
     monkeypatch.setattr(attention, "CELLS", cells)
     found = trace_metrics(trace, View(queries=queries))
-    assert found.heads.shape == found.uniform.shape == (len(alone), len(NAMES))
+    assert found.heads.shape == found.uniform.shape == (len(alone), len(ALL))
     for (each, metrics), values, uniform in zip(alone, *found, strict=True):
         agree(by_name(NAMES, values), metrics)
         agree(by_name(NAMES, uniform), by_name(NAMES, trace_metrics(each, View(queries=queries)).uniform[0]))

@@ -1,7 +1,6 @@
 """The model in the box that sees: a head looks at the cell that a question is about, and the answer needs it."""
 
 import json
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_scenes import Scene, box_of
 from PIL import Image
 from running import Ran
 
@@ -23,11 +23,6 @@ MODEL = "demo-vision"
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A picture that it never saw, of eight shapes."""
-    sys.path.insert(0, str(PROJECT / "demo"))
-    try:
-        from scenes import Scene
-    finally:
-        del sys.path[0]
     rng = np.random.default_rng(123)
     drawn = next(one for one in iter(lambda: Scene.drawn(rng), None) if len(one.kinds) == 8)
     file = tmp_path_factory.mktemp("scene") / "shapes.png"
@@ -41,7 +36,7 @@ def test_a_head_finds_the_cell_of_every_question(scene: tuple[Any, Path]) -> Non
     for index, cell in enumerate(drawn.cells):
         question, _ = drawn.question(index)
         row, column = divmod(cell, 6)
-        box = [16 * column, 16 * row, 16 * column + 16, 16 * row + 16]
+        box = box_of(cell)
         named = {0: [f"@r{row}c{column}"], 1: [f"@{box[0] + 8},{box[1] + 8}"]}
         pairs.append({"text": question, "query": question.split()[-1], "keys": named.get(index, [box])})
     best = attncli.heads(model=MODEL, pairs=pairs, image=str(file)).heads[0]

@@ -14,7 +14,7 @@ from refusals import USAGE, refused
 from running import Ran
 
 import attncli
-from attncli.analysis.metric_names import NAMES
+from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"

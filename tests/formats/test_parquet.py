@@ -13,7 +13,7 @@ import pytest
 
 import attncli
 from attncli import errors
-from attncli.analysis.metric_names import NAMES
+from attncli.analysis.metric_names import OF_ANY_TEXT
 from attncli.formats import parquet
 
 Run = Callable[..., Any]
@@ -104,7 +104,7 @@ def test_of_metrics_alone_a_row_is_a_head(attn: Run, tmp_path: Path, ending: str
     ran = attn("inspect", *texts, "-m", "demo", "--layer", "all", "--show", "metrics", "-o", path)
     assert (ran.code, ran.err) == (0, "")
     frame = pd.read_parquet(path) if ending == "parquet" else pd.read_csv(path, sep="\t")
-    assert list(frame.columns) == ["sentence", "layer", "kind", "head", "queries", "keys", *NAMES]
+    assert list(frame.columns) == ["sentence", "layer", "kind", "head", "queries", "keys", *OF_ANY_TEXT]
     for number, text in enumerate(texts, 1):
         of_each = attncli.heads(text, model="demo")
         rows = frame[frame["sentence"] == number].reset_index(drop=True)

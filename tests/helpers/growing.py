@@ -128,10 +128,10 @@ STYLES: dict[str, Endless] = {
 
 
 def main(name: str, steps: int) -> None:
-    """Take many steps with at most 512 MiB more than there are, within ten minutes."""
+    """Take many steps with at most 256 MiB more than there are, within ten minutes."""
     faulthandler.dump_traceback_later(600, exit=True)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**29, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**28, resource.RLIM_INFINITY))
     print(total(name, steps))
 
 

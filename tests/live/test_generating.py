@@ -1,4 +1,4 @@
-"""A model of transformers that generates 500 tokens: what is seen, and that late tokens cost what early ones do."""
+"""A model of transformers that generates 300 tokens: what is seen, and that late tokens cost what early ones do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transformers.generation.logits_process import LogitsProcessor, LogitsProces
 from attncli.analysis.calls.calls import Calls
 from attncli.recording.watch import watching
 
-PROMPT, TOKENS, LAYERS = 4, 500, 2
-EARLY, LATE, SPAN = 150, 450, 20  # tokens; by the first, all that is kept of a few steps is full
+PROMPT, TOKENS, LAYERS = 4, 300, 2
+EARLY, LATE, SPAN = 150, 270, 20  # tokens; by the first, all that is kept of a few steps is full
 
 
 class Counting(LogitsProcessor):
@@ -62,7 +62,7 @@ def generated(attention: str, **options: Any) -> tuple[torch.Tensor, Counting]:
     [("sdpa", {}), ("eager", {}), ("sdpa", {"cache_implementation": "static", "disable_compile": True})],
     ids=["sdpa", "eager", "static"],
 )
-def test_500_tokens(attention: str, options: dict[str, Any]) -> None:
+def test_300_tokens(attention: str, options: dict[str, Any]) -> None:
     alone, _ = generated(attention, **options)
     calls = Calls(is_kept=False)
     with watching(calls.take, hints=calls.here):

@@ -116,14 +116,14 @@ def test_a_late_step_takes_as_much_as_an_early_one(style: Endless) -> None:
 
 
 @pytest.mark.parametrize("name", ["keys_joined", "by_einsum"])
-def test_ten_thousand_steps(name: str) -> None:
+def test_five_thousand_steps(name: str) -> None:
     """They take little memory beyond the program's, see `growing.main`; all of it is counted, or it is said."""
-    finished = forked("run", "-F", "json", growing.__file__, name, "10000")
+    finished = forked("run", "-F", "json", growing.__file__, name, "5000")
     assert finished.returncode == 0, finished.stderr[-2000:]
-    assert finished.stdout.strip() == total(name, 10_000)
+    assert finished.stdout.strip() == total(name, 5_000)
     document = json.loads(finished.stderr.splitlines()[-1])
     calls = sum(row["calls"] for row in document["places"])
-    assert calls == 10_000 or (calls and any("longer than the program" in note for note in document["notes"]))
+    assert calls == 5_000 or (calls and any("longer than the program" in note for note in document["notes"]))
 
 
 # What is kept of masks and modules.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from running import program as run
 from torch import Tensor, nn
+from whole_program import forked
 
 import attncli
 from attncli.analysis.calls.calls import Calls
@@ -134,9 +134,9 @@ def test_no_mask_is_kept_alive_and_no_more_are_known_than_live() -> None:
     assert calls.notes == []
 
 
-def test_every_form_names_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "masks.py").write_text("import torch\n\n\ndef future(n):\n    return torch.ones(n, n).bool().triu()\n")
-    (tmp_path / "train.py").write_text(
+def test_every_form_names_the_line(folder: Path) -> None:
+    (folder / "masks.py").write_text("import torch\n\n\ndef future(n):\n    return torch.ones(n, n).bool().triu()\n")
+    (folder / "train.py").write_text(
         textwrap.dedent("""
             import torch, torch.nn.functional as F
             from masks import future
@@ -145,9 +145,8 @@ def test_every_form_names_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             F.scaled_dot_product_attention(x, x, x, mask)
         """)
     )
-    monkeypatch.chdir(tmp_path)
-    table = run("run", "train.py")
+    table = forked("run", "train.py")
     assert "return torch.ones(n, n).bool().triu()  <-- mask made at masks.py:5" in table.stderr
-    finished = run("run", "-F", "json", "-o", "calls.json", "train.py")
+    finished = forked("run", "-F", "json", "-o", "calls.json", "train.py")
     assert finished.returncode == 0, finished.stderr
-    assert '"made_at": ["masks.py:5"]' in (tmp_path / "calls.json").read_text()
+    assert '"made_at": ["masks.py:5"]' in (folder / "calls.json").read_text()

@@ -3,11 +3,10 @@
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from whole_program import forked
 
 from attncli.analysis.prove import ModelProof, Prover, prove
 from attncli.errors import AttnError
@@ -469,15 +469,10 @@ print(model(proofs.tokens()).shape)
 """
 
 
-def test_a_program_is_run_and_its_model_is_proved(tmp_path: Path) -> None:
+def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
     """What the program prints is its own; the exit code says whether something leaks."""
-    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
-    program = ["train.py", str(Path(__file__).parent / "programs")]
-
-    def ran(*words: str) -> Any:
-        command = [sys.executable, "-m", "attncli", "run", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
-
+    (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    program, ran = ["train.py", str(Path(__file__).parent / "programs")], partial(forked, "run")
     right = ran("--prove", "causal", *program, "right")
     assert (right.returncode, right.stdout) == (0, "torch.Size([2, 12, 60])\n")
     assert right.stderr.startswith("proved  causal in LanguageModel\n")

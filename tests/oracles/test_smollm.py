@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pydoc_data.topics
-from collections import Counter
-from collections.abc import Sequence
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -15,15 +13,15 @@ import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from held_norms import terms_by_gradient
+from readme import pages
 from smollm import smollm_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attncli
 from attncli.analysis.ablation import AblationChoice, ablation
-from attncli.encoding.induction_probe import HALF, repeated_sequences
+from attncli.encoding.induction_probe import repeated_sequences
 from attncli.engines.engine import open_predictor
-from attncli.engines.predictor import Predictor
-from attncli.trace.trace import Trace
+from attncli.engines.tokenize import open_tokenizer
 
 TEXTS = (
     "When Mary and John went to the store, John gave a drink to",
@@ -77,8 +75,7 @@ def merged(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
     return pieces
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_ids_are_those_of_the_definition(text: str, reader: GGUFReader) -> None:
+def test_ids_are_those_of_the_definition(reader: GGUFReader) -> None:
     tokens: list[str] = field(reader, "tokenizer.ggml.tokens")
     kinds: list[int] = field(reader, "tokenizer.ggml.token_type")
     ids = {token: index for index, token in enumerate(tokens)}
@@ -86,19 +83,23 @@ def test_ids_are_those_of_the_definition(text: str, reader: GGUFReader) -> None:
     ranks: dict[Any, int] = {pair: rank for rank, pair in enumerate(merges)}
     special = [token for token, kind in zip(tokens, kinds, strict=True) if kind in (3, 4)]
     letters = bytes_as_letters()
-    expected: list[int] = []
-    for part in regex.split("(" + "|".join(map(regex.escape, special)) + ")", text):
+
+    def defined(part: str) -> list[int]:
         if part in special:
-            expected.append(ids[part])
-            continue
-        for word in words_of(part):
-            expected += [ids[piece] for piece in merged([letters[byte] for byte in word.encode()], ranks)]
-    assert attncli.tokenize(text, model=str(smollm_file())).tokens.ids == expected
+            return [ids[part]]
+        words = ([letters[byte] for byte in word.encode()] for word in words_of(part))
+        return [ids[piece] for word in words for piece in merged(word, ranks)]
+
+    tokenizer = open_tokenizer(model=str(smollm_file()))
+    for text in TEXTS:
+        parts = regex.split("(" + "|".join(map(regex.escape, special)) + ")", text)
+        assert tokenizer.tokenize(text).tokens.ids == [id_ for part in parts for id_ in defined(part)], text
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
 def original(reader: GGUFReader) -> LlamaForCausalLM:
     """The model of transformers with the dequantized weights, put into its order by hand."""
     heads, kv_heads = field(reader, "llama.attention.head_count"), field(reader, "llama.attention.head_count_kv")
@@ -142,12 +143,11 @@ def original(reader: GGUFReader) -> LlamaForCausalLM:
     return model
 
 
-def test_every_layer_has_the_attention_of_the_dequantized_original(reader: GGUFReader) -> None:
-    model = original(reader)
+def test_every_layer_has_the_attention_of_the_dequantized_original(original: LlamaForCausalLM) -> None:
     for text in TEXTS[:2]:
         trace = attncli.inspect(text, model=str(smollm_file()), layer="all")
         with torch.no_grad():
-            attentions = model(torch.tensor([trace.key_tokens.ids]), output_attentions=True).attentions
+            attentions = original(torch.tensor([trace.key_tokens.ids]), output_attentions=True).attentions
         assert len(trace.layers) == len(attentions) == 30
         for layer, expected in zip(trace.layers, attentions, strict=True):
             shown = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
@@ -159,36 +159,17 @@ def test_every_layer_has_the_attention_of_the_dequantized_original(reader: GGUFR
 LAYER, HEAD = 18, 6  # the strongest induction head
 
 
-@pytest.fixture(scope="module")
-def repeated() -> list[Trace]:
-    """The attention to random tokens that come twice."""
-    source = attncli.open_source(str(smollm_file()), layer=LAYER)
-    return list(source.traces(repeated_sequences("")[:2]))
-
-
-def test_an_induction_head_finds_its_key_through_the_previous_token_head(repeated: list[Trace]) -> None:
-    margins: Counter[tuple[str, int | None, int | None]] = Counter()
-    for trace in repeated:
-        head, last = trace.layer(LAYER).head(HEAD), len(trace.key_tokens) - 1
-        for query in range(last - HALF + 10, last + 1, 20):
-            key = query - HALF + 1  # the token after the earlier one
-            split = head.composition(query, key)
-            for side in ("key", "query"):
-                assert sum(term.value for term in split.of_side(side)) == pytest.approx(
-                    head.q[query] @ head.k[key] * head.layer.scale, abs=1e-4
-                )
-            for term in split.of_side("key"):
-                margins[term.writer, term.layer, term.head] += term.margin
-    (first, share), (second, _) = margins.most_common(2)
-    assert (first, second) == (("head", 16, 0), ("head", 17, 8))
-    assert share > 0.6 * margins.total()
-
-
-def test_each_writers_term_is_that_of_the_dequantized_original(repeated: list[Trace], reader: GGUFReader) -> None:
-    model, query = original(reader).model, 80
+def test_each_writers_term_is_that_of_the_dequantized_original(original: LlamaForCausalLM) -> None:
+    model, query = deepcopy(original.model), 80
     model.layers, model.config.num_hidden_layers = model.layers[: LAYER + 1], LAYER + 1
-    split = repeated[0].layer(LAYER).head(HEAD).composition(query)
-    expected = terms_by_gradient(model, repeated[0].key_tokens.ids, LAYER, HEAD, query, [split.cell.key.index])
+    trace = attncli.inspect(repeated_sequences("")[0], model=str(smollm_file()), layer=LAYER)
+    head = trace.layer(LAYER).head(HEAD)
+    split = head.composition(query)
+    key = split.cell.key.index
+    score = head.q[query] @ head.k[key] * head.layer.scale
+    for side in ("key", "query"):
+        assert sum(term.value for term in split.of_side(side)) == pytest.approx(score, abs=1e-4)
+    expected = terms_by_gradient(model, trace.key_tokens.ids, LAYER, HEAD, query, [key])
     assert len(split.terms) == 2 * (1 + LAYER * (9 + 1))  # the embedding, and the heads and the network of each layer
     for term in split.terms:
         assert term.value == pytest.approx(expected[term.side, (term.writer, term.layer, term.head)][0], abs=1e-4)
@@ -197,16 +178,9 @@ def test_each_writers_term_is_that_of_the_dequantized_original(repeated: list[Tr
 # --- what heads do to predictions ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return open_predictor(str(smollm_file()), special=True)
-
-
 @torch.no_grad()
-def test_removing_a_head_and_its_direct_share_are_what_hooks_in_the_original_give(
-    reader: GGUFReader, predictor: Predictor
-) -> None:
-    model = original(reader)
+def test_removing_a_head_and_its_direct_share_are_what_hooks_in_the_original_give(original: LlamaForCausalLM) -> None:
+    model, predictor = original, open_predictor(str(smollm_file()), special=True)
     found = ablation(predictor, AblationChoice(next=" Mary", against=" John"), TEXTS[0])
     ids = torch.tensor([found.tokens.ids])
     assert found.next is not None
@@ -240,61 +214,10 @@ def test_removing_a_head_and_its_direct_share_are_what_hooks_in_the_original_giv
         assert abs(one.direct - float(held @ output)) < 1e-4
 
 
-def test_the_head_that_looks_at_the_answer_is_not_the_one_that_gives_it(predictor: Predictor) -> None:
-    """Head 23.0 looks at Mary, and nothing changes without it; 23.3 hardly does, and half of the answer is its."""
-    found = ablation(predictor, AblationChoice(next=" Mary", against=" John", head="23.3,23.0", each=True), TEXTS[0])
-    giver, looker = found.heads
-    assert found.before == pytest.approx(6.12, abs=0.05)
-    assert giver.change == pytest.approx(-3.04, abs=0.05)
-    assert looker.change == pytest.approx(-0.01, abs=0.05)
-    trace = attncli.inspect(TEXTS[0], model=str(smollm_file()), layer=23)
-    mary = trace.key_tokens.find("␣Mary", "key")[0]
-    assert trace.layer(23).head(3).weights[-1, mary] == pytest.approx(0.05, abs=0.05)
-    assert trace.layer(23).head(0).weights[-1, mary] == pytest.approx(0.69, abs=0.05)
-
-
-def test_without_its_induction_heads_the_model_cannot_repeat_random_tokens(predictor: Predictor) -> None:
-    """Olsson et al. 2022: the second half of random tokens that come twice is predicted by these heads alone."""
+def test_its_strongest_induction_heads_are_those_of_the_page_on_explanation() -> None:
+    """What the model loses without them (Olsson et al. 2022) is on that page, docs/cookbook/explanation.md."""
     texts = repeated_sequences(str(smollm_file()))
-    heads = attncli.heads(texts, str(smollm_file())).heads
-
-    def induction(head: Any) -> float:
-        return -float(head.metrics["induction"] or 0)
-
-    best = sorted(heads, key=induction)[:5]
-    assert [(one.layer, one.head) for one in best[:3]] == [(18, 6), (17, 3), (17, 4)]
-    assert [-round(induction(one), 2) for one in best[:3]] == pytest.approx([0.89, 0.74, 0.73], abs=0.01)
-    # As many other heads of each of their layers, those that look least at what comes next.
-    idle = [one for one in sorted(heads, key=induction, reverse=True) if one not in best]
-    layers = [one.layer for one in best]
-    others = [
-        one
-        for layer in sorted(set(layers))
-        for one in [each for each in idle if each.layer == layer][: layers.count(layer)]
-    ]
-
-    def loss(half: str, chosen: Sequence[Any]) -> tuple[float, float]:
-        named = ",".join(f"{one.layer}.{one.head}" for one in chosen)
-        found = [ablation(predictor, AblationChoice(loss=half, head=named), text) for text in texts[:4]]
-        return float(np.mean([one.before for one in found])), float(np.mean([one.after for one in found]))
-
-    first, second = loss(":51", best), loss("51:", best)
-    assert second[0] < 3.5
-    assert second[1] > 10
-    assert abs(first[1] - first[0]) < 0.2
-    assert loss("51:", others)[1] < 4
-
-
-def test_a_window_works_as_long_as_it_has_the_first_token(predictor: Predictor) -> None:
-    """Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks": the first token holds the rest."""
-    whole = pydoc_data.topics.topics["types"][:6000]
-    text = whole[: predictor.encoder.encode(whole, None, None).tokens[700].start]
-
-    def loss(edges: str) -> float:
-        after = ablation(predictor, AblationChoice(loss="all", edges=edges), text).after
-        assert after is not None
-        return after
-
-    one, four, none = map(loss, ("window(128) | keys(0,1)", "window(128) | keys(0,4)", "window(128)"))
-    assert one <= four + 0.02
-    assert none - one > 0.3
+    found = [(one.metrics["induction"] or 0, one) for one in attncli.heads(texts, str(smollm_file())).heads]
+    best = sorted(found, key=lambda each: -each[0])[:5]
+    assert ",".join(f"{one.layer}.{one.head}" for _, one in best) in pages()["docs/cookbook/explanation.md"]
+    assert [share for share, _ in best[:3]] == pytest.approx([0.89, 0.74, 0.73], abs=0.01)

@@ -82,11 +82,12 @@ def ablate(
 
     form = output.chosen(takes_folder=True)
     choice = AblationChoice(**dict(chosen.explicit_values()))
+    image = request.image or (() if request.texts.names_pictures else None)
     predictor = {
         "model": request.model or "demo",
         "special": not request.texts.no_special,
         **({"chat": True} if request.texts.chat else {}),
-        **({"image": request.image} if request.image else {}),
+        **({} if image is None else {"image": image}),
         **dict(request.load.explicit_values()),
     }
     job = AblateJob(choice, None if form in DRAWN else form, predictor, request.texts.pair, precision)
@@ -137,9 +138,10 @@ def _written(
     is_empty = True
     with output.view(environment, form, "ablate") as canvas:
         palette = canvas.palette(colormap)
-        for _, one in stream.values():
+        for number, one in stream.values():
             height = None if canvas.height is None else canvas.height - len(one.notes)
-            canvas.show(ablation_parts(one, palette, canvas.width, height, job.precision), one.text)
+            named = None if request.texts.is_alone else number
+            canvas.show(ablation_parts(one, palette, canvas.width, height, job.precision, named), one.text)
             is_empty = False
     if is_empty:
         raise InputError("nothing to draw: no sentence could be read")

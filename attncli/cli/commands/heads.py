@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from attncli.analysis.heads import HeadReport
     from attncli.cli.loop import ResultStream
-    from attncli.corpus.jobs import TraceTask
+    from attncli.corpus.jobs import TraceJob
     from attncli.corpus.protocol import Value
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
@@ -184,7 +184,8 @@ def _pairs(
     colormap: str | None,
 ) -> None:
     """Show or write how often each head finds the right keys of a file."""
-    from attncli.analysis.pairs import PairStats, kind_of, paired_items, read_pairs
+    from attncli.analysis.pairs import PairStats, paired_items, read_pairs, source_options
+    from attncli.cli.loop import trace_job
     from attncli.corpus.jobs import score_pairs
     from attncli.formats import DRAWN
     from attncli.formats.columns import pair_table
@@ -192,12 +193,14 @@ def _pairs(
 
     assert choice.pairs is not None
     texts = read_pairs(choice.pairs)
-    kind = request.selection.kind or kind_of(texts)
-    beside = request.texts.changed(tower="text") if request.texts.image else request.texts
-    request = request.changed(selection=request.selection.changed(kind=kind), texts=beside)
-    task = partial(score_pairs, texts={text.number: text for text in texts})
+    if request.texts.image:  # beside each text
+        request = request.changed(texts=request.texts.changed(tower="text"))
+    needed = source_options(texts, request.texts.image)
+    job = trace_job(request, partial(score_pairs, texts={text.number: text for text in texts}), "all")
+    needed = {name: value for name, value in needed.items() if job.options.get(name) is None}
+    job = job._replace(options={**job.options, **needed})
     stats = PairStats()
-    stream = _stream(environment, request, task, workers, [*paired_items(texts)])
+    stream = _stream(environment, request, job, workers, [*paired_items(texts)])
     for _, scores in stream.values():
         stats.add(scores)
     report = stats.report()
@@ -230,6 +233,7 @@ def _measured(
     `texts` are in the place of the sentences that the options name.
     """
     from attncli.analysis.heads import HeadStats
+    from attncli.cli.loop import trace_job
     from attncli.corpus.jobs import measure
     from attncli.trace.view import View
 
@@ -238,8 +242,8 @@ def _measured(
         from attncli.engines.source import CorpusItem
 
         texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
-    task = partial(measure, view=View(queries=queries), is_test=is_induction)
-    stream = _stream(environment, request, task, workers, texts, raises=is_induction)
+    job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
+    stream = _stream(environment, request, job, workers, texts, raises=is_induction)
     stats = HeadStats(is_induction)
     for _, metrics in stream.values():
         stats.add(metrics)
@@ -249,17 +253,17 @@ def _measured(
 def _stream(
     environment: Environment,
     request: options.CommonOptions,
-    task: TraceTask[Value],
+    job: TraceJob[Value],
     workers: int | None,
     texts: Iterable[CorpusItem] | None,
     raises: bool = False,
 ) -> ResultStream[Value]:
-    """Return what a task makes of each sentence, of `texts` where there are some."""
-    from attncli.cli.loop import ResultStream, results_of, trace_job
+    """Return what a job makes of each sentence, of `texts` where there are some."""
+    from attncli.cli.loop import ResultStream, results_of
 
     return ResultStream(
         environment,
-        results_of(environment, request, trace_job(request, task, "all"), texts=texts, workers=workers),
+        results_of(environment, request, job, texts=texts, workers=workers),
         total=len(texts) if isinstance(texts, list) else request.texts.last_number,
         is_alone=request.is_alone,
         raises=raises,

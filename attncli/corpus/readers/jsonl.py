@@ -16,8 +16,10 @@ _MAX_NAMES = 20  # that are listed; a table may have thousands
 _MAX_NAME = 60  # letters of a name; where a header is missing, it is a sentence
 
 
-def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) -> Iterator[CorpusItem]:
-    """Yield the text, or with `chat` the messages, in a field of the object of each line.
+def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False, folder: str = "") -> Iterator[CorpusItem]:
+    """Yield the text, or with `chat` the messages, in a field of the object of each line; with the pictures it names.
+
+    Their paths begin in a folder.
 
     Raises:
         InputError: it is no text, or its first object has no such field.
@@ -32,7 +34,7 @@ def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) ->
             if column not in record:
                 raise InputError(f"{name} has no {no_such_column(column, list(record))}")
             is_first = False
-        yield CorpusItem(number, record if isinstance(record, Failure) else _text(record, column, chat))
+        yield CorpusItem(number, record if isinstance(record, Failure) else _pictured(record, column, chat, folder))
 
 
 def no_such_column(name: str, names: Sequence[str]) -> str:
@@ -52,6 +54,17 @@ def _parse(line: bytes, name: str) -> dict[str, Any] | Failure:
         why = f"not JSON: {visible(str(error))}"
     text = decode(line, name)  # which may be no text at all
     return text if isinstance(text, Failure) else Failure(why)
+
+
+def _pictured(record: dict[str, Any], column: str, chat: bool, folder: str) -> str | Failure:
+    text = _text(record, column, chat)
+    if "image" not in record or column == "image" or isinstance(text, Failure):
+        return text
+    from attncli.encoding.chat import Conversation, PicturedConversation
+    from attncli.encoding.pictures import PicturedText
+
+    kind = PicturedConversation if isinstance(text, Conversation) else PicturedText
+    return kind(text, record["image"], folder)
 
 
 def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:

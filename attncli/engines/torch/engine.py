@@ -199,13 +199,18 @@ class Checkpoint(OpenModel):
         Without a target only the encoder of an encoder-decoder runs. A sentence that cannot be read ends the
         iteration with its error, after all those before it.
         """
+        texts = [*as_list(texts)]
+        if self.reads and len(texts) > 1:  # one picture after the other is held
+            for text in texts:
+                yield from self.traces([text], pair, target)
+            return
         self.check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[EncodedInput] = []
         failure = None
         limit = batch.MOST_TOKENS
-        for text in as_list(texts):
+        for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, target)
                 if self.writer is not None:
@@ -216,7 +221,7 @@ class Checkpoint(OpenModel):
                 failure = error
                 break
             sentences.append(sentence)
-        if self.request.mask is not None or "attention_mask" not in self.parameters or self.reads:
+        if self.request.mask is not None or "attention_mask" not in self.parameters:
             limit = 1
         layers = len(self.request.layers) * (1 if target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the

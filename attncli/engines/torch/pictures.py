@@ -7,7 +7,7 @@ many positions there are is known when the model runs, and held against the prod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,11 +21,11 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
 from attncli.encoding.encode import EncodedInput, InputEncoder, SeenPictures
-from attncli.encoding.pictures import OpenPicture, open_picture
+from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.text_model import TextModel, find_tower, read_configuration
-from attncli.errors import AttnError, InputError, NotExposedError, require
+from attncli.errors import AttnError, InputError, NotExposedError, UsageError, require
 from attncli.text import visible
 from attncli.trace.layout import Box, ImageGrid
 from attncli.trace.tokens import Token, Tokens
@@ -43,11 +43,42 @@ class SeenTile(NamedTuple):
     width: int
     box: Box  # where all of it lies in the original picture, in that one's pixels
 
+    def cells(self, side: int) -> tuple[int, int, Box]:
+        """Return how many rows and columns of cells it has, and where these lie; what is no whole cell is not read."""
+        rows, columns = self.height // side, self.width // side
+        left, top, right, bottom = self.box
+        wide, high = (right - left) / self.width * side, (bottom - top) / self.height * side
+        return rows, columns, (left, top, left + columns * wide, top + rows * high)
 
-def map_picture(width: int, height: int) -> Any:
-    """Return a picture of which each pixel says where it stands: red is how far right, green how far down."""
+
+_AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours say where they stand
+
+
+def tiles_of(outputs: Mapping[str, Any], opened: OpenPicture) -> list[SeenTile]:
+    """Return where the parts of a picture lie in it, by what a processor makes of `map_picture`."""
+    size = opened.picture.width, opened.picture.height
+    return [SeenTile(tile.shape[1], tile.shape[2], place_of(tile, *size)) for tile in _tiles(outputs)]
+
+
+def overviews(tiles: Sequence[SeenTile], opened: OpenPicture) -> list[bool]:
+    """Return which of several parts of a picture show it whole, while others show it in detail."""
+    width, height = opened.picture.width, opened.picture.height
+    boxes = [tile.box for tile in tiles]
+    whole = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in boxes]
+    return whole if not all(whole) else [False] * len(whole)
+
+
+def _tiles(outputs: Mapping[str, Any]) -> Any:
+    """Return the pixels of the parts of a picture, `[tiles, 3, h, w]`."""
+    pixels = outputs["pixel_values"]
+    return pixels.reshape(-1, *pixels.shape[-3:])
+
+
+def map_picture(opened: OpenPicture) -> Any:
+    """Return one of its size, of which each pixel says where it stands: red is how far right, green how far down."""
     from PIL import Image
 
+    width, height = opened.picture.width, opened.picture.height
     across, down = (np.rint((np.arange(size) + 0.5) * _STEPS / size - 0.5) for size in (width, height))
     pixels = np.full((height, width, 3), 255, np.uint8)  # blue says that it is one of the picture
     pixels[..., 0], pixels[..., 1] = across[None], down[:, None]
@@ -168,27 +199,22 @@ class _TowerReader:
         opened = open_picture(text)
         with processing(self.name):
             outputs = self.processor(images=opened.image, return_tensors="pt")
-        if self.config.model_type in _FLAT:
-            sizes = outputs["image_grid_thw"]
-            _, rows, columns = sizes[0].tolist()
-            grid = ImageGrid(0, rows, columns, order=_flat_order(self.config, sizes))
-            return _encoded(
-                opened, (), grid, {"hidden_states": outputs["pixel_values"], "grid_thw": sizes}, opened.notes
-            )
-        pixels = _tiles(outputs)
-        tiles = tiles_of(lambda image, **how: self.processor(images=image, **how), opened)
+            if self.config.model_type in _FLAT:
+                sizes = outputs["image_grid_thw"]
+                _, rows, columns = sizes[0].tolist()
+                grid = ImageGrid(0, rows, columns, order=_flat_order(self.config, sizes))
+                tensors = {"hidden_states": outputs["pixel_values"], "grid_thw": sizes}
+                return _encoded(opened, (), grid, tensors, opened.notes)
+            placed = self.processor(images=map_picture(opened), return_tensors="np", **_AS_IT_IS)
+        tiles = tiles_of(placed, opened)
         number, notes = 0, opened.notes
         if len(tiles) > 1:
             number = next((place for place, is_overview in enumerate(overviews(tiles, opened)) if is_overview), 0)
             notes += (f"{text}: the model reads {len(tiles)} tiles apart; this is tile {number}",)
-        tile, patch = tiles[number], _patch_size(self.config)
-        rows, columns = tile.height // patch, tile.width // patch
-        left, top, right, bottom = tile.box
-        wide, high = (right - left) / tile.width * patch, (bottom - top) / tile.height * patch
-        box = (left, top, left + columns * wide, top + rows * high)  # what is no whole patch at its end is not read
         before = _BEFORE[self.config.model_type](self.config)
+        rows, columns, box = tiles[number].cells(_patch_size(self.config))
         grid = ImageGrid(len(before), rows, columns, box=box)
-        return _encoded(opened, before, grid, {"pixel_values": pixels[number : number + 1]}, notes)
+        return _encoded(opened, before, grid, {"pixel_values": _tiles(outputs)[number : number + 1]}, notes)
 
 
 def _encoded(
@@ -230,12 +256,6 @@ class Look(NamedTuple):
         """The pixels of a patch, along a side."""
         return _patch_size(self.config.vision_config)
 
-    @property
-    def tiles(self) -> list[SeenTile]:
-        """The parts that the model gets."""
-        size = self.opened.picture.width, self.opened.picture.height
-        return [SeenTile(tile.shape[1], tile.shape[2], place_of(tile, *size)) for tile in _tiles(self.map_outputs)]
-
 
 @dataclass(frozen=True)
 class Family:
@@ -252,10 +272,10 @@ def _tiled(merged: Callable[[Any], int] = lambda config: 1) -> Callable[[Look], 
         patches, config = merged(look.config), look.config
         tower = _BEFORE.get(config.vision_config.model_type, lambda config: ())(config.vision_config)
         has_all = getattr(config, "vision_feature_select_strategy", None) == "full"
-        cell = look.patch * patches
+        tiles = tiles_of(look.map_outputs, look.opened)
         return [
-            Run(tile.height // cell, tile.width // cell, tile.box, patches, is_overview, len(tower) * has_all)
-            for tile, is_overview in zip(look.tiles, overviews(look.tiles, look.opened), strict=True)
+            Run(*tile.cells(look.patch * patches), patches, is_overview, len(tower) * has_all)
+            for tile, is_overview in zip(tiles, overviews(tiles, look.opened), strict=True)
         ]
 
     return runs
@@ -266,11 +286,12 @@ def _any_resolution(look: Look) -> Sequence[Run]:
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
     config, width, height = look.config, look.opened.picture.width, look.opened.picture.height
-    side = config.vision_config.image_size // look.patch
+    whole_side = config.vision_config.image_size
+    side, rest = divmod(whole_side, look.patch)
+    if rest:
+        raise NotExposedError(f"its tiles of {whole_side} pixels leave {rest} between patches of {look.patch}")
     tiles = _tiles(look.map_outputs)
-    down, across = get_anyres_image_grid_shape(
-        (height, width), config.image_grid_pinpoints, config.vision_config.image_size
-    )
+    down, across = get_anyres_image_grid_shape((height, width), config.image_grid_pinpoints, whole_side)
     canvas = np.concatenate(
         [np.concatenate(list(tiles[1 + row * across : 1 + (row + 1) * across]), axis=2) for row in range(down)], axis=1
     )
@@ -310,7 +331,7 @@ class PicturedCheckpoint(Checkpoint):
     """A model that reads pictures and a text; its language model is inspected.
 
     Args:
-        image: the files of the pictures, which stand in every text.
+        image: the files of the pictures, which stand in every text; without any, each text may name its own.
     """
 
     reads: Mapping[str, str] = {"reads": "text and pictures"}
@@ -342,9 +363,8 @@ class PicturedCheckpoint(Checkpoint):
             encoder = reader(model)
             processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
             family, config = _FAMILIES[self.part.architecture], self.part.whole
-            with processing(self.name):
-                runs = [family.runs(_look(processor, each, config)) for each in opened]
-            return encoder._replace(looking=_PromptReader(processor, family, config, opened, runs))
+            looking = _PromptReader(processor, family, config, ())
+            return encoder._replace(looking=looking._replace(shown=looking.laid_out(opened, self.name)))
 
         return made
 
@@ -352,53 +372,73 @@ class PicturedCheckpoint(Checkpoint):
         """Return one sentence with its pictures; see `Checkpoint`."""
         together = super().batched(sentences)
         (one,) = sentences
-        assert one.seen is not None
-        return together._replace(inputs={**together.inputs, **one.seen.tensors})
+        return together._replace(inputs={**together.inputs, **(one.seen.tensors if one.seen else {})})
 
 
-@dataclass(frozen=True)
-class _PromptReader:
+class _Shown(NamedTuple):
+    """A picture, and which positions it has."""
+
+    opened: OpenPicture
+    runs: Sequence[Run]
+
+
+class _PromptReader(NamedTuple):
     """What a language model reads of a text and pictures; see `attncli.encoding.encode.PictureReader`."""
 
     processor: Any
     family: Family
     config: Any  # of the whole model
-    opened: Sequence[OpenPicture]
-    runs: Sequence[Sequence[Run]]  # of each picture
+    shown: Sequence[_Shown]  # beside every text
+
+    def laid_out(self, opened: Iterable[OpenPicture], name: str) -> list[_Shown]:
+        """Return pictures with their positions."""
+        with processing(name):
+            return [_Shown(each, self.family.runs(_look(self.processor, each, self.config))) for each in opened]
 
     def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
-        """Return a text and the pictures as the model reads them."""
-        name, count = encoder.name, len(self.opened)
+        """Return a text and the pictures as the model reads them; those that it names are open no longer than it is.
+
+        Raises:
+            UsageError: it names pictures, and others stand in every text.
+        """
+        name, shown = encoder.name, self.shown
+        if isinstance(text, PicturedText) and (files := text.files):
+            if shown:
+                raise UsageError("--image does not apply to a line that names its picture; drop one of them")
+            shown = self.laid_out(map(open_picture, files), name)
+        if not shown:
+            return encoder._replace(looking=None).encode(text, None, None)
+        count = len(shown)
         token = self.processor.image_token
         if encoder.chat is not None:
             text = encoder.chat.write(text, pictures=count)
         elif token not in text:
             text = self.family.before.format(token=token) * count + text
-        images = [each.image for each in self.opened]
+        images = [each.opened.image for each in shown]
         adds_special = encoder.special and encoder.chat is None
         with processing(name):
             outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
         ids = outputs["input_ids"][0].tolist()
-        grids = self._grids(name, ids)
+        grids = self._grids(name, ids, [each.runs for each in shown])
         tokens, written = self._tokens(ids, adds_special, encoder)
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        seen = SeenPictures(tuple(each.picture for each in self.opened), grids, tensors)
-        notes = tuple(note for each in self.opened for note in each.notes)
+        seen = SeenPictures(tuple(each.opened.picture for each in shown), grids, tensors)
+        notes = tuple(note for each in shown for note in each.opened.notes)
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, seen=seen)
 
-    def _grids(self, name: str, ids: Sequence[int]) -> tuple[ImageGrid, ...]:
+    def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
         """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
         places = np.flatnonzero(np.array(ids) == self.config.image_token_id)
-        needed = sum(run.skipped + run.rows * (run.columns + run.line_end) for own in self.runs for run in own)
+        needed = sum(run.skipped + run.rows * (run.columns + run.line_end) for own in runs for run in own)
         if needed != len(places):
             raise NotExposedError(
                 f"{visible(name)} has {len(places)} positions for its pictures, and attn expects {needed}; it would "
                 "show the wrong places"
             )
         grids, used = [], 0
-        for number, own in enumerate(self.runs):
+        for number, own in enumerate(runs):
             for run in own:
                 used += run.skipped
                 count = run.rows * (run.columns + run.line_end)
@@ -442,8 +482,7 @@ def _look(processor: Any, opened: OpenPicture, config: Any) -> Look:
     def processed(image: Any, **how: Any) -> BatchFeature:
         return processor(images=[image], text=processor.image_token, return_tensors="np", **how)
 
-    placed = map_picture(opened.picture.width, opened.picture.height)
-    return Look(opened, processed(opened.image), processed(placed, do_rescale=False, do_normalize=False), config)
+    return Look(opened, processed(opened.image), processed(map_picture(opened), **_AS_IT_IS), config)
 
 
 # --- transformers' processors ---
@@ -506,24 +545,3 @@ def processing(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # code of every family
         raise InputError(f"the processor of {visible(name)} does not read this ({first_sentence(error)})") from None
-
-
-def _tiles(outputs: Mapping[str, Any]) -> Any:
-    """Return the pixels of the parts of a picture, `[tiles, 3, h, w]`."""
-    pixels = outputs["pixel_values"]
-    return pixels.reshape(-1, *pixels.shape[-3:])
-
-
-def tiles_of(process: Callable[..., BatchFeature], opened: OpenPicture) -> list[SeenTile]:
-    """Return where the parts of a picture lie in it, by what a processor makes of `map_picture`."""
-    size = opened.picture.width, opened.picture.height
-    outputs = process(map_picture(*size), do_rescale=False, do_normalize=False, return_tensors="np")
-    return [SeenTile(tile.shape[1], tile.shape[2], place_of(tile, *size)) for tile in _tiles(outputs)]
-
-
-def overviews(tiles: Sequence[SeenTile], opened: OpenPicture) -> list[bool]:
-    """Return which of several parts of a picture show it whole, while others show it in detail."""
-    width, height = opened.picture.width, opened.picture.height
-    whole = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in
-             (tile.box for tile in tiles)]  # fmt: skip
-    return whole if not all(whole) else [False] * len(whole)

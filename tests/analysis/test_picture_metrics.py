@@ -1,0 +1,250 @@
+"""What heads do with pictures, against plain loops, in maps that are known, and in models that learned nothing."""
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics_by_hand import tokens, traced
+from pictured_models import picture, save_pictured, save_tower
+from running import Ran
+from traces import layer_of, trace_of
+
+import attncli
+from attncli import attention
+from attncli.analysis.heads import HeadReport, survey
+from attncli.analysis.labels import labels_of
+from attncli.analysis.metric_names import NAMES, OF_PICTURES
+from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
+from attncli.errors import UsageError
+from attncli.trace.layout import ImageGrid
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
+
+SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"
+HEADS = 2
+
+
+def components(cells: set[tuple[int, int, int]]) -> list[set[tuple[int, int, int]]]:
+    """Cells that touch, at a side or a corner, of the same grid."""
+    left, found = set(cells), []
+    while left:
+        waiting = [left.pop()]
+        found.append(set(waiting))
+        while waiting:
+            grid, row, column = waiting.pop()
+            around = {(grid, row + down, column + across) for down in (-1, 0, 1) for across in (-1, 0, 1)} & left
+            left -= around
+            found[-1] |= around
+            waiting += around
+    return found
+
+
+def by_hand(trace: Trace, weights: np.ndarray, allowed: np.ndarray, rows: list[int]) -> dict[str, Any]:
+    """The metrics of a head in plain Python, and which positions are its heaviest region."""
+    place = {
+        int(position): (number, row, column)
+        for number, grid in enumerate(trace.grids)
+        for (row, column), position in np.ndenumerate(grid.positions)
+    }
+    is_tower = max(rows) in place
+    seeing = [row for row in sorted(rows) if any(allowed[row][cell] for cell in place)]
+    counted = [row for row in seeing if is_tower or row not in place]
+    found: dict[str, Any] = dict.fromkeys(OF_PICTURES)
+    if counted:
+        found["image"] = sum(float(weights[row][cell]) for row in counted for cell in place) / len(counted)
+        if is_tower:
+            whole = {cell: sum(float(weights[row][cell]) for row in counted) / len(counted) for cell in place}
+        else:
+            whole = {cell: float(weights[counted[-1]][cell]) for cell in place}
+        mean = sum(whole.values()) / len(whole)
+        above = components({place[cell] for cell, weight in whole.items() if weight > mean * 1.00001})
+        if above:
+            shares = [len(region) / sum(map(len, above)) for region in above]
+            found["spatial_entropy"] = -sum(share * math.log(share) for share in shares)
+        bright = components({place[cell] for cell, weight in whole.items() if weight > 2 * mean * 1.00001})
+        at = {where: cell for cell, where in place.items()}
+        masses = [sum(whole[at[where]] for where in region) for region in bright]
+        found["region"] = max(masses, default=0.0)
+        found["cells"] = [at[where] for where in bright[masses.index(max(masses))]] if bright else []
+    if sum(row in place for row in seeing) > 1:
+        means = []
+        for cell in place:
+            own = [float(weights[row][cell]) for row in seeing if allowed[row][cell]]
+            means.append(sum(own) / max(len(own), len(seeing) / 2))
+        found["visual_sink"] = max(means)
+    return found
+
+
+def agree(actual: dict[str, float | None], expected: dict[str, Any]) -> None:
+    for name in OF_PICTURES:
+        wanted = expected[name]
+        assert actual[name] == (None if wanted is None else pytest.approx(wanted, rel=2e-5, abs=2e-6)), name
+
+
+LAYOUTS = {
+    "in front": (4, ImageGrid(1, 3, 4)),
+    "with newlines": (3, ImageGrid(0, 2, 3, order=(0, 1, 2, 4, 5, 6))),
+    "a tower": (0, ImageGrid(2, 3, 3)),
+    "two": (2, ImageGrid(1, 2, 2), ImageGrid(6, 3, 2, is_overview=True)),
+}
+
+
+@given(
+    layout=st.sampled_from([*LAYOUTS]),
+    mask=st.sampled_from(["causal", "full", "window(4)", "causal & ~keys(0,4)", "~full"]),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+@settings(max_examples=80)
+def test_they_are_what_plain_loops_count(layout: str, mask: str, seed: int, data: Any) -> None:
+    behind, *grids = LAYOUTS[layout]
+    count = max(grid.stop for grid in grids) + behind
+    sequence = tokens([7] * count)
+    plain = traced(sequence, sequence, mask, seed)
+    trace = trace_of(*plain.layers, queries=sequence, keys=sequence, grids=tuple(grids))
+    layer = trace.layer(0)
+    chosen = data.draw(st.just([]) | st.lists(st.integers(0, count - 1), unique=True, min_size=1, max_size=5))
+    rows = chosen or [*range(count)]
+    found = trace_metrics(trace, View(queries=tuple(chosen)))
+    allowed = layer.head(0).mask
+    even = allowed / np.maximum(allowed.sum(axis=-1, keepdims=True), 1)
+    for index in range(HEADS):
+        expected = by_hand(trace, layer.head(index).weights, allowed, rows)
+        agree(by_name(NAMES, found.heads[index]), expected)
+        agree(head_metrics(trace, layer, layer.head(index, chosen or None)), expected)
+        uniform = by_hand(trace, even, allowed, rows)
+        if "cells" in expected:  # of which a uniform head gives so much to the region of this one
+            seeing = [row for row in sorted(rows) if allowed[row][[*cells_of(trace)]].any()]
+            last = (
+                seeing if max(rows) in cells_of(trace) else [row for row in seeing if row not in cells_of(trace)][-1:]
+            )
+            uniform["region"] = sum(even[row][cell] for row in last for cell in expected["cells"]) / len(last)
+        agree(by_name(NAMES, found.uniform[index]), uniform)
+
+
+def cells_of(trace: Trace) -> set[int]:
+    return {int(position) for grid in trace.grids for position in grid.positions.ravel()}
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = attncli.inspect("where is the red circle", "demo-vision", image=str(SHAPES), layer="all")
+    whole = trace_metrics(trace)
+    monkeypatch.setattr(attention, "CELLS", 60)
+    for one, other in zip(trace_metrics(trace), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+def looking(*maps: dict[int, float], rest: int = 0) -> HeadReport:
+    """One head for each of maps, which tell the weights of every row of a picture of 6 × 6 cells and three words.
+
+    A row gives what it has left to the position `rest`.
+    """
+    weights = np.zeros((len(maps), 40, 40), np.float32)
+    for head, one in enumerate(maps):
+        for cell, weight in one.items():
+            weights[head, :, cell + 1] = weight
+    weights[:, :, rest] = 1 - weights.sum(axis=-1)
+    return of_weights(weights)
+
+
+def of_weights(weights: np.ndarray) -> HeadReport:
+    vectors = np.zeros((len(weights), 40, 2), np.float32)
+    layer = layer_of(vectors, vectors, recorded_scores=weights, recorded_weights=weights)
+    sequence = tokens([*range(40)])
+    return survey([trace_of(layer, queries=sequence, keys=sequence, grids=(ImageGrid(1, 6, 6),))], View())
+
+
+def test_regions_touch_at_sides_and_corners_but_not_around_an_edge() -> None:
+    found = looking(
+        {0: 0.3, 7: 0.3, 14: 0.3},  # a diagonal
+        {5: 0.4, 6: 0.4},  # the end of a row and the start of the next one
+        {0: 0.2, 1: 0.2, 35: 0.2},
+        dict.fromkeys(range(36), 0.02),  # everywhere alike
+    )
+    entropies = [head.metrics["spatial_entropy"] for head in found.heads]
+    thirds = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
+    assert entropies == [0, pytest.approx(math.log(2)), pytest.approx(thirds), None]
+    assert [head.metrics["region"] for head in found.heads] == [pytest.approx(each) for each in (0.9, 0.4, 0.4, 0)]
+    assert [head.metrics["image"] for head in found.heads] == [pytest.approx(each) for each in (0.9, 0.8, 0.6, 0.72)]
+
+
+def test_a_head_that_looks_at_one_cell_from_everywhere_is_a_sink_and_does_not_locate() -> None:
+    weights = np.zeros((2, 40, 40), np.float32)
+    weights[:, :, 0] = 1
+    weights[0, :, [0, 20]] = [[0.1], [0.9]]
+    weights[1, -1, [0, 20]] = 0.1, 0.9
+    sink, locating = of_weights(weights).heads
+    assert "visual sink" in [label.name for label in sink.labels]
+    assert "localization" not in [label.name for label in sink.labels]
+    assert locating.labels[0].name == "sink"  # where its other rows look
+    (label,) = [label for label in locating.labels if label.name == "localization"]
+    assert (label.score, label.baseline) == (pytest.approx(0.9), pytest.approx(1 / 40))
+
+
+def test_cells_are_no_copies_of_each_other() -> None:
+    ids = [1, 9, 9, 9, 9, 9, 4, 5, 4]
+    sequence = tokens(ids)
+    plain = traced(sequence, sequence, "causal")
+    text, seen = plain, trace_of(*plain.layers, queries=sequence, keys=sequence, grids=(ImageGrid(1, 2, 2),))
+    of_text, of_seen = (head_metrics(each, each.layer(0), each.layer(0).head(0)) for each in (text, seen))
+    weights = plain.layer(0).head(0).weights
+    # The row of the second 4 alone has a copy: position 5, which has the cells' token, is none.
+    assert of_seen["duplicate"] == pytest.approx(float(weights[8, 6]))
+    assert of_seen["induction"] == pytest.approx(float(weights[8, 7]))
+    assert of_text["duplicate"] != of_seen["duplicate"]
+
+
+def test_the_model_in_the_box_has_a_head_that_locates() -> None:
+    question = "where is the red circle"
+    report = attncli.heads(question, model="demo-vision", image=str(SHAPES))
+    labels = {(head.layer, head.head): head.labels for head in report.heads}
+    assert labels[1, 2][0].name == "localization"
+    assert labels[1, 2][0].gain > 0.8
+    assert not any(label.name == "localization" for (layer, _), found in labels.items() if not layer for label in found)
+    (best,) = report.ranked("region", top=1).heads
+    assert best.metrics["spatial_entropy"] is not None
+    trace = attncli.inspect(question, "demo-vision", image=str(SHAPES), layer=1)
+    for index in range(4):
+        head = trace.layer(1).head(index)
+        agree(head_metrics(trace, trace.layer(1), head), by_hand(trace, head.weights, head.mask, [*range(42)]))
+
+
+@pytest.mark.parametrize("name", ["dinov2_with_registers", "siglip_vision_model", "gemma3", "llava", "qwen3_vl"])
+def test_heads_that_learned_nothing_neither_locate_nor_sink(tmp_path: Path, name: str) -> None:
+    picture(64, 64).save(tmp_path / "x.png")
+    is_tower = name.startswith(("dino", "siglip"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (save_tower if is_tower else save_pictured)(name, tmp_path)
+        if is_tower:
+            trace = attncli.inspect(str(tmp_path / "x.png"), str(tmp_path), tower="vision", layer="all")
+        else:
+            trace = attncli.inspect("w40 w41 w42", str(tmp_path), image=str(tmp_path / "x.png"), layer="all")
+    found = trace_metrics(trace)
+    assert np.isfinite(found.heads[:, NAMES.index("image")]).all()
+    for own, uniform in zip(*found, strict=True):
+        labels = labels_of(by_name(NAMES, own), by_name(NAMES, uniform))
+        assert not {"localization", "visual sink"} & {label.name for label in labels}
+    if name == "siglip_vision_model":  # which has nothing but cells
+        assert found.heads[:, NAMES.index("image")] == pytest.approx(1)
+
+
+def test_a_text_has_none_and_asking_for_one_says_what_is_needed(attn: Callable[..., Ran]) -> None:
+    report = attncli.heads("time flies", model="demo")
+    assert not set(OF_PICTURES) & {*report.names, *report.heads[0].metrics}
+    with pytest.raises(UsageError, match="needs a picture"):
+        report.ranked("visual_sink")
+    for options in (
+        ["--metrics", "entropy,image"],
+        ["--sort", "-spatial_entropy"],
+        ["--metrics", "region", "-F", "tsv"],
+    ):
+        ran = attn("heads", "-m", "demo", "time flies", *options)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.endswith("needs a picture, and no key is a cell of one; give --image or --grid\n")

@@ -1,0 +1,212 @@
+"""Lines that name their own pictures: pairs of many pictures, cuts on them, and JSON Lines of questions."""
+
+import json
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn_scenes import box_of, save_scene
+from pictured_models import picture, save_pictured, save_tower
+from refusals import refused
+
+import attncli
+from attncli.encoding import pictures
+from attncli.encoding.chat import Conversation, PicturedConversation
+from attncli.encoding.pictures import PicturedText
+from attncli.engines import open_source
+from attncli.errors import InputError, UsageError
+from attncli.text import as_list
+
+Run = Callable[..., Any]
+SCENES = 60
+FINDER = (1, 2)  # the layer and the head that look where the question points
+LEAST_HITS, MOST_MEDIAN_HITS = 0.9, 0.5
+NEEDED, SPARE = "L1H0,L1H1,L1H2", "L1H3"  # heads without which answers are lost, and without which they are not
+LEAST_LOST = 0.9  # of the answers
+
+
+def written(folder: Path, lines: Sequence[Mapping[str, Any]], name: str = "lines.jsonl") -> Path:
+    file = folder / name
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return file
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A file of questions, each about a picture of its own, and the answers."""
+    folder, rng = tmp_path_factory.mktemp("scenes"), np.random.default_rng(2024)
+    (folder / "drawn").mkdir()
+    lines, answers = [], []
+    for number in range(SCENES):
+        scene = save_scene(rng, folder / "drawn" / f"{number}.png")
+        index = int(rng.integers(len(scene.cells)))
+        question, answer = scene.question(index)
+        answers.append(answer)
+        lines.append({
+            "image": f"drawn/{number}.png", "text": question, "query": question.split()[-1],
+            "keys": [box_of(scene.cells[index])],
+        })  # fmt: skip
+    return written(folder, lines), answers
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_tower("vit", folder / "vit")
+    for name in ("llava", "qwen2_vl"):
+        save_pictured(name, folder / name)
+    (folder / "qwen2_vl" / "chat_template.jinja").write_text(
+        "{% for each in messages[0].content %}{% if each.type == 'image' %}<|vision_start|><image><|vision_end|>"
+        "{% else %}w50 {{ each.text }} {% endif %}{% endfor %}"
+    )
+    picture(96, 64).save(folder / "a.png")
+    picture(50, 90, seed=1).save(folder / "b.png")
+    return folder
+
+
+# --- the model that sees ----------------------------------------------------------------------------------------------
+
+
+def test_one_head_finds_the_right_box_in_fresh_pictures(attn: Run, scenes: tuple[Path, list[str]]) -> None:
+    ran = attn("heads", "-m", "demo-vision", "--pairs", scenes[0], "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    document = ran.json
+    assert (document["texts"], document["pairs"]) == (SCENES, SCENES)
+    hits = {(head["layer"], head["head"]): head["hits"] for head in document["heads"]}
+    assert hits[FINDER] == max(hits.values()) >= LEAST_HITS
+    assert np.median([*hits.values()]) <= MOST_MEDIAN_HITS
+    assert document["heads"][0]["hits_uniform"] < 0.05
+
+
+def test_answers_are_lost_without_that_head_and_not_without_another(attn: Run, scenes: tuple[Path, list[str]]) -> None:
+    file, answers = scenes
+    lost = {}
+    for heads in (NEEDED, SPARE):
+        ran = attn("ablate", "-m", "demo-vision", "--file", file, "--head", heads, "-F", "jsonl")
+        assert (ran.code, ran.err) == (0, "")
+        documents = [json.loads(line) for line in ran.out.splitlines()]
+        assert [document["outcome"]["next"]["text"] for document in documents] == answers
+        assert min(document["before"] for document in documents) > np.log(0.5)
+        lost[heads] = np.mean([document["after"] < np.log(0.5) for document in documents])
+    assert lost[NEEDED] >= LEAST_LOST
+    assert lost[SPARE] == 0
+
+
+def test_several_sentences_are_named_on_the_screen(attn: Run, scenes: tuple[Path, list[str]], tmp_path: Path) -> None:
+    first, second = (json.loads(line) for line in scenes[0].read_text().splitlines()[:2])
+    lines = [{**each, "image": str(scenes[0].parent / each["image"])} for each in (first, second)]
+    ran = attn("ablate", "-m", "demo-vision", "--file", written(tmp_path, lines), "--head", SPARE)
+    for number, line in enumerate(lines, start=1):
+        assert f"sentence {number}  <image>\\n{line['text']}" in ran.out
+    assert "probability 1" in ran.out
+
+
+# --- tiny models ------------------------------------------------------------------------------------------------------
+
+
+def test_each_line_is_computed_with_its_own_pictures(models: Path, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"image": str(models / "a.png"), "text": "w40 w41", "query": "w41", "keys": ["@r1c2"]},
+        {"image": [models / "b.png", models / "a.png"], "text": "w42", "query": -1, "keys": ["@1:r0c1"]},
+        {"text": "w40 w41 w42", "query": "w42", "keys": ["w40"]},
+    ]
+    report = attncli.heads(model=str(models / "llava"), pairs=lines)
+    expected = []
+    for line, sizes in zip(lines, ([96], [50, 96], []), strict=True):
+        image = [*map(str, as_list(line.get("image", [])))]
+        trace = attncli.inspect(line["text"], str(models / "llava"), image=image, layer="all")
+        assert [each.width for each in trace.pictures] == sizes
+        right = [trace.grids[-1].positions[[(), (1, 2), (0, 1)][len(sizes)]]] if sizes else [0]
+        expected.append([layer.head(head).weights[-1, right].sum() for layer in trace.layers for head in range(4)])
+    found = {(head.layer, head.head): head.weight for head in report.heads}
+    np.testing.assert_allclose([found[place] for place in sorted(found)], np.mean(expected, axis=0), atol=1e-6)
+
+
+def test_a_line_of_a_picture_alone_is_for_a_vision_transformer(attn: Run, models: Path) -> None:
+    keys = {"keys": [[0, 0, 24, 16]], "among": ["@r0c0", "@r3c3"]}
+    lines = [{"image": "a.png", "query": "[CLS]", **keys}, {"image": "b.png", "query": "@r1c2", "keys": ["[CLS]"]}]
+    file = written(models, lines, "alone.jsonl")
+    for model in ("vit", "llava"):
+        document = attn("heads", "-m", models / model, "--pairs", file, "-F", "json").json
+        expected = []
+        for line, row, key in zip(lines, (0, 1 + 4 + 2), (1, 0), strict=True):
+            trace = attncli.inspect(str(models / str(line["image"])), str(models / model), tower="vision", layer="all")
+            expected.append([layer.head(head).weights[row, key] for layer in trace.layers for head in range(4)])
+        found = {(head["layer"], head["head"]): head["weight"] for head in document["heads"]}
+        np.testing.assert_allclose([found[place] for place in sorted(found)], np.mean(expected, axis=0), atol=1e-6)
+
+
+def test_json_lines_name_pictures_for_every_command(attn: Run, models: Path) -> None:
+    lines = [{"image": "a.png", "text": "w40 w41"}, {"text": "w40 w41"}, {"image": ["b.png"], "text": "w42"}]
+    file = written(models, lines, "questions.jsonl")
+    ran = attn("inspect", "-m", models / "llava", "--file", file, "-F", "jsonl")
+    assert (ran.code, ran.err) == (0, "")
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [[each["width"] for each in document.get("pictures", [])] for document in documents] == [[96], [], [50]]
+    beside = attn("inspect", "-m", models / "llava", "--image", models / "b.png", "w42", "-F", "json").json
+    assert documents[2]["layers"] == beside["layers"]
+    assert "grids" not in attn("inspect", "-m", "demo", "--file", file, "-F", "jsonl").out  # as any other field
+
+
+def test_a_conversation_of_a_line_shows_its_picture(attn: Run, models: Path) -> None:
+    messages = [{"role": "user", "content": "w40"}]
+    file = written(models, [{"image": "a.png", "messages": messages}], "chats.jsonl")
+    ran = attn("inspect", "-m", models / "qwen2_vl", "--chat", "--column", "messages", "--file", file, "-F", "jsonl")
+    assert json.loads(ran.out)["text"] == "<|vision_start|><image><|vision_end|>w50 w40 "
+    one = pickle.loads(pickle.dumps(PicturedConversation(Conversation.of(messages), ["x.png"], "there")))
+    assert (one.files, isinstance(one, Conversation), json.loads(one)) == (["there/x.png"], True, messages)
+
+
+def test_one_picture_after_the_other_is_open(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, names = open_source(str(models / "llava"), image=()), []
+    opened = pictures.open_picture
+    monkeypatch.setattr(
+        "attncli.engines.torch.pictures.open_picture", lambda name: (names.append(name), opened(name))[1]
+    )
+    texts = [PicturedText("w40", [name], str(models)) for name in ("a.png", "b.png", "a.png")]
+    for count, _ in enumerate(source.traces(texts), start=1):
+        assert len(names) == count
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def test_a_line_whose_picture_is_wrong_is_named_and_the_others_count(attn: Run, models: Path) -> None:
+    pair = {"text": "w40", "query": "w40", "keys": ["@r0c0"]}
+    (models / "no.png").write_bytes(b"no picture")
+    lines = [{"image": name, **pair} for name in ("a.png", "none.png", "no.png", "b.png")]
+    ran = attn("heads", "-m", models / "llava", "--pairs", written(models, lines), "-F", "json")
+    assert (ran.code, ran.json["pairs"]) == (5, 2)
+    assert f"sentence 2: the picture {models}/none.png does not exist" in ran.err
+    assert f"sentence 3: {models}/no.png is not a picture" in ran.err
+
+
+def test_lines_that_cannot_be_are_one_sentence(attn: Run, models: Path, tmp_path: Path) -> None:
+    pair = {"text": "w40", "query": "w40", "keys": [0]}
+    own = written(models, [{"image": "a.png", **pair}], "own.jsonl")
+    image = ("--image", models / "a.png")
+    refused(attn("heads", "-m", models / "llava", "--pairs", own, *image), 2, "--image does not apply to pairs")
+    refused(attn("inspect", "-m", models / "llava", "--file", own, *image), 2, "--image does not apply to a line")
+    refused(attn("heads", "-m", "demo", "--pairs", own), 2, "the lines name pictures, and demo reads text alone")
+    for wrong in (3, "", [""], {"path": "a.png"}):
+        file = written(tmp_path, [{"text": "w40", **pair, "image": wrong}])
+        ran = attn("heads", "-m", models / "llava", "--pairs", file)
+        refused(ran, 5, f"{file}, line 1: 'image' is neither a path nor a list of paths")
+    file = written(tmp_path, [{"image": "a.png", **pair}, {"image": "a.png", "query": 0, "keys": [0]}])
+    refused(attn("heads", "-m", models / "llava", "--pairs", file), 5, "texts 1 and 2: one is a picture alone")
+    file = written(models, [{"text": "w40", "image": 3}], "wrong.jsonl")
+    ran = attn("inspect", "-m", models / "llava", "--file", file, "-F", "json")
+    assert "'image' is neither a path nor a list of paths" in ran.err
+
+
+def test_python_refuses_what_is_in_the_way_of_pictures(models: Path) -> None:
+    line = {"image": str(models / "a.png"), "query": "[CLS]", "keys": [1]}
+    with pytest.raises(UsageError, match="--image does not apply to pairs"):
+        attncli.heads(model=str(models / "vit"), pairs=[line], image=str(models / "a.png"))
+    with pytest.raises(UsageError, match="--pair does not apply to a text with pictures"):
+        attncli.inspect("w40", str(models / "llava"), image=str(models / "a.png"), pair="w41")
+    with pytest.raises(InputError, match=r"sentence 2: the picture none\.png does not exist"):
+        attncli.heads(model=str(models / "vit"), pairs=[line, line | {"image": "none.png"}])
