@@ -72,7 +72,7 @@ def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     """A picture as its command draws it now, in a folder of its own."""
     own = Path(tempfile.mkdtemp(dir=folder))
     bring_materials(own)
-    (own / path).parent.mkdir(parents=True)
+    (own / path).parent.mkdir(parents=True, exist_ok=True)
     printed = ran(pictures()[path], own, environment)
     assert not printed, printed
     return (own / path).read_text(encoding="utf-8")
