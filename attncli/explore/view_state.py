@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import Metric, names_for
 from attncli.engines.interactive import Query
 from attncli.errors import InputMismatchError
 from attncli.render.palette import DEFAULT_RAMP
@@ -195,9 +195,10 @@ class ViewState:
 
     # --- how it is drawn
 
-    def next_metric(self, by: int = 1) -> ViewState:
+    def next_metric(self, by: int = 1, has_pictures: bool = False) -> ViewState:
         """Return the look with another metric on the map; where a question is held, what changed is one of them."""
-        return replace(self, metric=_after(self.metric, NAMES if self.held is None else (None, *NAMES), by))
+        names = names_for(has_pictures)
+        return replace(self, metric=_after(self.metric, names if self.held is None else (None, *names), by))
 
     def next_ramp(self) -> ViewState:
         """Return the look with another ramp of colours."""
