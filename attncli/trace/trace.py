@@ -173,6 +173,8 @@ class Trace(Displayed, Tabular, Drawable):
             sizes = {"query": len(self.query_tokens), "key": len(self.key_tokens)}
             if any(grid.stop > size for role, size in sizes.items() if grid.side in ("both", role)):
                 raise InputError(f"a grid ends at position {grid.stop}, and there are not as many tokens")
+            if grid.is_fine(self.pictures):
+                raise InputError(f"a grid of {grid.rows} × {grid.columns} cells is too small for its picture")
 
     @property
     def predicted(self) -> dict[int, Token]:
