@@ -190,8 +190,11 @@ class Trace(Displayed, Tabular, Drawable):
     @property
     def looks_at_pictures(self) -> bool:
         """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        has_keys = any(grid.side != "query" for grid in self.grids)
-        return has_keys and any(layer.kind == "self" for layer in self.layers)
+        return any(map(self.looks, self.layers))
+
+    def looks(self, layer: LayerTrace) -> bool:
+        """Return whether the keys of a layer are cells of pictures."""
+        return layer.kind in ("self", "cross") and any(grid.side != "query" for grid in self.grids)
 
     @property
     def described_pictures(self) -> dict[str, Any]:
