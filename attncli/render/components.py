@@ -359,9 +359,10 @@ class Components:
         """What stands on cells."""
         from attncli.render.picture import CHOSEN, OWN
 
-        is_self = self._of_pictures[0].layer.kind == "self"
-        own = self._rows_of_pictures if is_self and not self._sought and len(self._rows_of_pictures) == 1 else []
-        return dict.fromkeys(self.view.columns(self.trace) if self.view.keys else (), CHOSEN) | dict.fromkeys(own, OWN)
+        is_self, sought = self._of_pictures[0].layer.kind == "self", bool(self._sought)
+        own = self._rows_of_pictures if is_self and not sought and len(self._rows_of_pictures) == 1 else []
+        keys = self.view.columns(self.trace) if self.view.keys and (is_self or not sought) else []
+        return dict.fromkeys(keys, CHOSEN) | dict.fromkeys(own, OWN)
 
     @property
     def _who(self) -> tuple[str, str]:
