@@ -111,7 +111,7 @@ class ComputedView:
             return Limits(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        layout = self.recorded.layout("key") if layer.kind == "self" and self.recorded.grids else None
+        layout = self.recorded.layout("key") if self.recorded.looks(layer) else None
         sides = self.recorded.sides(layer)
         return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *sides, layout)
 

@@ -176,8 +176,7 @@ class Components:
         trace, view = self.trace, self.view
         rows, columns = set(view.rows(trace)), set(view.columns(trace))
         if self.looks_at_pictures and not view.keys:  # cells have names that say nothing more
-            cells = {int(place) for grid in trace.grids for place in grid.positions.ravel()}
-            rows, columns = rows - cells, columns - cells
+            rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         if view.top_keys is None or not view.queries:
             return rows, columns
         heads = [(frame, head) for frame in self.frames for head in frame.layer.heads]
@@ -259,8 +258,9 @@ class Components:
 
     @cached_property
     def looks_at_pictures(self) -> bool:
-        """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        return self.trace.looks_at_pictures
+        """Whether keys are cells of pictures, or the queries that attend to chosen keys, so that these show it best."""
+        has_sought = bool(self.view.keys) and not self.view.chooses_rows(self.trace)
+        return self.trace.looks_at_pictures or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
 
     @cached_property
     def _sought(self) -> list[int]:
@@ -277,7 +277,7 @@ class Components:
     @cached_property
     def _of_pictures(self) -> list[MatrixFrame]:
         """The layers that look at pictures."""
-        return [frame for frame in self.frames if frame.layer.kind == "self"]
+        return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
 
     def _called(self, places: Sequence[int], role: Literal["query", "key"]) -> str:
         """Return what positions are called: one by its index, its label and its cell."""
@@ -359,8 +359,10 @@ class Components:
         """What stands on cells."""
         from attncli.render.picture import CHOSEN, OWN
 
-        own = self._rows_of_pictures if not self._sought and len(self._rows_of_pictures) == 1 else []
-        return dict.fromkeys(self.view.columns(self.trace) if self.view.keys else (), CHOSEN) | dict.fromkeys(own, OWN)
+        is_self, sought = self._of_pictures[0].layer.kind == "self", bool(self._sought)
+        own = self._rows_of_pictures if is_self and not sought and len(self._rows_of_pictures) == 1 else []
+        keys = self.view.columns(self.trace) if self.view.keys and (is_self or not sought) else []
+        return dict.fromkeys(keys, CHOSEN) | dict.fromkeys(own, OWN)
 
     @property
     def _who(self) -> tuple[str, str]:

@@ -118,9 +118,8 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     sequences: list[list[dict[str, Any]]] = []
 
     def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
-        is_self = layer.kind == "self"  # of other kinds no token is a cell
-        names = cell_names(trace.layout(role).grids) if is_self else {}
-        predicted = trace.predicted if is_self and role == "query" else {}
+        names = cell_names(trace.layout(role).grids) if layer.kind in ("self", "cross") else {}
+        predicted = trace.predicted if layer.kind == "self" and role == "query" else {}
         arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
         listed = [
             {

@@ -69,7 +69,7 @@ def telling_cell(trace: Trace, view: View) -> dict[str, int]:
     It is the last word of a causal model; in others the first token that is no cell, or the middle one.
     """
     components = Components(trace, view, Palette(), None)
-    frame = next(frame for frame in components.frames if frame.layer.kind == "self")
+    frame = next(frame for frame in components.frames if trace.looks(frame.layer))
     of_queries, rows = cell_names(trace.layout("query").grids), frame.cells.rows
     others = [row for row, position in enumerate(rows) if position not in of_queries] or [len(rows) // 2]
     row = others[-1 if frame.is_causal else 0]
@@ -77,7 +77,7 @@ def telling_cell(trace: Trace, view: View) -> dict[str, int]:
     found = {
         (place, head): float(np.nan_to_num(layer.head(head, [rows[row]]).weights[0, cells]).max())
         for place, layer in enumerate(trace.layers)
-        if layer.kind == "self"
+        if trace.looks(layer)
         for head in layer.heads
     }
     place, head = max(found, key=found.__getitem__)
