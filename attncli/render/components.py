@@ -269,7 +269,8 @@ class Components:
                     allowed |= drawn_cells(part).any(axis=0)
                 names = zip("LH", (frame.layer.label, frame.layer.head_label(head)), strict=True)
                 parts = [f"{what}{each}" if isinstance(each, int) else each for what, each in names]
-                looks.append(HeadLook(" ".join(parts[len(frames) == 1 :]), total / len(rows), allowed))
+                whole = 1.0 if frame.layer.measure == "weights" else float(total.sum()) / len(rows)
+                looks.append(HeadLook(" ".join(parts[len(frames) == 1 :]), total / len(rows), allowed, whole))
         who = f"mean of {len(rows)} queries"
         cell = cell_names(layout.grids).get(rows[0])
         if len(rows) == 1:

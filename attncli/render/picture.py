@@ -37,11 +37,13 @@ class HeadLook(NamedTuple):
         name: of the head, such as `L3 H2`.
         weights: of each key.
         allowed: which keys the query may attend to.
+        total: all that it gives; of norms it is no 1.
     """
 
     name: str
     weights: Float[np.ndarray, " K"]
     allowed: Bool[np.ndarray, " K"]
+    total: float = 1.0
 
 
 class Canvas(NamedTuple):
@@ -81,7 +83,7 @@ class Canvas(NamedTuple):
 
     def share(self, head: HeadLook) -> float:
         """Return how much of its weight a head gives to the cells."""
-        return sum(float(head.weights[grid.positions].sum()) for grid in self.grids)
+        return sum(float(head.weights[grid.positions].sum()) for grid in self.grids) / head.total
 
     def sampled(
         self, head: HeadLook, rows: int, columns: int
@@ -176,7 +178,7 @@ class PictureView(NamedTuple):
         parts = [[Segment(fit(self.title[0]), BOLD), Segment(fit(f" {self.title[1]}"), DIM)]]
         if self.scale.low < self.scale.high:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
-        facts = ["beside each head: its weight on the picture"]
+        facts = ["beside each head: its share on the picture"]
         facts += ["the overview is drawn for one --head"] * self.lacks_overviews
         facts += facts_of(grids)
         listed = [[Segment(fit(fact), DIM)] for fact in facts]

@@ -46,7 +46,9 @@ def test_every_head_has_the_mean_and_the_deviation_of_a_plain_loop(
 
 
 def ranked(values: list[float | None], *, reverse: bool = False, top: int | None = None) -> list[int]:
-    heads = [HeadSummary(0, "self", head, dict.fromkeys(OF_ANY_TEXT, value), {}, {}) for head, value in enumerate(values)]
+    heads = [
+        HeadSummary(0, "self", head, dict.fromkeys(OF_ANY_TEXT, value), {}, {}) for head, value in enumerate(values)
+    ]
     found = HeadReport(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
     return [head.head for head in found.ranked("sink", reverse=reverse, top=top).heads]
 

@@ -67,7 +67,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     if look.query is not None:
         entries.append((Patch(facecolor="black", edgecolor=frame), "the query's own cell"))
     entries += maps.odd_entries(odd, colors)
-    notes = ["beside each head: its weight on the picture"]
+    notes = ["beside each head: its share on the picture"]
     lit = (canvas.sampled(head, *canvas.cells)[1].all() for canvas in drawn for head in heads)
     notes += ["dark: masked, or outside the grid"] * (not all(lit))
     notes += ["the overview is drawn for one --head"] * look.lacks_overviews
