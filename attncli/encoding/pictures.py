@@ -93,13 +93,14 @@ def open_picture(path: str) -> OpenPicture:
 
     shown = visible(path)
     notes: tuple[str, ...] = ()
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
+        raise InputError(f"the picture {shown} is no file; check the path")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
             with Image.open(path, formats=_FORMATS) as opened:
-                width, height = opened.size
-                if width * height > _MOST_PIXELS:
-                    raise InputError(_too_large(shown, f"{width:,} × {height:,} pixels"))
+                if opened.width * opened.height > _MOST_PIXELS:
+                    raise Image.DecompressionBombError
                 if opened.mode.startswith(("I", "F")):
                     raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
                 if getattr(opened, "is_animated", False) and opened.format != "MPO":
@@ -108,7 +109,8 @@ def open_picture(path: str) -> OpenPicture:
     except InputError:
         raise
     except Image.DecompressionBombError:
-        raise InputError(_too_large(shown, "more")) from None
+        most = f"more than {_MOST_PIXELS // 10**6} million pixels"
+        raise InputError(f"the picture {shown} has {most}, which attn does not read; make it smaller") from None
     except UnidentifiedImageError:
         names = ", ".join(_FORMATS)
         raise InputError(f"{shown} is not a picture that attn reads: {names}; check the file") from None
@@ -122,10 +124,6 @@ def open_picture(path: str) -> OpenPicture:
     small = image.copy()
     small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return OpenPicture(image, Picture(shown, *image.size, np.asarray(small)), notes)
-
-
-def _too_large(name: str, size: str) -> str:
-    return f"the picture {name} has {size}; attn reads at most {_MOST_PIXELS // 10**6} million pixels. Make it smaller"
 
 
 def with_pictures(

@@ -203,6 +203,24 @@ class SideLayout(NamedTuple):
             raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell of a picture there")
         return found
 
+    def name_of(self, position: int) -> str | None:
+        """Return the cell at a position as `positions_of` reads it, without `@`; None for what is none.
+
+        A cell of a tile, which no row and column name, is called by the pixel in its middle.
+        """
+        import numpy as np
+
+        for grid in self.grids:
+            for row, column in np.argwhere(grid.positions == position).tolist():
+                image, cell = f"{grid.image}:" * bool(grid.image), f"r{row}c{column}"
+                if self.positions_of(f"@{image}{cell}") == [position] or grid.image >= len(self.pictures):
+                    return image + cell
+                if grid.is_overview:
+                    return f"overview {image}{cell}"
+                left, top, right, bottom = grid.cell_box(row, column, *self.pictures[grid.image][1:3])
+                return f"{image}{int((left + right) / 2)},{int((top + bottom) / 2)}"
+        return None
+
     def positions_of(self, wanted: str) -> list[int] | None:
         """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
 

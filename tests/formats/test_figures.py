@@ -273,13 +273,10 @@ def test_a_grid_without_a_picture_and_weights_that_are_no_numbers_are_drawn() ->
     assert "NaN" in words_of(figure)
 
 
-def test_of_norms_a_head_has_the_share_that_is_on_the_picture() -> None:
+def test_of_norms_a_head_has_no_share() -> None:
     trace = pictured_trace()
     figure = figure_of(derived_trace(trace, Derivation(norms=True)))
-    for number, axes in enumerate(maps_in(figure)[1:]):
-        head = trace.layer(0).head(number)
-        norms = head.weights[14] * np.linalg.norm(head.v, axis=1)
-        assert axes.get_title("left") == f"L0 H{number} {norms[1:9].sum() / norms.sum():.0%}"
+    assert [axes.get_title("left") for axes in maps_in(figure)[1:]] == ["L0 H0", "L0 H1", "L0 H2"]
     assert figure.axes[-1].get_xlabel() == "norms of 14 ?, sqrt scale"
 
 

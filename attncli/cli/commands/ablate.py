@@ -135,12 +135,12 @@ def _written(
         return stream.failures
     from attncli.render.ablation import ablation_parts
 
-    is_empty = True
+    is_empty, last = True, request.texts.last_number
     with output.view(environment, form, "ablate") as canvas:
         palette = canvas.palette(colormap)
         for number, one in stream.values():
             height = None if canvas.height is None else canvas.height - len(one.notes)
-            named = None if request.texts.is_alone else number
+            named = None if last == 1 else number
             canvas.show(ablation_parts(one, palette, canvas.width, height, job.precision, named), one.text)
             is_empty = False
     if is_empty:

@@ -23,7 +23,6 @@ from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.formats.page.pictures import picture_blocks, picture_document, telling_cell
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
-from attncli.render.picture import cell_names
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Tokens
@@ -119,13 +118,14 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
 
     def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
         is_self = layer.kind == "self"  # of other kinds no token is a cell
-        names = cell_names(trace.layout(role).grids) if is_self else {}
+        layout = trace.layout(role)
+        names = {index: layout.name_of(index) if layout.grids and is_self else None for index in chosen}
         predicted = trace.predicted if is_self and role == "query" else {}
         arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
         listed = [
             {
                 "index": token.index,
-                "label": names.get(token.index, token.label) + arrows.get(token.index, ""),
+                "label": (names[token.index] or token.label) + arrows.get(token.index, ""),
                 "segment": token.segment,
             }
             for token in map(tokens.__getitem__, chosen)
