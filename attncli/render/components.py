@@ -304,8 +304,9 @@ class Components:
 
         layout, found = self.trace.layout("query" if self._sought else "key"), self._looks
         weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
-        scale, has_shares = Scale.up_to(float(max(weights, default=1)), self.view.ramp), not self._sought
-        keys = self.view.columns(self.trace) if self.view.keys and has_shares else []
+        scale = Scale.up_to(float(max(weights, default=1)), self.view.ramp)
+        has_shares = not self._sought and self._of_pictures[0].layer.measure == "weights"
+        keys = self.view.columns(self.trace) if self.view.keys and not self._sought else []
         return PictureView(self._who, found, layout, self._marks, self.palette, scale, has_shares, keys)
 
     def pictures_in_words(self) -> Iterator[Text]:
