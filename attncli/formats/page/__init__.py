@@ -117,14 +117,13 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     sequences: list[list[dict[str, Any]]] = []
 
     def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
-        layout, has_cells = trace.layout(role), layer.kind in ("self", "cross")
-        names = {index: layout.name_of(index) if layout.grids and has_cells else None for index in chosen}
+        names = trace.layout(role).cells if layer.kind in ("self", "cross") else {}
         predicted = trace.predicted if layer.kind == "self" and role == "query" else {}
         arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
         listed = [
             {
                 "index": token.index,
-                "label": (names[token.index] or token.label) + arrows.get(token.index, ""),
+                "label": names.get(token.index, token.label) + arrows.get(token.index, ""),
                 "segment": token.segment,
             }
             for token in map(tokens.__getitem__, chosen)
