@@ -13,6 +13,7 @@ from glob import glob
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from attncli.errors import InputError, UsageError, require
+from attncli.files import check_file
 from attncli.text import visible
 from attncli.trace.layout import Picture, parse_grids
 
@@ -94,6 +95,7 @@ def open_picture(path: str) -> OpenPicture:
     shown = visible(path)
     notes: tuple[str, ...] = ()
     try:
+        check_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
             with Image.open(path, formats=_FORMATS) as opened:
