@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -196,7 +197,8 @@ def parse_grids(
     return tuple(ImageGrid(start, rows, columns, number, side=side) for number, start in enumerate(starts))
 
 
-class SideLayout(NamedTuple):
+@dataclass(frozen=True)
+class SideLayout:
     """The pictures and grids of one side of a trace."""
 
     pictures: tuple[Picture, ...]
@@ -223,23 +225,30 @@ class SideLayout(NamedTuple):
             raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell of a picture there")
         return found
 
-    def name_of(self, position: int) -> str | None:
-        """Return the cell at a position as `positions_of` reads it, without `@`; None for what is none.
+    @cached_property
+    def cells(self) -> dict[int, str]:
+        """The positions that are cells, grid by grid, and what each is called: as `positions_of` reads it, without `@`.
 
         A cell of a tile, which no row and column name, is called by the pixel in its middle.
         """
-        import numpy as np
-
+        names: dict[int, str] = {}
         for grid in self.grids:
-            for row, column in np.argwhere(grid.positions == position).tolist():
-                image, cell = f"{grid.image}:" * bool(grid.image), f"r{row}c{column}"
-                if self.positions_of(f"@{image}{cell}") == [position] or grid.image >= len(self.pictures):
-                    return image + cell
-                if grid.is_overview:
-                    return f"overview {image}{cell}"
-                left, top, right, bottom = grid.cell_box(row, column, *self.pictures[grid.image][1:3])
-                return f"{image}{int((left + right) / 2)},{int((top + bottom) / 2)}"
-        return None
+            image, is_largest = f"{grid.image}:" * bool(grid.image), grid is self._largest(grid.image)
+            places = product(range(grid.rows), range(grid.columns))
+            for (row, column), position in zip(places, grid.positions.flat, strict=True):
+                name = f"{image}r{row}c{column}"
+                if grid.is_overview and not is_largest:
+                    name = f"overview {name}"
+                elif not is_largest and grid.image < len(self.pictures):
+                    left, top, right, bottom = grid.cell_box(row, column, *self.pictures[grid.image][1:3])
+                    name = f"{image}{int((left + right) / 2)},{int((top + bottom) / 2)}"
+                names.setdefault(int(position), name)
+        return names
+
+    def _largest(self, image: int) -> ImageGrid:
+        """Return the grid of a picture whose cells rows and columns name."""
+        own = (grid for grid in self.grids if grid.image == image)
+        return max(own, key=lambda grid: (not grid.is_overview, grid.size))
 
     def positions_of(self, wanted: str) -> list[int] | None:
         """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
@@ -260,7 +269,7 @@ class SideLayout(NamedTuple):
                 f"{place}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or a token"
             )
         if cell:
-            grid = max(grids, key=lambda grid: (not grid.is_overview, grid.size))
+            grid = self._largest(image)
             if first >= grid.rows or second >= grid.columns:
                 there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
                 raise InputMismatchError(f"{place} is out of range: the grid has {there}")

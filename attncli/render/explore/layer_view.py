@@ -62,7 +62,7 @@ class LayerViewCache:
 
     def cell_name(self, token: Token) -> str:
         """Return where in a picture a token stands, behind a blank; empty where it is no cell, or is called so."""
-        cell = None if self.layout is None else self.layout.name_of(token.index)
+        cell = None if self.layout is None else self.layout.cells.get(token.index)
         return "" if cell in (None, token.label) else f" {cell}"
 
     @property
