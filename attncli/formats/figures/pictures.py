@@ -36,9 +36,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     if not look.layout.grids:
         raise UsageError("--key without --query needs queries that are cells of a picture; add --query")
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-    names = [
-        maps.title_of(trace, layer, head) for layer in trace.layers if layer.kind == "self" for head in layer.heads
-    ]
+    names = [maps.title_of(trace, layer, head) for layer in trace.layers if trace.looks(layer) for head in layer.heads]
     drawn = canvases(look.layout, not look.lacks_overviews)
     panels: list[tuple[Canvas, HeadLook | None]] = [
         (canvas, None) for canvas in canvases(look.layout, False) if canvas.picture is not None

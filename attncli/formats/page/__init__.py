@@ -117,15 +117,13 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     sequences: list[list[dict[str, Any]]] = []
 
     def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
-        is_self = layer.kind == "self"  # of other kinds no token is a cell
-        layout = trace.layout(role)
-        names = {index: layout.name_of(index) if layout.grids and is_self else None for index in chosen}
-        predicted = trace.predicted if is_self and role == "query" else {}
+        names = trace.layout(role).cells if layer.kind in ("self", "cross") else {}
+        predicted = trace.predicted if layer.kind == "self" and role == "query" else {}
         arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
         listed = [
             {
                 "index": token.index,
-                "label": (names[token.index] or token.label) + arrows.get(token.index, ""),
+                "label": names.get(token.index, token.label) + arrows.get(token.index, ""),
                 "segment": token.segment,
             }
             for token in map(tokens.__getitem__, chosen)
