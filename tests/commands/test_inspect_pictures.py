@@ -72,7 +72,7 @@ def test_a_trace_with_a_picture_is_drawn_as_it_was(attn: Run, models: Path, tmp_
     trace = load(tmp_path / "t.safetensors")
     cells = trace.layers[0].head(2).weights[17][trace.grids[0].positions]
     heaviest = np.unravel_index(cells.argmax(), cells.shape)
-    assert f"H2 r{heaviest[0]}c{heaviest[1]} {cells.max():.2g} {cells.sum():.0%}" in plain.out
+    assert f"H2 r{heaviest[0]}c{heaviest[1]} {cells.max():.2f} {cells.sum():.0%}" in plain.out
 
 
 def test_the_words_that_look_at_a_cell_stand_on_the_weight_that_they_give_it(
@@ -90,13 +90,13 @@ def test_the_words_that_look_at_a_cell_stand_on_the_weight_that_they_give_it(
     np.testing.assert_allclose(listed, column[-3:], atol=0.005 + 1e-6)
     cells = column[trace.grids[0].positions]
     heaviest = np.unravel_index(cells.argmax(), cells.shape)
-    assert f"H1 r{heaviest[0]}c{heaviest[1]} {cells.max():.2g}" in sought.out
+    assert f"H1 r{heaviest[0]}c{heaviest[1]} {cells.max():.2f}" in sought.out
     # A patch sees no text behind it: the text shows who looks at it.
     own = attn(*words, "--query", "@r1c2", "--color", "never")
     assert f"{cell} <image> r1c2 attends to" in own.out
     assert own.out.splitlines()[-5:-2] == sought.out.splitlines()[-5:-2]
     both = attn(*words, "--query", "w42", "--key", "@r1c2", "--color", "never")
-    assert f"H1 r1c2 {column[-1]:.2g}" in both.out
+    assert f"H1 r1c2 {column[-1]:.2f}" in both.out
     assert "its weight on the chosen key" in both.out
 
 

@@ -42,7 +42,7 @@ def test_the_heaviest_cell_has_the_colour_of_the_highest_weight() -> None:
     block, count = one.drawn(Bounds(20, 100))
     assert count == 1
     titles = next(line for line in block.lines if "x.png" in "".join(segment.text for segment in line))
-    assert "H0 r1c2 0.3 30%" in "".join(segment.text for segment in titles)
+    assert "H0 r1c2 0.30 30%" in "".join(segment.text for segment in titles)
     first = block.lines.index(titles) + 1
     rows = [[segment for segment in line if segment.text == "▀"] for line in block.lines[first:]]
     half = len(rows[0]) // 2
@@ -61,7 +61,7 @@ def test_without_colours_a_map_has_axes(tier: str, encoding: str) -> None:
     palette = Palette(tier, encoding)
     block, _ = view([look("H0", 7, 6)], ImageGrid(1, 2, 3), palette=palette).drawn(Bounds(20, 80))
     lines = ["".join(segment.text for segment in line).rstrip() for line in block.lines]
-    assert [line.strip() for line in lines[-4:-2]] == ["H0 r1c2 0.3 30%", "0 1 2"]
+    assert [line.strip() for line in lines[-4:-2]] == ["H0 r1c2 0.30 30%", "0 1 2"]
     darkest = "██" if tier == "blocks" else "@@"
     assert (lines[-2][0], lines[-1][0]) == ("0", "1")
     assert lines[-1].endswith(darkest)

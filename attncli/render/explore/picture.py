@@ -16,12 +16,12 @@ from attncli.render.block import hstack, stack
 from attncli.render.cell_grid import WIDE, CellGrid, map_lines
 from attncli.render.explore.head import CellCursor
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import KEY, QUERY, PaneContent, pad
+from attncli.render.explore.pane import QUERY, PaneContent, pad
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.heatmap import GAP, Extent, Heatmap
 from attncli.render.legend import legend_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.picture import Canvas, HeadLook, canvases, overlay, tiling
+from attncli.render.picture import CHOSEN, OWN, Canvas, HeadLook, canvases, overlay, tiling, weight_text
 from attncli.trace.layout import SideLayout
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PictureOfHeads:
     @cached_property
     def scale(self) -> Scale:
         """Which number each colour stands for: up to the largest one of a cell in any head."""
-        cells = np.concatenate([grid.positions.ravel() for grid in self.layout.grids])
+        cells = [*self.layout.cells]
         sizes = [np.abs(np.nan_to_num(look.weights[cells] * look.allowed[cells])) for look in self.looks.values()]
         scaled = Scale.up_to if self.sight.pair is None else Scale.around_zero
         return scaled(float(np.max(sizes)), self.ramp)
@@ -71,7 +71,7 @@ class PictureOfHeads:
     @property
     def marks(self) -> dict[int, str]:
         """What stands on the cell that is the key, and on the one that is the query."""
-        return {self.cursor.key: KEY, self.cursor.query: QUERY}
+        return {self.cursor.key: CHOSEN, self.cursor.query: OWN}
 
     def panel(self, canvas: Canvas, head: int, size: Bounds) -> PaneContent[int]:
         """Return a picture under the weights of a head; what lies at a place of it is a position."""
@@ -90,7 +90,8 @@ class PictureOfHeads:
         """Return the cells as shades with their axes; of many, each is the largest of a block."""
         rows, columns = canvas.cells
         digits = len(str(rows - 1))
-        wide, high = max((size.width - digits - 1) // WIDE.columns, 1), max(size.lines - 1, 1)
+        margin = digits + 2  # a mark and a blank
+        wide, high = max((size.width - margin) // WIDE.columns, 1), max(size.lines - 1, 1)
         step = max(-(-rows // high), -(-columns // wide))
         values, allowed = canvas.sampled(look, rows, columns)
         drawn = Heatmap("", values, allowed).pooled(step, step, self.scale.is_signed)
@@ -99,17 +100,18 @@ class PictureOfHeads:
         for position in self.marks:
             for row, column in np.argwhere(own == position).tolist():
                 marked = row // step, column // step
-        body = map_lines(
-            drawn.values, drawn.allowed, CellGrid(axes[0], axes[1], WIDE), self.palette, self.scale, marked
-        )
+        lattice = CellGrid(axes[0], axes[1], WIDE)
+        body = map_lines(drawn.values, drawn.allowed, lattice, self.palette, self.scale)
+        # Beside it, for there is no room for a mark on a shade.
         ticks = axes[1].ticks(WIDE.columns, self.palette, marked[1] if marked else None)
-        lines: list[list[Segment]] = [[Segment(" " * (digits + 1)), *ticks]]
+        lines: list[list[Segment]] = [[Segment(" " * margin), *ticks]]
         for index, shades in zip(axes[0].indices, body, strict=True):
-            style = BOLD if marked and marked[0] * step == index else DIM
-            lines.append([Segment(f"{index:>{digits}} ", style), *shades])
+            is_marked = marked is not None and marked[0] * step == index
+            mark, style = (self.palette.fit(QUERY), BOLD) if is_marked else (" ", DIM)
+            lines.append([Segment(f"{mark}{index:>{digits}} ", style), *shades])
 
         def at(line: int, column: int) -> int | None:
-            down, across = line - 1, (column - digits - 1) // WIDE.columns
+            down, across = line - 1, (column - margin) // WIDE.columns
             if not (0 <= down < len(axes[0]) and 0 <= across < len(axes[1])):
                 return None
             block = own[down * step : (down + 1) * step, across * step : (across + 1) * step]
@@ -121,7 +123,7 @@ class PictureOfHeads:
     def heaviest(self, canvas: Canvas, head: int) -> list[str]:
         """Return the name of the cell with the largest weight, and that."""
         place = canvas.heaviest(self.looks[head])
-        return [str(self.layout.name_of(place)), f"{self.looks[head].weights[place]:.2g}"]
+        return [self.layout.cells[place], weight_text(float(self.looks[head].weights[place]))]
 
 
 def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneContent[int]:
@@ -131,10 +133,16 @@ def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneC
     has_legend = room.lines >= _LEAST_WITH_LEGEND
     body = Bounds(max(room.lines - 1 - has_legend, 1), room.width)
     width, height = (max(sizes) for sizes in zip(*(each.size for each in drawn), strict=True))
-    tiles = tiling((width, height), len(drawn), body, _LEAST, above=0, widest=room.width)
+    above = int(len(drawn) > 1)  # lines with their names
+    tiles = tiling((width, height), len(drawn), body, _LEAST, above, widest=room.width)
     panels = [heads.panel(each, head, tiles.size) for each in drawn[: tiles.capacity]]
     strips = range(0, len(panels), tiles.in_a_strip)
-    whole = stack(hstack([each.block for each in panels[start : start + tiles.in_a_strip]], GAP) for start in strips)
+    names = [[Segment(heads.palette.fit(_name(each, tiles.size.width, heads.palette)), DIM)] for each in drawn]
+    blocks = [
+        each.block._replace(lines=[*[name][:above], *each.block.lines])
+        for name, each in zip(names, panels, strict=False)
+    ]
+    whole = stack(hstack(blocks[start : start + tiles.in_a_strip], GAP) for start in strips)
     share = sum(float(heads.looks[head].weights[grid.positions].sum()) for grid in grids)
     facts = [
         label,
@@ -145,20 +153,26 @@ def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneC
     ]
     lines = [join_facts(facts, room.width, heads.palette, titled("head", layer.head_label(head))), *whole.lines]
     if has_legend:
-        cells = np.concatenate([grid.positions.ravel() for grid in grids])
+        cells = [*heads.layout.cells]
         values, allowed = (getattr(heads.looks[head], name)[None, cells] for name in ("weights", "allowed"))
         notes = [each for each in Extent.of(values, allowed).notes_on(heads.scale) if not each.startswith("·")]
         lines += [[]] * (room.lines - 1 - len(lines))
         lines.append(legend_line(heads.scale, notes, heads.palette, room.width, 2, heads.palette.has_halves))
 
     def at(line: int, column: int) -> int | None:
-        strip, line = divmod(line - 1, tiles.size.lines)
+        strip, line = divmod(line - 1, tiles.size.lines + above)
         place, column = divmod(column, tiles.size.width + GAP)
         number = strip * tiles.in_a_strip + place
         is_there = line >= 0 and place < tiles.in_a_strip and 0 <= number < len(panels)
-        return panels[number].at(line, column) if is_there else None
+        return panels[number].at(line - above, column) if is_there else None
 
     return PaneContent(crop(lines, room), at)
+
+
+def _name(canvas: Canvas, width: int, palette: Palette) -> str:
+    """Return what one of several pictures is called."""
+    name = f"picture {canvas.number}" if canvas.picture is None else canvas.picture.name
+    return palette.shortened(name + " overview" * canvas.is_overview, width, keeps_end=True)
 
 
 def small_pictures(heads: PictureOfHeads, room: Bounds) -> PaneContent[int]:
