@@ -26,7 +26,7 @@ Side = Literal["both", "query", "key"]
 Box = tuple[float, float, float, float]  # left, top, right and bottom, in pixels
 
 MOST_CELLS = 1_000_000
-MOST_PIXELS = 64_000_000  # of a picture
+MOST_PIXELS = 36_000_000  # of a picture, which a processor holds several times, as floats too
 MOST_SIDE = 1024  # pixels of it in a trace
 MOST_RATIO = 200  # of its sides
 _FARTHEST = 1e9  # pixels
@@ -51,11 +51,11 @@ class Picture(NamedTuple):
     height: int
     pixels: UInt8[np.ndarray, "h w 3"]
 
-    @property
-    def is_sensible(self) -> bool:
-        """Whether it has as many pixels as attn reads, and no side is far longer than the other."""
-        short, long = sorted(self[1:3])
-        return 0 < short <= long <= short * MOST_RATIO and short * long <= MOST_PIXELS
+    @staticmethod
+    def is_sensible_size(width: int, height: int) -> bool:
+        """Whether attn reads a picture of that size: no line of pixels, nor much like one, and not too large."""
+        short, long = sorted((width, height))
+        return 1 < short <= long <= short * MOST_RATIO and short * long <= MOST_PIXELS
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is known of it besides its pixels, for JSON."""

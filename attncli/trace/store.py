@@ -160,7 +160,7 @@ def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= MOST_SIDE**2 * 3:
         raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
     picture = Picture(own["name"][-_LONGEST_NAME:], own["width"], own["height"], pixels)
-    if not picture.is_sensible:
+    if not Picture.is_sensible_size(own["width"], own["height"]):
         raise ValueError(f"picture {number} has {picture.width} × {picture.height} pixels")
     return picture
 

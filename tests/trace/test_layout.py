@@ -65,6 +65,21 @@ def test_every_pixel_of_a_cell_is_its_position() -> None:
                     assert trace.layout("key").positions_of(f"@{int(x)},{int(y)}") == [2 + row * 4 + column]
 
 
+def test_a_box_has_the_cells_that_have_pixels_in_it() -> None:
+    """Cells are 150 pixels wide and 200 high: the ends of a box are exclusive, and its sides are not alike."""
+    layout = pictured(ImageGrid(1, 2, 4)).layout("key")
+    expected = {
+        (150, 0, 300, 200): [2],
+        (149, 0, 301, 200): [1, 2, 3],
+        (450, 200, 600, 400): [8],
+        (310, 190, 320, 210): [3, 7],
+        (0, 200, 600, 201): [5, 6, 7, 8],
+    }
+    assert {box: layout.positions_in(box) for box in expected} == expected
+    with pytest.raises(InputMismatchError, match=r"no key is a cell of a picture there"):
+        layout.positions_in((600, 0, 700, 100))
+
+
 def test_a_users_grid_has_to_fit() -> None:
     assert parse_grids("2x3", 1, 2, 13, 13) == (ImageGrid(1, 2, 3, 0), ImageGrid(7, 2, 3, 1))
     assert [grid.side for grid in parse_grids("16x16", 0, 1, 256, 77)] == ["query"]
