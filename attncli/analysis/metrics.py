@@ -15,6 +15,7 @@ import numpy as np
 
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
+from attncli.analysis.picture_metrics import PictureCells, PictureSums
 from attncli.masks.expressions import Atom, RuleMask, leaves
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
 from attncli.trace.trace import Trace
@@ -22,8 +23,6 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
-
-    from attncli.analysis.picture_metrics import PictureCells
 
 _LINEAR = NAMES[NAMES.index("distance") : NAMES.index("max_weight")]  # in the weights
 _TINY = np.finfo(np.float32).tiny
@@ -76,7 +75,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     one, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
-    pictures = _picture_cells(trace, one)
+    pictures = PictureCells.of(trace, one)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
     together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
@@ -84,16 +83,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
         cells = CellGeometry(trace, one, some, pictures)
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
-    return measured.beside(uniform)
-
-
-def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
-    """Return which positions are cells of pictures, of which a text has none."""
-    if not trace.grids:
-        return None
-    from attncli.analysis.picture_metrics import PictureCells
-
-    return PictureCells.of(trace, layer)
+    return TraceMetrics(measured.means(), uniform.means(measured))
 
 
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
@@ -105,12 +95,12 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     those of the sequence they are weights on the sequence's own, and `distance` is None. Those of pictures are there
     where the trace has grids.
     """
-    pictures = _picture_cells(trace, layer)
+    pictures = PictureCells.of(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
         sums.add(CellGeometry(trace, layer, block.queries, pictures), [block.stages])
     names = names_for(bool(trace.grids))
-    return by_name(names, sums.means[0][: len(names)])
+    return by_name(names, sums.means()[0][: len(names)])
 
 
 def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
@@ -206,9 +196,7 @@ class MetricSums:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
         self._counts = np.zeros((heads, len(OF_ANY_TEXT) - 1), int)
         self._highest = np.full(heads, -np.inf)
-        self._pictures = None
-        if pictures is not None and len(pictures.keys):
-            self._pictures = pictures.sums(rows, heads)
+        self._pictures = None if pictures is None else PictureSums(pictures, rows, heads)
 
     def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
@@ -237,25 +225,14 @@ class MetricSums:
             if highest is not None:
                 self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
 
-    @property
-    def means(self) -> Float[np.ndarray, "N M"]:
-        """Every metric; NaN is one that is not defined."""
-        of_pictures = None if self._pictures is None else self._pictures.metrics()[0]
-        return self._beside_text(of_pictures)
-
-    def beside(self, uniform: MetricSums) -> TraceMetrics:
-        """Return every metric, and those of the uniform heads in the place of each."""
-        if self._pictures is None:
-            return TraceMetrics(self.means, uniform.means)
-        own, of_regions = self._pictures.metrics(uniform._pictures)
-        baselines = np.broadcast_to(uniform.means, (len(own), len(NAMES))).copy()
-        baselines[:, NAMES.index("region")] = of_regions
-        return TraceMetrics(self._beside_text(own), baselines)
-
-    def _beside_text(self, of_pictures: Float[np.ndarray, "N M"] | None) -> Float[np.ndarray, "N M"]:
+    def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
+        """Return every metric, of which `region` is that of other heads; NaN is one that is not defined."""
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
         highest = np.where(np.isneginf(self._highest), np.nan, self._highest)
-        if of_pictures is None:
-            of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
-        return np.column_stack([means, highest, of_pictures]).astype(np.float32)
+        of_text = np.column_stack([means, highest])
+        of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
+        if self._pictures is not None:
+            of_pictures = self._pictures.metrics(None if others is None else others._pictures)
+            of_text = np.broadcast_to(of_text, (len(of_pictures), of_text.shape[1]))
+        return np.column_stack([of_text, of_pictures]).astype(np.float32)

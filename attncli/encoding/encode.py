@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError, UsageError, is_panic
 from attncli.text import visible
@@ -94,13 +94,6 @@ class SeenPictures(NamedTuple):
     tensors: Mapping[str, Any]  # pixels and what goes with them, as the model's forward pass names them
 
 
-class PictureReader(Protocol):
-    """What reads pictures beside a text, or in its place."""
-
-    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
-        """Return a text and pictures, or the picture that it names, as a model reads them."""
-
-
 class InputEncoder(NamedTuple):
     """A checkpoint's tokenizer and what its model can read."""
 
@@ -113,7 +106,8 @@ class InputEncoder(NamedTuple):
     start_id: int | None = None  # the id that a decoder begins with
     # what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands
     chat: Chat | None = None
-    looking: PictureReader | None = None  # what reads pictures too
+    # reads a text and pictures, or the picture that a text names
+    looking: Callable[[str, InputEncoder], EncodedInput] | None = None
 
     def with_chat(self, options: LoadOptions) -> InputEncoder:
         """Return the encoder that reads sentences through the chat template, if the options ask for it.
@@ -159,7 +153,7 @@ class InputEncoder(NamedTuple):
         if self.looking is not None:
             if pair is not None:
                 raise UsageError("--pair does not apply to a text with pictures; drop one of them")
-            return self.looking.read(text, self)
+            return self.looking(text, self)
         if self.chat is not None:
             text = self.chat.write(text, pair, target)
             check_texts(text)

@@ -135,7 +135,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     if not all(isinstance(each, str) for each in notes):
         raise TypeError("'notes' of its header are not text")
     pictures = tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures")))
-    grids = tuple(map(ImageGrid.of, _listed(header, "grids")))
+    grids = tuple(map(_grid, _listed(header, "grids")))
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
     return Trace(
@@ -163,6 +163,11 @@ def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
     if not Picture.is_sensible_size(own["width"], own["height"]):
         raise ValueError(f"picture {number} has {picture.width} × {picture.height} pixels")
     return picture
+
+
+def _grid(found: Any) -> ImageGrid:
+    own, box = _plain(ImageGrid, _shown(found), "grid"), found.get("box")
+    return ImageGrid(**own, box=box and tuple(box), side=found.get("side"), order=tuple(found.get("order", ())))
 
 
 def _loads(text: str) -> Any:

@@ -231,11 +231,7 @@ class Trace(Displayed, Tabular, Drawable):
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
         """
-        is_place = isinstance(wanted, str) and wanted.startswith("@")
-        places = self.layout(role).positions_of(str(wanted)) if is_place else None
-        return (
-            (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
-        )
+        return self.layout(role).find(self.query_tokens if role == "query" else self.key_tokens, wanted)
 
     def __len__(self) -> int:
         """How many layers were recorded."""
