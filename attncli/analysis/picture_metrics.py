@@ -20,17 +20,11 @@ _NOISE = 1e-5  # relative, by which weights in float32 that are all the same com
 
 
 class PictureCells(NamedTuple):
-    """Which positions of a layer are cells of pictures.
+    """Which positions of a layer are cells of pictures."""
 
-    Attributes:
-        queries: whether each query is one.
-        keys: the keys that are one, grid by grid, row by row.
-        shapes: the rows and columns of each grid of these.
-    """
-
-    queries: Bool[np.ndarray, " Q"]
-    keys: Int[np.ndarray, " C"]
-    shapes: tuple[tuple[int, int], ...]
+    queries: Bool[np.ndarray, " Q"]  # whether each query is one
+    keys: Int[np.ndarray, " C"]  # those that are one, grid by grid, row by row
+    shapes: tuple[tuple[int, int], ...]  # the rows and columns of each grid of these
 
     @classmethod
     def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells | None:

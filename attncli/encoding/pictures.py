@@ -57,15 +57,10 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 class PicturedText(str):
-    """A text with the pictures that its line names, which a model that reads text alone leaves out.
+    """A text with the pictures that its line names, which a model that reads text alone leaves out."""
 
-    Attributes:
-        image: what the line has for them.
-        folder: where their paths begin.
-    """
-
-    image: Any
-    folder: str
+    image: Any  # what the line has for them
+    folder: str  # where their paths begin
 
     def __new__(cls, text: str, image: Any = None, folder: str = "") -> Self:
         """Return a text with its pictures."""
@@ -97,10 +92,9 @@ def _reading(path: str) -> Iterator[Any]:
     shown = f"the picture {visible(path)}"
     try:
         check_file(path)
-    except FileNotFoundError:
-        raise InputError(f"{shown} does not exist; check the path") from None
     except OSError as error:
-        raise InputError(f"{shown} {error.strerror or error}; check the path") from None
+        why = "does not exist" if isinstance(error, FileNotFoundError) else error.strerror or error
+        raise InputError(f"{shown} {why}; check the path") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
@@ -116,16 +110,15 @@ def _reading(path: str) -> Iterator[Any]:
                 yield opened
     except InputError:
         raise
-    except Image.DecompressionBombError:
-        most = f"more than {MOST_PIXELS // 10**6} million pixels"
-        raise InputError(f"{shown} has {most}, which attn does not read; make it smaller") from None
-    except UnidentifiedImageError:
-        raise InputError(f"{shown} is none that attn reads: {', '.join(_FORMATS)}; check the file") from None
-    except MemoryError:
-        raise InputError(f"{shown} does not fit into memory; make it smaller") from None
     except Exception as error:  # a decoder may raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"{shown} cannot be decoded ({visible(reason)}); save it anew") from None
+        known = {
+            Image.DecompressionBombError: f"has more than {MOST_PIXELS // 10**6} million pixels; make it smaller",
+            UnidentifiedImageError: f"is none that attn reads: {', '.join(_FORMATS)}; check the file",
+            MemoryError: "does not fit into memory; make it smaller",
+        }
+        why = known.get(type(error), f"cannot be decoded ({visible(reason)}); save it anew")
+        raise InputError(f"{shown} {why}") from None
 
 
 def open_picture(path: str) -> OpenPicture:

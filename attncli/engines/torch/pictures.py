@@ -41,11 +41,7 @@ _AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours say 
 def grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patches: int = 1) -> list[ImageGrid]:
     """Return the grids of the parts of a picture, by what a processor makes of `map_picture`, each from position 0.
 
-    Args:
-        outputs: of the processor.
-        opened: the picture itself.
-        patch: the pixels of a patch, along a side; what is no whole cell is not read.
-        patches: how many of them, along a side, one position stands for.
+    One position stands for so many patches, each of so many pixels along a side; what is no whole cell is not read.
     """
     (width, height), side = opened.image.size, patch * patches
     tiles = _tiles(outputs)
@@ -187,14 +183,7 @@ class VisionCheckpoint(Checkpoint):
 
 
 def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
-    """Return a picture, by the name of its file, as a vision tower reads it: what stands before its patches, and these.
-
-    Args:
-        processor: of pictures.
-        config: of the tower.
-        text: the name.
-        encoder: of the checkpoint.
-    """
+    """Return a picture, by the name of its file, as a vision tower reads it."""
     opened = open_picture(text)
     before, notes = _before(config), opened.notes
     with processing(encoder.name):
@@ -202,7 +191,8 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
         pixels = outputs["pixel_values"]
         if config.model_type in _FLAT:
             sizes = outputs["image_grid_thw"]
-            grid = ImageGrid(0, *sizes[0].tolist()[1:], order=_flat_order(config, sizes))
+            _, rows, columns = sizes[0].tolist()
+            grid = ImageGrid(0, rows, columns, order=_flat_order(config, sizes))
             tensors = {"hidden_states": pixels, "grid_thw": sizes}
         else:
             placed = processor(images=map_picture(opened), return_tensors="np", **_AS_IT_IS)
