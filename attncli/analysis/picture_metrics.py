@@ -79,17 +79,11 @@ class PictureSums:
     def metrics(self, others: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
         """Return `OF_PICTURES`, of which `region` is the heaviest one of other heads; NaN is not defined.
 
-        `spatial_entropy` is that of Kang et al. 2025 ("Your Large Vision-Language Model Only Needs A Few Attention
-        Heads For Visual Grounding", arXiv 2503.06287): the cells above the mean of the map fall into regions C_i that
-        touch at sides or corners, and H = −Σ P(C_i) log P(C_i) with P(C_i) = |C_i| / Σ_j |C_j|, where |C_i| counts
-        cells. `region` is a weight, and its regions are of cells above twice the mean, as in the authors' program: half
-        of a picture is no place in it.
-
-        `visual_sink` is the mean weight that one position has from the rows that see it, its importance score in Gu et
-        al. 2024 (arXiv 2410.10781), of the cell that has most. Rows of text and of cells count alike, for a sink is
-        looked at from everywhere; a late cell, which few rows see, is no sink. Kang et al. 2025 ("See What You Are
-        Told: Visual Attention Sink in Large Multimodal Models", arXiv 2503.03321) find such cells by a few dimensions
-        of their hidden states, which attention does not tell.
+        `spatial_entropy` is that of Kang et al. 2025 (arXiv 2503.06287), over regions of touching cells above the mean
+        of the map. Those of `region` are above twice the mean, as in the authors' program. `visual_sink` is the
+        importance score of Gu et al. 2024 (arXiv 2410.10781), of the cell that has most: rows of text and of cells
+        count alike, and a late cell, which few rows see, is no sink. Kang et al. 2025 (arXiv 2503.03321) find such
+        cells by hidden states, which attention does not tell.
         """
         maps, chosen = self._maps(), (others or self)._maps()
         is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)

@@ -83,15 +83,10 @@ class EncodedInput(NamedTuple):
     inputs: dict[str, list[int]]  # token ids and what goes with them, as the model's forward pass names them
     notes: tuple[str, ...]  # what the user should know of its tokens
     generated: int = 0  # how many of the last tokens the model wrote
-    seen: SeenPictures | None = None  # what it sees
-
-
-class SeenPictures(NamedTuple):
-    """Pictures as a model reads them, with a text or alone."""
-
-    pictures: tuple[Picture, ...]
-    grids: tuple[ImageGrid, ...]  # which positions are their cells
-    tensors: Mapping[str, Any]  # pixels and what goes with them, as the model's forward pass names them
+    # of one that sees: what it sees, which positions are cells, and the pixels, as the model's forward pass names them
+    pictures: tuple[Picture, ...] = ()
+    grids: tuple[ImageGrid, ...] = ()
+    tensors: Mapping[str, Any] = {}
 
 
 class InputEncoder(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -39,19 +39,12 @@ _CELL = re.compile(r"@(?:(\d{1,4}):)?r(\d{1,4})c(\d{1,4})")
 
 
 class Picture(NamedTuple):
-    """A picture that a model looked at.
+    """A picture that a model looked at."""
 
-    Attributes:
-        name: the file.
-        width: its pixels in a row, as it is seen: turned by its orientation tag.
-        height: its rows of pixels.
-        pixels: the picture, perhaps made smaller, in red, green and blue.
-    """
-
-    name: str
-    width: int
+    name: str  # of the file
+    width: int  # of a row, in its pixels, as it is seen: turned by its orientation tag
     height: int
-    pixels: UInt8[np.ndarray, "h w 3"]
+    pixels: UInt8[np.ndarray, "h w 3"]  # in red, green and blue, perhaps of a smaller copy
 
     @staticmethod
     def is_sensible_size(width: int, height: int) -> bool:
@@ -66,32 +59,20 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Which positions stand for which cells of a picture.
+    """Which positions stand for which cells of a picture."""
 
-    Attributes:
-        start: the first position.
-        rows: of cells.
-        columns: of cells.
-        image: which picture, from 0; it need not be there.
-        box: where the whole grid lies in the picture, in its pixels, as it is seen; None is all of it. It reaches
-            beyond the picture where a processor padded it.
-        side: of which tokens these are positions: the queries, the keys, or both.
-        order: how far behind `start` each cell's position stands, row by row; empty is one after the other.
-        patches: how many patches along a side one position stands for, where the model merged neighbours.
-        is_overview: whether it shows a picture whole that other grids show in detail: a thumbnail.
-        note: what a reader has to know of it, in a sentence.
-    """
-
-    start: int
+    start: int  # the first position
     rows: int
     columns: int
-    image: int = 0
+    image: int = 0  # which picture; it need not be there
+    # Where the whole grid lies in the picture, in its pixels, as it is seen; None is all of it. It reaches beyond the
+    # picture where a processor padded it.
     box: Box | None = None
-    side: Side = "both"
-    order: tuple[int, ...] = ()
-    patches: int = 1
-    is_overview: bool = False
-    note: str = ""
+    side: Side = "both"  # of which tokens these are positions: the queries, the keys, or both
+    order: tuple[int, ...] = ()  # how far behind `start` each cell's position stands; empty is one after the other
+    patches: int = 1  # that one position stands for, along a side, where the model merged neighbours
+    is_overview: bool = False  # whether it shows a picture whole that other grids show in detail
+    note: str = ""  # what a reader has to know of it, in a sentence
 
     def __post_init__(self) -> None:
         """Refuse what is no grid."""
@@ -142,7 +123,7 @@ class ImageGrid:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON spells it."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return vars(self).copy()
 
 
 def parse_grids(

@@ -21,7 +21,7 @@ from attncli.checkpoints.hub import first_sentence, translate_errors
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
-from attncli.encoding.encode import EncodedInput, InputEncoder, SeenPictures
+from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
@@ -177,9 +177,8 @@ class VisionCheckpoint(Checkpoint):
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
         """Return the one picture that runs; see `Checkpoint`."""
         (one,) = sentences
-        assert one.seen is not None
         whole = Span(*[slice(0, len(one.tokens))] * 2)
-        return PaddedBatch(dict(one.seen.tensors), [whole], whole)
+        return PaddedBatch(dict(one.tensors), [whole], whole)
 
 
 def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
@@ -205,8 +204,8 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
     named = {int(place): f"r{row}c{column}" for (row, column), place in np.ndenumerate(grid.positions)}
     labels = [*before, *(named[place] for place in sorted(named))]
     tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
-    seen = SeenPictures((opened.picture,), (grid,), tensors)
-    return EncodedInput(opened.picture.name, None, None, tokens, tokens, {"input_ids": tokens.ids}, notes, seen=seen)
+    inputs, seen = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
+    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *seen)
 
 
 # --- models that read both ---
@@ -338,7 +337,7 @@ class PicturedCheckpoint(Checkpoint):
         """Return one sentence with its pictures; see `Checkpoint`."""
         together = super().batched(sentences)
         (one,) = sentences
-        return together._replace(inputs={**together.inputs, **(one.seen.tensors if one.seen else {})})
+        return together._replace(inputs={**together.inputs, **one.tensors})
 
 
 class _PromptReader(NamedTuple):
@@ -379,9 +378,9 @@ class _PromptReader(NamedTuple):
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        seen = SeenPictures(tuple(each.picture for each in shown), self._grids(encoder.name, ids, runs), tensors)
+        grids, pictures = self._grids(encoder.name, ids, runs), tuple(each.picture for each in shown)
         notes = tuple(note for each in shown for note in each.notes)
-        return EncodedInput(written, None, None, tokens, tokens, rows, notes, seen=seen)
+        return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
     def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
         """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
