@@ -13,8 +13,9 @@ from glob import glob
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from attncli.errors import InputError, UsageError, require
+from attncli.files import check_file
 from attncli.text import visible
-from attncli.trace.layout import Picture, parse_grids
+from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, Picture, parse_grids
 
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 # What Pillow itself decodes; what it hands to another program, such as PostScript, is not among them.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_MOST_PIXELS = 64_000_000
-_LONGEST_SIDE = 1024  # pixels, in a trace
 
 
 class OpenPicture(NamedTuple):
@@ -93,13 +92,17 @@ def open_picture(path: str) -> OpenPicture:
 
     shown = visible(path)
     notes: tuple[str, ...] = ()
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
-        raise InputError(f"the picture {shown} is no file; check the path")
+    try:
+        check_file(path)
+    except FileNotFoundError:
+        raise InputError(f"the picture {shown} does not exist; check the path") from None
+    except OSError as error:
+        raise InputError(f"the picture {shown} {error.strerror or error}; check the path") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
             with Image.open(path, formats=_FORMATS) as opened:
-                if opened.width * opened.height > _MOST_PIXELS:
+                if opened.width * opened.height > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 if opened.mode.startswith(("I", "F")):
                     raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
@@ -109,21 +112,22 @@ def open_picture(path: str) -> OpenPicture:
     except InputError:
         raise
     except Image.DecompressionBombError:
-        most = f"more than {_MOST_PIXELS // 10**6} million pixels"
+        most = f"more than {MOST_PIXELS // 10**6} million pixels"
         raise InputError(f"the picture {shown} has {most}, which attn does not read; make it smaller") from None
     except UnidentifiedImageError:
         names = ", ".join(_FORMATS)
         raise InputError(f"{shown} is not a picture that attn reads: {names}; check the file") from None
-    except FileNotFoundError:
-        raise InputError(f"the picture {shown} does not exist; check the path") from None
     except MemoryError:
         raise InputError(f"the picture {shown} does not fit into memory; make it smaller") from None
     except Exception as error:  # a decoder may raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"the picture {shown} cannot be decoded ({visible(reason)}); save it anew") from None
     small = image.copy()
-    small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    return OpenPicture(image, Picture(shown, *image.size, np.asarray(small)), notes)
+    small.thumbnail((MOST_SIDE, MOST_SIDE))
+    picture = Picture(shown, *image.size, np.asarray(small))
+    if not picture.is_sensible:
+        raise InputError(f"the picture {shown} has a side that is over {MOST_RATIO} times the other; crop it")
+    return OpenPicture(image, picture, notes)
 
 
 def with_pictures(

@@ -81,7 +81,7 @@ class ComputedView:
         if (sight := self.sight(look.kind)) is None:
             return look
         query = last_word(sight.tokens[0])
-        is_cell = sight.layout is not None and sight.layout.name_of(query) is not None
+        is_cell = sight.layout is not None and query in sight.layout.cells
         return self.on_heaviest(replace(look, query=0 if is_cell else query))
 
     def on_heaviest(self, look: ViewState) -> ViewState:
@@ -90,8 +90,7 @@ class ComputedView:
             return look
         (values,), (allowed,) = sight.cells(look.head, range(look.query, look.query + 1))[1:3]
         if sight.layout is not None:
-            cells = np.concatenate([grid.positions.ravel() for grid in sight.layout.grids])
-            allowed = allowed & np.isin(np.arange(len(allowed)), cells)
+            allowed = allowed & np.isin(np.arange(len(allowed)), [*sight.layout.cells])
         return replace(look, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
@@ -111,7 +110,7 @@ class ComputedView:
             return Limits(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        layout = self.recorded.layout("key") if layer.kind == "self" and self.recorded.grids else None
+        layout = self.recorded.layout("key") if self.recorded.looks(layer) else None
         sides = self.recorded.sides(layer)
         return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *sides, layout)
 

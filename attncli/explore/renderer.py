@@ -179,7 +179,7 @@ class PaneRenderer:
         if found is None:
             return None
         if pane == "head" and room.layout is not None:
-            is_cell = room.layout.name_of(look.query) is not None
+            is_cell = look.query in room.layout.cells
             return look.on(room, **{"query" if is_cell else "key": found})
         if pane == "head":
             return look.on(room, query=found[0], key=found[1])
@@ -263,7 +263,7 @@ class PaneRenderer:
     def settled(self, look: ViewState) -> ViewState:
         """Return the look with the key that a cell of a picture attends to most, where that is the query."""
         layout = self.room(look.kind).layout
-        if layout is None or self._seen is None or not self._seen.serves(look) or layout.name_of(look.query) is None:
+        if layout is None or self._seen is None or not self._seen.serves(look) or look.query not in layout.cells:
             return look
         return self._seen.on_heaviest(look)
 
@@ -339,7 +339,7 @@ class PaneRenderer:
         before = None if self._seen is None else self._seen.room()
         if before is None or before.layout is None or tokens[0] != tokens[1]:
             return frozenset()
-        cells = frozenset(cell for grid in before.layout.grids for cell in grid.positions.ravel().tolist())
+        cells = frozenset(before.layout.cells)
         is_same = max(cells) < len(tokens[1]) and all(tokens[1][cell].id == before.keys[cell].id for cell in cells)
         return cells if is_same else frozenset()
 
@@ -386,7 +386,7 @@ def _colored_by(row: WeightedRow, query: int) -> str:
     """Return what the colours of tokens stand for."""
     if row.words_of(query):
         assert row.sight.layout is not None
-        return f"each word on the colour of its weight on {row.sight.layout.name_of(query)}"
+        return f"each word on the colour of its weight on {row.sight.layout.cells[query]}"
     return f"each key on the colour of its {'change' if row.sight.pair else 'weight'}"
 
 

@@ -176,8 +176,7 @@ class Components:
         trace, view = self.trace, self.view
         rows, columns = set(view.rows(trace)), set(view.columns(trace))
         if self.looks_at_pictures and not view.keys:  # cells have names that say nothing more
-            cells = {int(place) for grid in trace.grids for place in grid.positions.ravel()}
-            rows, columns = rows - cells, columns - cells
+            rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         if view.top_keys is None or not view.queries:
             return rows, columns
         heads = [(frame, head) for frame in self.frames for head in frame.layer.heads]
@@ -259,8 +258,9 @@ class Components:
 
     @cached_property
     def looks_at_pictures(self) -> bool:
-        """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        return self.trace.looks_at_pictures
+        """Whether keys are cells of pictures, or the queries that attend to chosen keys, so that these show it best."""
+        has_sought = bool(self.view.keys) and not self.view.chooses_rows(self.trace)
+        return self.trace.looks_at_pictures or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
 
     @cached_property
     def _sought(self) -> list[int]:
@@ -271,20 +271,20 @@ class Components:
 
     def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
         """Return the places that are no cell of a picture."""
-        cells = {int(place) for grid in self.trace.layout(role).grids for place in grid.positions.ravel()}
+        cells = self.trace.layout(role).cells
         return [place for place in places if place not in cells]
 
     @cached_property
     def _of_pictures(self) -> list[MatrixFrame]:
         """The layers that look at pictures."""
-        return [frame for frame in self.frames if frame.layer.kind == "self"]
+        return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
 
     def _called(self, places: Sequence[int], role: Literal["query", "key"]) -> str:
         """Return what positions are called: one by its index, its label and its cell."""
         if len(places) > 1:
             return f"{len(places)} {'queries' if role == 'query' else 'keys'}"
         tokens = self.trace.query_tokens if role == "query" else self.trace.key_tokens
-        cell = self.trace.layout(role).name_of(places[0])
+        cell = self.trace.layout(role).cells.get(places[0])
         parts = (str(places[0]), self.palette.label(tokens[places[0]].label), cell)
         return " ".join(filter(None, dict.fromkeys(parts)))
 
@@ -304,8 +304,9 @@ class Components:
 
         layout, found = self.trace.layout("query" if self._sought else "key"), self._looks
         weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
-        scale, has_shares = Scale.up_to(float(max(weights, default=1)), self.view.ramp), not self._sought
-        keys = self.view.columns(self.trace) if self.view.keys and has_shares else []
+        scale = Scale.up_to(float(max(weights, default=1)), self.view.ramp)
+        has_shares = not self._sought and self._of_pictures[0].layer.measure == "weights"
+        keys = self.view.columns(self.trace) if self.view.keys and not self._sought else []
         return PictureView(self._who, found, layout, self._marks, self.palette, scale, has_shares, keys)
 
     def pictures_in_words(self) -> Iterator[Text]:
@@ -316,7 +317,7 @@ class Components:
         digits = 2 if self.view.precision is None else self.view.precision
 
         def named(place: int) -> str:
-            cell = layout.name_of(place)
+            cell = layout.cells.get(place)
             return f"{self.palette.label(tokens[place].label)} {place}" if cell is None else _spoken(cell)
 
         yield Text(self.palette.fit(" ".join(self._who)))
@@ -359,8 +360,10 @@ class Components:
         """What stands on cells."""
         from attncli.render.picture import CHOSEN, OWN
 
-        own = self._rows_of_pictures if not self._sought and len(self._rows_of_pictures) == 1 else []
-        return dict.fromkeys(self.view.columns(self.trace) if self.view.keys else (), CHOSEN) | dict.fromkeys(own, OWN)
+        is_self, sought = self._of_pictures[0].layer.kind == "self", bool(self._sought)
+        own = self._rows_of_pictures if is_self and not sought and len(self._rows_of_pictures) == 1 else []
+        keys = self.view.columns(self.trace) if self.view.keys and (is_self or not sought) else []
+        return dict.fromkeys(keys, CHOSEN) | dict.fromkeys(own, OWN)
 
     @property
     def _who(self) -> tuple[str, str]:
@@ -383,7 +386,7 @@ class Components:
         cell of it; where the query is such a cell, and sees no word behind it, they are on the colours of that weight.
         """
         first, rows, sought = self._of_pictures[0], self._rows_of_pictures, self._sought
-        if not sought and len(rows) == 1 and first.is_causal and self.trace.layout("key").name_of(rows[0]):
+        if not sought and len(rows) == 1 and first.is_causal and rows[0] in self.trace.layout("key").cells:
             sought = rows
         if not sought:
             is_there = len(rows) == 1 and len(self._outside_pictures(range(first.layer.num_keys))) > 1

@@ -147,15 +147,6 @@ def weight_text(weight: float) -> str:
     return f"{weight:.2f}" if weight >= 0.005 or not weight else f"{weight:.1g}"
 
 
-def cell_names(grids: Sequence[ImageGrid]) -> dict[int, str]:
-    """Return the name of each position that is a cell, by its row and column."""
-    return {
-        int(position): "overview " * grid.is_overview + f"r{row}c{column}"
-        for grid in reversed(grids)
-        for (row, column), position in np.ndenumerate(grid.positions)
-    }
-
-
 def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
     """Return what a reader has to know of cells, in sentences."""
     merged = {grid.patches for grid in grids if grid.patches > 1}
@@ -297,8 +288,8 @@ class PictureView(NamedTuple):
     @property
     def query(self) -> int | None:
         """The position of the one query, if that is a cell itself."""
-        names = cell_names(self.layout.grids)
-        return next((place for place, mark in self.marks.items() if mark == OWN and place in names), None)
+        own = (place for place, mark in self.marks.items() if mark == OWN)
+        return next((place for place in own if place in self.layout.cells), None)
 
     def drawn(self, bounds: Bounds) -> tuple[Block, int]:
         """Return as many heads as there is room for, those first that give most to one cell, and how many they are."""
@@ -313,7 +304,7 @@ class PictureView(NamedTuple):
         """Return what may stand beside a head, the longest first: its heaviest cell, and its weight on all of them."""
         name, listed = " overview" * canvas.is_overview, [f" {canvas.share(head):.0%}"] * self.has_shares
         shown = self.keys or [canvas.heaviest(head)]
-        place = (self.layout.name_of(shown[0]) or str(shown[0])).removeprefix("overview ")
+        place = self.layout.cells.get(shown[0], str(shown[0])).removeprefix("overview ")
         place = f"{len(shown)} keys" if len(shown) > 1 else place
         cell = f" {place} {weight_text(float(head.weights[[*shown]].sum()))}"
         return [name + cell + "".join(listed), name + cell, *(name + each for each in listed), name]
@@ -336,7 +327,7 @@ class PictureView(NamedTuple):
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
         facts += ["%: its weight on the picture"] * self.has_shares
-        cells = np.concatenate([grid.positions.ravel() for grid in grids])
+        cells = [*self.layout.cells]
         if self.palette.has_halves:
             there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
             facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]

@@ -71,6 +71,12 @@ def test_a_picture_that_is_large_takes_no_memory(file: Path) -> None:
     assert int(megabytes) < 100
 
 
+def test_a_picture_that_is_a_line_is_refused(file: Path) -> None:
+    Image.new("RGB", (1, 201)).save(file)
+    with pytest.raises(InputError, match="has a side that is over 200 times the other; crop it"):
+        open_picture(str(file))
+
+
 def test_what_is_no_picture_is_one_sentence(file: Path, tmp_path: Path) -> None:
     expected = {
         b"": "is not a picture",
@@ -88,10 +94,10 @@ def test_what_is_no_picture_is_one_sentence(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="more than 8 bits a channel"):
         open_picture(str(file))
     os.mkfifo(tmp_path / "pipe.png")
-    for name, reason in {"y.png": "does not exist", ".": "is no file", "pipe.png": "is no file"}.items():
+    for name, reason in {"y.png": "does not exist", ".": "is a folder", "pipe.png": "is a pipe or a device"}.items():
         with pytest.raises(InputError, match=reason):
             open_picture(str(tmp_path / name))
-    with pytest.raises(InputError, match="/dev/zero is no file"):
+    with pytest.raises(InputError, match="/dev/zero is a pipe or a device; check the path"):
         open_picture("/dev/zero")
 
 

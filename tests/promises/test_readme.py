@@ -203,6 +203,7 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```pycon" in text])
 def test_the_python_examples_give_what_a_page_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_materials(tmp_path)
     monkeypatch.chdir(tmp_path)
     results = doctest.testfile(str(ROOT / page), module_relative=False)
     assert results.attempted == len(re.findall(r"^>>> ", PAGES[page], re.MULTILINE))

@@ -36,9 +36,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     if not look.layout.grids:
         raise UsageError("--key without --query needs queries that are cells of a picture; add --query")
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-    names = [
-        maps.title_of(trace, layer, head) for layer in trace.layers if layer.kind == "self" for head in layer.heads
-    ]
+    names = [maps.title_of(trace, layer, head) for layer in trace.layers if trace.looks(layer) for head in layer.heads]
     drawn = canvases(look.layout, not look.lacks_overviews)
     panels: list[tuple[Canvas, HeadLook | None]] = [
         (canvas, None) for canvas in canvases(look.layout, False) if canvas.picture is not None
@@ -63,12 +61,8 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
         fonts = Fonts.of([title])
         axes.set_title(fonts.escaped(title), fontproperties=fonts.of_size(maps.FONT), parse_math=False)
     fonts = Fonts.of([look.title[0]])
-    maps.add_bar(
-        figure,
-        look.scale,
-        colors,
-        f"{trace.layers[0].measure} {'of' if look.has_shares else 'on'} {fonts.escaped(look.title[0])}",
-    )
+    relation = "of" if look.layout.role == "key" else "on"
+    maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} {relation} {fonts.escaped(look.title[0])}")
     figure.axes[-1].xaxis.label.set(fontproperties=fonts.of_size(maps.FONT), parse_math=False)
     entries: list[maps.Entry] = []
     if look.query is not None:

@@ -60,8 +60,7 @@ class LayerViewCache:
     @cached_property
     def layout(self) -> SideLayout | None:
         """Which keys are cells of pictures; None where none are."""
-        layout = self.trace.layout("key") if self.layer.kind == "self" and self.trace.grids else None
-        return layout if layout and layout.grids else None
+        return self.trace.layout("key") if self.trace.looks(self.layer) else None
 
     @cached_property
     def grays(self) -> dict[tuple[int, Bounds], Pixels]:
@@ -70,7 +69,7 @@ class LayerViewCache:
 
     def cell_name(self, token: Token) -> str:
         """Return where in a picture a token stands, behind a blank; empty where it is no cell, or is called so."""
-        cell = None if self.layout is None else self.layout.name_of(token.index)
+        cell = None if self.layout is None else self.layout.cells.get(token.index)
         return "" if cell in (None, token.label) else f" {cell}"
 
     @property

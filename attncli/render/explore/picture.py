@@ -63,7 +63,7 @@ class PictureOfHeads:
     @cached_property
     def scale(self) -> Scale:
         """Which number each colour stands for: up to the largest one of a cell in any head."""
-        cells = np.concatenate([grid.positions.ravel() for grid in self.layout.grids])
+        cells = [*self.layout.cells]
         sizes = [np.abs(np.nan_to_num(look.weights[cells] * look.allowed[cells])) for look in self.looks.values()]
         scaled = Scale.up_to if self.sight.pair is None else Scale.around_zero
         return scaled(float(np.max(sizes)), self.ramp)
@@ -125,7 +125,7 @@ class PictureOfHeads:
     def heaviest(self, canvas: Canvas, head: int) -> list[str]:
         """Return the name of the cell with the largest weight, and that."""
         place = canvas.heaviest(self.looks[head])
-        return [str(self.layout.name_of(place)), weight_text(float(self.looks[head].weights[place]))]
+        return [self.layout.cells[place], weight_text(float(self.looks[head].weights[place]))]
 
 
 def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneContent[int]:
@@ -155,7 +155,7 @@ def large_picture(heads: PictureOfHeads, room: Bounds, label: str = "") -> PaneC
     ]
     lines = [join_facts(facts, room.width, heads.palette, titled("head", layer.head_label(head))), *whole.lines]
     if has_legend:
-        cells = np.concatenate([grid.positions.ravel() for grid in grids])
+        cells = [*heads.layout.cells]
         values, allowed = (getattr(heads.looks[head], name)[None, cells] for name in ("weights", "allowed"))
         notes = [each for each in Extent.of(values, allowed).notes_on(heads.scale) if not each.startswith("·")]
         lines += [[]] * (room.lines - 1 - len(lines))

@@ -52,10 +52,9 @@ class WeightedRow(NamedTuple):
     def words_of(self, query: int) -> list[int]:
         """Return the tokens behind a cell of a picture, where it sees none of them; none for other queries."""
         sight = self.sight
-        if sight.layout is None or sight.pair is not None or sight.layout.name_of(query) is None:
+        if sight.layout is None or sight.pair is not None or query not in sight.layout.cells:
             return []
-        cells = {int(cell) for grid in sight.layout.grids for cell in grid.positions.ravel()}
-        words = [place for place in range(query + 1, sight.size[1]) if place not in cells]
+        words = [place for place in range(query + 1, sight.size[1]) if place not in sight.layout.cells]
         sees = sight.cells(self.head, range(query, query + 1)).allowed[0]
         return [] if sees[words].any() else words
 
