@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from attncli.analysis.mask import mask as mask
     from attncli.analysis.prove import prove as prove
     from attncli.analysis.why import why as why
+    from attncli.encoding.pictures import with_pictures as with_pictures
     from attncli.engines import inspect as inspect
     from attncli.engines import open_source as open_source
     from attncli.engines.tokenize import tokenize as tokenize
@@ -54,6 +55,7 @@ _HOMES = {
     "tokenize": "attncli.engines.tokenize",
     "watch": "attncli.analysis.calls",
     "why": "attncli.analysis.why",
+    "with_pictures": "attncli.encoding.pictures",
 }
 __all__ = sorted(_HOMES)
 

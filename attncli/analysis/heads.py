@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 
 from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import NAMES, OF_PICTURES, Metric, names_for
+from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.analysis.pairs import (
     PairedText,
@@ -77,7 +77,7 @@ class HeadReport(RunSummary, Displayed, Tabular):
 
     measured: int
     heads: tuple[HeadSummary, ...]
-    names: tuple[Metric, ...] = NAMES
+    names: tuple[Metric, ...] = OF_ANY_TEXT
     is_test: bool = False
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from attncli.errors import InputError, UsageError, require
 from attncli.files import check_file
 from attncli.text import visible
-from attncli.trace.layout import Picture, parse_grids
+from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, Picture, parse_grids
 
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # What Pillow itself decodes; what it hands to another program, such as PostScript, is not among them.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_MOST_PIXELS = 64_000_000
-_LONGEST_SIDE = 1024  # pixels, in a trace
 
 
 class OpenPicture(NamedTuple):
@@ -96,12 +94,16 @@ def open_picture(path: str) -> OpenPicture:
     notes: tuple[str, ...] = ()
     try:
         check_file(path)
+    except FileNotFoundError:
+        raise InputError(f"the picture {shown} does not exist; check the path") from None
+    except OSError as error:
+        raise InputError(f"the picture {shown} {error.strerror or error}; check the path") from None
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
             with Image.open(path, formats=_FORMATS) as opened:
-                width, height = opened.size
-                if width * height > _MOST_PIXELS:
-                    raise InputError(_too_large(shown, f"{width:,} × {height:,} pixels"))
+                if opened.width * opened.height > MOST_PIXELS:
+                    raise Image.DecompressionBombError
                 if opened.mode.startswith(("I", "F")):
                     raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
                 if getattr(opened, "is_animated", False) and opened.format != "MPO":
@@ -110,24 +112,22 @@ def open_picture(path: str) -> OpenPicture:
     except InputError:
         raise
     except Image.DecompressionBombError:
-        raise InputError(_too_large(shown, "more")) from None
+        most = f"more than {MOST_PIXELS // 10**6} million pixels"
+        raise InputError(f"the picture {shown} has {most}, which attn does not read; make it smaller") from None
     except UnidentifiedImageError:
         names = ", ".join(_FORMATS)
         raise InputError(f"{shown} is not a picture that attn reads: {names}; check the file") from None
-    except FileNotFoundError:
-        raise InputError(f"the picture {shown} does not exist; check the path") from None
     except MemoryError:
         raise InputError(f"the picture {shown} does not fit into memory; make it smaller") from None
     except Exception as error:  # a decoder may raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"the picture {shown} cannot be decoded ({visible(reason)}); save it anew") from None
     small = image.copy()
-    small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    return OpenPicture(image, Picture(shown, *image.size, np.asarray(small)), notes)
-
-
-def _too_large(name: str, size: str) -> str:
-    return f"the picture {name} has {size}; attn reads at most {_MOST_PIXELS // 10**6} million pixels. Make it smaller"
+    small.thumbnail((MOST_SIDE, MOST_SIDE))
+    picture = Picture(shown, *image.size, np.asarray(small))
+    if not picture.is_sensible:
+        raise InputError(f"the picture {shown} has a side that is over {MOST_RATIO} times the other; crop it")
+    return OpenPicture(image, picture, notes)
 
 
 def with_pictures(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attncli.engines import open_source
 from attncli.errors import NotExposedError, UsageError
@@ -36,6 +36,10 @@ def open_interactive(
     saved: str | Path | None = None,
     head: Choice = None,
     special: bool = True,
+    image: Sequence[str] = (),
+    tower: str | None = None,
+    grid: str | None = None,
+    prefix: int = 0,
     **options: Any,
 ) -> InteractiveSource:
     """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for questions.
@@ -45,6 +49,10 @@ def open_interactive(
         saved: a file that holds a trace, in place of a model; `special` and `options` do not apply to it.
         head: which heads to show and derive; None is all of them.
         special: whether the tokenizer adds its special tokens.
+        image: the files of the pictures beside each question, or of the saved trace.
+        tower: `vision` if each question is the name of a picture.
+        grid: which cells of a picture the positions of the saved trace are, such as `14x14`.
+        prefix: how many of its positions come first.
         options: see `open_source`.
 
     Raises:
@@ -55,8 +63,17 @@ def open_interactive(
     if saved is not None:
         from attncli.trace.store import load
 
-        return SavedSource(load(saved, None, head, None))
-    return InteractiveSource(open_source(model, layer="all", head=head, special=special, **options))
+        trace = load(saved, None, head, None)
+        if image or grid:
+            from attncli.encoding.pictures import with_pictures
+
+            trace = with_pictures(trace, image, grid, prefix)
+        return SavedSource(trace)
+    if not (image or tower):
+        return InteractiveSource(open_source(model, layer="all", head=head, special=special, **options))
+    pictured: dict[str, Any] = {"tower": tower} if tower == "vision" else {"image": list(image), "generate": 1}
+    opened = open_source(model, layer="all", head=head, special=special, **pictured, **options)
+    return InteractiveSource(opened, can_write=tower != "vision")
 
 
 class InteractiveSource:
@@ -65,8 +82,8 @@ class InteractiveSource:
     layers: Sequence[int]  # those that have softmax attention, in order
     own: Query | None = None  # the only question that it answers, that of a saved trace; None where it answers any
 
-    def __init__(self, model: OpenModel) -> None:
-        self._model = model
+    def __init__(self, model: OpenModel, can_write: bool = False) -> None:
+        self._model, self._can_write = model, can_write
         self.layers = model.attention_layers
 
     @property
@@ -76,6 +93,10 @@ class InteractiveSource:
         Raises:
             NotExposedError: it is no causal language model of the native engine.
         """
+        if self._can_write:  # beside pictures, which transformers alone reads
+            from attncli.engines.torch.predictor import TorchPredictor
+
+            return TorchPredictor(cast(Any, self._model))
         from attncli.checkpoints.config_reader import UnsupportedError
         from attncli.engines.numpy import NativeCheckpoint
         from attncli.engines.numpy.predictor import NativePredictor

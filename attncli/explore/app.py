@@ -256,6 +256,8 @@ class Explorer(App[None]):
         """Look at something else; None is that there is nothing there."""
         if look is None or look == self.look:
             return
+        if look.query != self.look.query:
+            look = self._renderer.settled(look)
         is_asked = look.needs != self.look.needs
         self._seeks_label &= (look.layer, look.head) == (self.look.layer, self.look.head)
         self.look = look
@@ -270,7 +272,7 @@ class Explorer(App[None]):
         """What the person sees, or saw before something went wrong."""
         of_pane: dict[Pane, What] = {"heads": "heads", "map": "map"}
         what = "why" if self._has_why else of_pane.get(self._pane, "head")
-        return ViewSnapshot(self._renderer.seen(self.look), what)
+        return ViewSnapshot(self._renderer.seen(self.look), what, self._renderer.shows_pictures)
 
     def _ask(self) -> None:
         self._compute(self.look)
@@ -435,7 +437,7 @@ class Explorer(App[None]):
     def action_cut(self) -> None:
         """Show what the next token becomes without the head, or without the cell that the cursor is on."""
         self._say("computing the next token without it …")
-        self._cut(self.look.within(self.room), is_cell=self._pane == "head")
+        self._cut(self.look.within(self.room), self._pane == "head" and not self._renderer.shows_pictures)
 
     @work(thread=True, exclusive=True, group="cut")
     def _cut(self, look: ViewState, is_cell: bool) -> None:
@@ -508,8 +510,7 @@ class Explorer(App[None]):
         elif self._pane == "heads":
             self.go(self.look.next_head(self.room, columns + rows * self._renderer.heads_in_a_line))
         else:
-            queries, keys = self._renderer.shown  # of which a cell of a long text has several
-            self.go(self.look.moved(self.room, rows * queries.step, columns * keys.step))
+            self.go(self._renderer.moved(self.look, rows, columns))
 
     def action_end(self, side: int) -> None:
         """Go to the first or the last query, head or layer."""

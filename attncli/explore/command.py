@@ -18,10 +18,12 @@ class ViewSnapshot(NamedTuple):
     Attributes:
         look: what is looked at.
         what: what of it: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
+        has_picture: whether heads are shown as what the query looks at in pictures.
     """
 
     look: ViewState
     what: What = "head"
+    has_picture: bool = False
 
 
 class InputSource(NamedTuple):
@@ -30,10 +32,12 @@ class InputSource(NamedTuple):
     Attributes:
         options: whose attention it is and in which colours, a word each.
         is_saved: whether it is what was saved, which has its texts and its mask.
+        reads_pictures: whether the text is the name of a picture, which is read alone.
     """
 
     options: tuple[str, ...] = ()
     is_saved: bool = False
+    reads_pictures: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,18 +71,19 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     No command compares norms, rollouts or two masks: where one of these is held, it is the command that gives the
     other, which is looked at.
     """
-    look, what = seen
+    look, what, has_picture = seen
     question, options = look.question, source.options
     texts: tuple[str, ...] = ()
     if not source.is_saved:
-        texts = (question.text,)
+        texts = () if source.reads_pictures else (question.text,)
+        options += ("--image", question.text) if source.reads_pictures else ()
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
             options += () if value is None else (f"--{name}", value)
     layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))
     place = layer if look.layer or (look.numbers == "rollout" and what != "why") else ()  # which ends in the last one
     kind = () if look.kind is None else ("--kind", look.kind)
     ramp = () if look.ramp is None else ("--ramp", look.ramp)
-    both = _compared(look)
+    both = () if has_picture else _compared(look)
     if what == "map":
         if look.metric is None and both:
             return ReplayCommand("diff", both, (*options, *kind, *ramp))
@@ -89,7 +94,10 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     if both and look.numbers == "weights":
         return ReplayCommand("diff", both, (*options, *layer, *kind, *(head if what == "head" else ()), *ramp))
     numbers = () if look.numbers == "weights" else (f"--{look.numbers}",)
-    which = head if what == "head" and look.numbers != "rollout" else ()  # which is one map of all heads
+    which: tuple[str, ...] = (
+        head if what == "head" and look.numbers != "rollout" else ()
+    )  # which is one map of all heads
+    which += ("--query", str(look.query)) if has_picture else ()
     return ReplayCommand("inspect", texts, (*options, *place, *kind, *which, *numbers, *ramp))
 
 

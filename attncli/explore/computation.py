@@ -74,12 +74,24 @@ class ComputedView:
         return next(iter(most_telling([*labels], labels, 1)), None)
 
     def at_heaviest(self, look: ViewState) -> ViewState:
-        """Return a look at a layer that is there with the cursor on what its last query attends to most."""
+        """Return a look at a layer that is there with the cursor on what its last query attends to most.
+
+        Where that is a cell of a picture, it is the first query, which stands for all of them.
+        """
         if (sight := self.sight(look.kind)) is None:
             return look
         query = last_word(sight.tokens[0])
-        (values,), (allowed,) = sight.cells(look.head, range(query, query + 1))[1:3]
-        return replace(look, query=query, key=int(np.where(allowed, values, -np.inf).argmax()))
+        is_cell = sight.layout is not None and query in sight.layout.cells
+        return self.on_heaviest(replace(look, query=0 if is_cell else query))
+
+    def on_heaviest(self, look: ViewState) -> ViewState:
+        """Return a look at a layer that is there with the cursor on its query's heaviest key, of pictures a cell."""
+        if (sight := self.sight(look.kind)) is None:
+            return look
+        (values,), (allowed,) = sight.cells(look.head, range(look.query, look.query + 1))[1:3]
+        if sight.layout is not None:
+            allowed = allowed & np.isin(np.arange(len(allowed)), [*sight.layout.cells])
+        return replace(look, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
@@ -98,7 +110,9 @@ class ComputedView:
             return Limits(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *self.recorded.sides(layer))
+        layout = self.recorded.layout("key") if self.recorded.looks(layer) else None
+        sides = self.recorded.sides(layer)
+        return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *sides, layout)
 
 
 @dataclass

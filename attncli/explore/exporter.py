@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attncli.errors import InputError
-from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, command_of
+from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, What, command_of
 from attncli.text import visible
 
 _TRACE = ".safetensors"
@@ -44,10 +44,8 @@ class Exporter:
             raise InputError(f"{visible(str(path))} exists; save again under this name to replace it")
         self._refused = None
         if path.suffix.lower() == _TRACE:
-            look, what = seen
-            command = command_of(
-                ViewSnapshot(replace(look, held=None), "head" if what == "head" else "heads"), self._source
-            )
+            what: What = "head" if seen.what == "head" else "heads"
+            command = command_of(ViewSnapshot(replace(seen.look, held=None), what), self._source)
             more = ("--save", str(path))
         else:
             command, more = command_of(seen, self._source), ("-o", str(path))

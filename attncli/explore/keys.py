@@ -45,12 +45,14 @@ KEYS = (
     _always(_PANES, ("escape",), "escape", "Esc", "from the text to the maps; closes what is open", "maps"),
     KeyBinding(_PANES, ("i",), "type", "i", "back to the text", "type"),
     _always(_PANES, ("enter",), "enter", "Enter", "from text to maps and back; takes what is typed below"),
-    KeyBinding(_CURSOR, ("left", "h"), "move(0, -1)", "← h", "the key before; in heads and map the head before"),
-    KeyBinding(_CURSOR, ("right", "l"), "move(0, 1)", "→ l", "the next key, or head"),
-    _always(_CURSOR, ("up",), "move(-1, 0)", "↑", "the query before; in the map the layer before"),
-    _always(_CURSOR, ("down",), "move(1, 0)", "↓", "the next query, or layer"),
-    KeyBinding(_CURSOR, ("k",), "move(-1, 0)", "k", "the query before; in the map the layer before"),
-    KeyBinding(_CURSOR, ("j",), "move(1, 0)", "j", "the next query, or layer"),
+    KeyBinding(
+        _CURSOR, ("left", "h"), "move(0, -1)", "← h", "the key or cell before; in heads and map the head before"
+    ),
+    KeyBinding(_CURSOR, ("right", "l"), "move(0, 1)", "→ l", "the next key, cell, or head"),
+    _always(_CURSOR, ("up",), "move(-1, 0)", "↑", "the query before or the cell above; in the map the layer before"),
+    _always(_CURSOR, ("down",), "move(1, 0)", "↓", "the next query, the cell below, or the next layer"),
+    KeyBinding(_CURSOR, ("k",), "move(-1, 0)", "k", "the query before or the cell above; in the map the layer before"),
+    KeyBinding(_CURSOR, ("j",), "move(1, 0)", "j", "the next query, the cell below, or the next layer"),
     KeyBinding(_CURSOR, ("home", "g"), "end(-1)", "Home g", "the first query"),
     KeyBinding(_CURSOR, ("end", "G"), "end(1)", "End G", "the last query"),
     _always(_CURSOR, ("pageup",), "layer(-1)", "PgUp", "the layer before"),
@@ -59,7 +61,9 @@ KEYS = (
     KeyBinding(_CURSOR, ("right_square_bracket",), "layer(1)", "]", "the next layer", "layer"),
     KeyBinding(_CURSOR, ("comma", "left_curly_bracket"), "look('head', -1)", ", {", "the head before"),
     KeyBinding(_CURSOR, ("full_stop", "right_curly_bracket"), "look('head', 1)", ". }", "the next head", "head"),
-    KeyBinding(_CURSOR, ("slash",), "open('find')", "/", "find a token; Enter finds the next one", "find"),
+    KeyBinding(
+        _CURSOR, ("slash",), "open('find')", "/", "find a token, or a cell: @r1c3; Enter finds the next one", "find"
+    ),
     KeyBinding(_NUMBERS, ("w",), "why", "w", "why the query attends to the key; again closes it", "why"),
     KeyBinding(_NUMBERS, ("x",), "cut", "x", "what the next token becomes without the head; in a map, the cell", "cut"),
     KeyBinding(_NUMBERS, ("d",), "look('hold')", "d", "hold this text and show what changes; again lets it go", "hold"),

@@ -22,11 +22,14 @@ from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.pane import INSET, KEY, QUERY, faded, focus, framed, inside
+from attncli.render.explore.pane import INSET, KEY, QUERY, PaneContent, faded, focus, framed, inside
+from attncli.render.explore.picture import PictureOfHeads, large_picture, small_pictures
 from attncli.render.explore.tokens import BOTH, WeightedRow, token_strip
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.picture import facts_of
 from attncli.text import quoted, visible
+from attncli.trace.tokens import Tokens
 
 Pane = Literal[
     "mark", "text", "tokens", "head", "heads", "map", "why", "cell", "label", "line", "status", "foot", "help"
@@ -146,13 +149,21 @@ class PaneRenderer:
     def shown(self) -> tuple[range, range]:
         """Which rows and columns of the large head are shown: where its cells begin."""
         large = self._last("head")
-        return (large.window.rows, large.window.columns) if large else (range(1), range(1))
+        if isinstance(large, LargeHead):
+            return large.window.rows, large.window.columns
+        room = Limits() if self._seen is None else self._seen.room()
+        return range(max(len(room.queries), 1)), range(max(len(room.keys), 1))
 
     @property
     def zooms(self) -> int:
         """How many times the cells of the large head can be halved."""
         large = self._last("head")
-        return large.zooms if large else 0
+        return large.zooms if isinstance(large, LargeHead) else 0
+
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether the head is shown as what it looks at in pictures."""
+        return isinstance(self._last("head"), PaneContent)
 
     def message(self, look: ViewState, message: str) -> str:
         """Return a message, or where there is none why the question that is looked at has no answer."""
@@ -167,6 +178,9 @@ class PaneRenderer:
         found = drawn.at(line, column) if drawn is not None and pane in ("tokens", *MAPS) else None
         if found is None:
             return None
+        if pane == "head" and room.layout is not None:
+            is_cell = look.query in room.layout.cells
+            return look.on(room, **{"query" if is_cell else "key": found})
         if pane == "head":
             return look.on(room, query=found[0], key=found[1])
         if pane == "map":
@@ -222,12 +236,36 @@ class PaneRenderer:
 
     def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         cursor, port = CellCursor(look.head, look.query, look.key), tuple(look.port)
+        if (pictured := self._pictured(look, sight)) is not None:
+            label = self._labels(sight).get(look.head, "")
+            return self._once("head", large_picture, pictured, room, label).block
         label = self._labels(sight).get(look.head, "")
         return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room, label).block
 
     def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
+        if (pictured := self._pictured(look, sight)) is not None:
+            return self._once("heads", small_pictures, pictured, room).block
         labels = self._labels(sight)
         return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room, labels).block
+
+    def _pictured(self, look: ViewState, sight: LayerViewCache) -> PictureOfHeads | None:
+        """Return where the heads look in pictures, made once; None where there are none."""
+        if sight.layout is None:
+            return None
+        cursor = CellCursor(look.head, look.query, look.key)
+        return self._once("pictures", PictureOfHeads, sight, cursor, look.ramp, self._palette)
+
+    def moved(self, look: ViewState, rows: int, columns: int) -> ViewState:
+        """Return the look with the cursor so many cells further down and further right; see `ViewState.moved`."""
+        queries, keys = self.shown if not self.shows_pictures else (range(1), range(1))
+        return look.moved(self.room(look.kind), rows * queries.step, columns * keys.step)
+
+    def settled(self, look: ViewState) -> ViewState:
+        """Return the look with the key that a cell of a picture attends to most, where that is the query."""
+        layout = self.room(look.kind).layout
+        if layout is None or self._seen is None or not self._seen.serves(look) or look.query not in layout.cells:
+            return look
+        return self._seen.on_heaviest(look)
 
     def _labels(self, sight: LayerViewCache) -> dict[int, str]:
         """Return what the heads of a layer do, as far as it is known."""
@@ -283,14 +321,27 @@ class PaneRenderer:
             row = WeightedRow(found[1], found[0].head, found[0].ramp)
         if scene.has_frames:
             room = room._replace(lines=room.lines - 1)
-        strip = self._once("tokens", token_strip, tokens, look.query, look.key, around, self._palette, room, row).block
+        cells, places = self._cells(tokens), (look.query, look.key, around)
+        strip = self._once("tokens", token_strip, tokens, *places, self._palette, room, row, cells).block
+        if row is not None and row.sight.layout is not None and len(strip.lines) < room.lines:
+            known = facts_of(row.sight.layout.grids)
+            strip = strip._replace(lines=[*strip.lines, join_facts(known, room.width, self._palette)])
         if not scene.has_frames:
             return strip
         facts = [
             f"{QUERY} query {KEY} key {BOTH} both",
-            f"each key on the colour of its {'change' if row.sight.pair else 'weight'}" if row else "",
+            _colored_by(row, look.query) if row else "",
         ]
         return strip._replace(lines=[join_facts(facts, room.width, self._palette, "sentence"), *strip.lines])
+
+    def _cells(self, tokens: tuple[Tokens, Tokens]) -> frozenset[int]:
+        """Return which keys are cells of pictures, as of the last answer, whose pictures these tokens have too."""
+        before = None if self._seen is None else self._seen.room()
+        if before is None or before.layout is None or tokens[0] != tokens[1]:
+            return frozenset()
+        cells = frozenset(before.layout.cells)
+        is_same = max(cells) < len(tokens[1]) and all(tokens[1][cell].id == before.keys[cell].id for cell in cells)
+        return cells if is_same else frozenset()
 
     # --- words
 
@@ -329,6 +380,14 @@ class PaneRenderer:
 
     def _wrapped(self, text: str, room: Bounds) -> Block:
         return crop(([Segment(line)] for line in in_words(self._palette.fit(text), room.width)), room)
+
+
+def _colored_by(row: WeightedRow, query: int) -> str:
+    """Return what the colours of tokens stand for."""
+    if row.words_of(query):
+        assert row.sight.layout is not None
+        return f"each word on the colour of its weight on {row.sight.layout.cells[query]}"
+    return f"each key on the colour of its {'change' if row.sight.pair else 'weight'}"
 
 
 def _differing(look: ViewState, held: Query) -> str:

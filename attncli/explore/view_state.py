@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import Metric, names_for
 from attncli.engines.interactive import Query
+from attncli.errors import InputMismatchError
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Texts, texts_of
 from attncli.trace.view import Ramp
+
+if TYPE_CHECKING:
+    from attncli.trace.layout import SideLayout
 
 Numbers = Literal["weights", "norms", "rollout"]
 FIRST_METRIC: Metric = "entropy"  # of the map, until another one is chosen
@@ -29,6 +34,7 @@ class Limits(NamedTuple):
         heads: those of it.
         queries: what its rows are.
         keys: what its columns are.
+        layout: which of the columns are cells of pictures; None where none are.
     """
 
     layers: tuple[int, ...] = ()
@@ -36,6 +42,7 @@ class Limits(NamedTuple):
     heads: tuple[int, ...] = ()
     queries: Tokens = Tokens()
     keys: Tokens = Tokens()
+    layout: SideLayout | None = None
 
 
 class Viewport(NamedTuple):
@@ -132,7 +139,17 @@ class ViewState:
         return replace(self, **{name: max(place, 0) for name, place in places.items()}).within(room)  # type: ignore[arg-type]
 
     def moved(self, room: Limits, rows: int = 0, columns: int = 0) -> ViewState:
-        """Return the look with the cursor so many rows further down and columns further right."""
+        """Return the look with the cursor so many rows further down and columns further right.
+
+        Where the query is a cell of a picture, it goes to the cell that stands there, and above and below it out of it.
+        """
+        if room.layout is not None:
+            from attncli.render.picture import neighbour
+
+            found = neighbour(room.layout, self.query, rows, columns)
+            if found is not None:
+                is_there = found in range(len(room.queries)) or abs(rows) > 1
+                return self.on(room, query=found) if is_there else self
         return self.on(room, query=self.query + rows, key=self.key + columns)
 
     def next_layer(self, room: Limits, by: int = 1) -> ViewState:
@@ -163,8 +180,12 @@ class ViewState:
 
         They are looked for below the cursor and then from the first row on; if no row has them, among the columns.
         Small letters find large ones too. A number that stands nowhere is a position. None is that nothing was found.
+        `@r1c3` and `@120,80` are cells of a picture.
         """
         texts = texts_of(self.question.text, self.question.pair, self.question.target)
+        if wanted.startswith("@") and room.layout is not None:
+            with suppress(InputMismatchError):
+                return next((self.on(room, query=place) for place in room.layout.positions_of(wanted) or ()), None)
         rows, columns = (_named(wanted, *side) for side in zip((room.queries, room.keys), texts, strict=True))
         if rows:
             return self.on(room, query=next((row for row in rows if row > self.query), rows[0]))
@@ -174,9 +195,10 @@ class ViewState:
 
     # --- how it is drawn
 
-    def next_metric(self, by: int = 1) -> ViewState:
+    def next_metric(self, by: int = 1, has_pictures: bool = False) -> ViewState:
         """Return the look with another metric on the map; where a question is held, what changed is one of them."""
-        return replace(self, metric=_after(self.metric, NAMES if self.held is None else (None, *NAMES), by))
+        names = names_for(has_pictures)
+        return replace(self, metric=_after(self.metric, names if self.held is None else (None, *names), by))
 
     def next_ramp(self) -> ViewState:
         """Return the look with another ramp of colours."""

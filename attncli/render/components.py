@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -31,13 +32,17 @@ from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Float
 
-    from attncli.render.picture import PictureView
+    from attncli.render.picture import HeadLook, PictureView
+    from attncli.trace.tokens import Token
+
+    _Weighed = tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]
 
 READ_ALOUD = 10  # queries of a long text
 _SPOKEN_KEYS = 3  # of each of them
 _FEW_HEADS = 4  # whose sentence is shown rather than all tokens of a long one
+_SPOKEN = {r"\br(\d+)c(\d+)": r"row \1 column \2", r"\bL(\d+)": r"layer \1", r"\bH(\d+)": r"head \1"}
 WALK = ("embeddings", "q", "scores", "weights", "output")  # from a query to what it becomes
 
 
@@ -171,8 +176,7 @@ class Components:
         trace, view = self.trace, self.view
         rows, columns = set(view.rows(trace)), set(view.columns(trace))
         if self.looks_at_pictures and not view.keys:  # cells have names that say nothing more
-            cells = {int(place) for grid in trace.grids for place in grid.positions.ravel()}
-            rows, columns = rows - cells, columns - cells
+            rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         if view.top_keys is None or not view.queries:
             return rows, columns
         heads = [(frame, head) for frame in self.frames for head in frame.layer.heads]
@@ -190,26 +194,40 @@ class Components:
         As many heads are shown as so many lines have room for, those first with most weight on one key that was
         chosen, or is distant. Of a long sentence rather the heaviest tokens for four heads than all of them for one.
         """
-        frame, palette = frames[0], self.palette
+        frame = frames[0]
         query, places = frame.cells.rows[-1], frame.cells.columns
-        if self.looks_at_pictures:  # which show their cells
-            cells = {int(place) for grid in self.trace.grids for place in grid.positions.ravel()}
-            places = [place for place in places if place not in cells]
-        columns = frame.cells._replace(columns=places).of_columns
-        tokens = [frame.cells.column_tokens[place] for place in places]
         is_one = frame.cells.row_tokens == frame.cells.column_tokens
-        marks = {place: QUERY for place, token in enumerate(tokens) if is_one and token.index == query}
         place = query if is_one else None
         keys = list(frame.cells.columns) if self.view.keys else distant_keys(frame.cells.column_tokens, place)
+        if self.looks_at_pictures:  # which show their cells
+            places = self._outside_pictures(places) or self._outside_pictures(range(frame.layer.num_keys))
+        columns = frame.cells._replace(columns=places).of_columns
+        tokens = [frame.cells.column_tokens[place] for place in places]
+        marks = {place: QUERY for place, token in enumerate(tokens) if is_one and token.index == query}
         heads = [
             line._replace(weights=line.weights[columns], allowed=line.allowed[columns])
             for line in head_lines([one.layer for one in frames], query, keys, self.labels)
         ]
         verb = "attends to" if frame.layer.measure == "weights" else f"has {frame.layer.measure} from"
         title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(f" {verb}", DIM)]
-        more = list(self._sentence_key(heads)) if has_legend else []
-        header = flowing([title, *more], self.room)
+        more = self._sentence_key(heads) if has_legend else self._ramp_of_words
+        return self._sentence_of([title, *more], tokens, heads, marks, lines)
 
+    @property
+    def _ramp_of_words(self) -> list[list[Segment]]:
+        """What the colours of words mean below a picture, which has other ones."""
+        has_other = self.looks_at_pictures and self.palette.has_color
+        return [ramp_line(self.scale, self.palette, self.width, 1)] if has_other else []
+
+    def _sentence_of(
+        self,
+        title: Sequence[list[Segment]],
+        tokens: Sequence[Token],
+        heads: Sequence[SentenceLine],
+        marks: Mapping[int, str],
+        lines: int,
+    ) -> tuple[Block, int]:
+        palette, header = self.palette, flowing(title, self.room)
         above = 0 if palette.has_color else 1  # the sentence itself
         left = max(lines - len(header.lines), 1)
         whole = height(tokens, heads[0], palette, self.room, marks)
@@ -240,45 +258,159 @@ class Components:
 
     @cached_property
     def looks_at_pictures(self) -> bool:
-        """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        return self.trace.looks_at_pictures
+        """Whether keys are cells of pictures, or the queries that attend to chosen keys, so that these show it best."""
+        has_sought = bool(self.view.keys) and not self.view.chooses_rows(self.trace)
+        return self.trace.looks_at_pictures or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
+
+    @cached_property
+    def _sought(self) -> list[int]:
+        """The keys that were chosen without a query: of pictures, who attends to these is drawn; empty for none."""
+        if not (self.looks_at_pictures and self.view.keys) or self.view.chooses_rows(self.trace):
+            return []
+        return self.view.columns(self.trace)
+
+    def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
+        """Return the places that are no cell of a picture."""
+        cells = self.trace.layout(role).cells
+        return [place for place in places if place not in cells]
+
+    @cached_property
+    def _of_pictures(self) -> list[MatrixFrame]:
+        """The layers that look at pictures."""
+        return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
+
+    def _called(self, places: Sequence[int], role: Literal["query", "key"]) -> str:
+        """Return what positions are called: one by its index, its label and its cell."""
+        if len(places) > 1:
+            return f"{len(places)} {'queries' if role == 'query' else 'keys'}"
+        tokens = self.trace.query_tokens if role == "query" else self.trace.key_tokens
+        cell = self.trace.layout(role).cells.get(places[0])
+        parts = (str(places[0]), self.palette.label(tokens[places[0]].label), cell)
+        return " ".join(filter(None, dict.fromkeys(parts)))
 
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return where as many heads look in a picture as so many lines have room for, and how many heads they are."""
-        return self.look.drawn(Bounds(lines, self.room))
+        has_grids = bool(self.look.layout.grids)  # of the queries
+        return self.look.drawn(Bounds(lines, self.room)) if has_grids else (Block([], 0), len(self.look.heads))
 
     @cached_property
     def look(self) -> PictureView:
         """Where heads look in a picture.
 
-        Of several queries it is the last one where each sees those before it, and else their mean.
+        Of several queries it is the last one where each sees those before it, and else their mean. Where keys alone
+        were chosen, it is from which cells heads look at these.
         """
-        from attncli.render.picture import HeadLook, PictureView, cell_names
+        from attncli.render.picture import PictureView
 
-        frames = [frame for frame in self.frames if frame.layer.kind == "self"]
-        first, layout = frames[0], self.trace.layout("key")
-        rows = first.cells.rows
-        if first.is_causal and not self.view.chooses_rows(self.trace):
-            rows = rows[-1:]
-        looks = []
-        for frame in frames:
+        layout, found = self.trace.layout("query" if self._sought else "key"), self._looks
+        weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
+        scale = Scale.up_to(float(max(weights, default=1)), self.view.ramp)
+        has_shares = not self._sought and self._of_pictures[0].layer.measure == "weights"
+        keys = self.view.columns(self.trace) if self.view.keys and not self._sought else []
+        return PictureView(self._who, found, layout, self._marks, self.palette, scale, has_shares, keys)
+
+    def pictures_in_words(self) -> Iterator[Text]:
+        """Yield where each head looks in pictures, as sentences, to be read aloud."""
+        role: Literal["query", "key"] = "query" if self._sought else "key"
+        layout = self.trace.layout(role)
+        tokens = self.trace.query_tokens if role == "query" else self.trace.key_tokens
+        digits = 2 if self.view.precision is None else self.view.precision
+
+        def named(place: int) -> str:
+            cell = layout.cells.get(place)
+            return f"{self.palette.label(tokens[place].label)} {place}" if cell is None else _spoken(cell)
+
+        yield Text(self.palette.fit(" ".join(self._who)))
+        lines = []
+        for look in self.look.heads:
+            counted = np.where(look.allowed, np.nan_to_num(look.weights), 0)
+            heaviest = np.argsort(-counted, kind="stable")[: self.view.top_keys or _SPOKEN_KEYS].tolist()
+            numbers = [number_text(float(counted[place]), digits) for place in heaviest]
+            listed = [f"{number} {named(place)}" for place, number in zip(heaviest, numbers, strict=True)]
+            # A number that is all zeros says nothing, but the first one does: that all are so small.
+            listed = (
+                listed[:1] + [each for each, number in zip(listed, numbers, strict=True) if number.strip("0.-")][1:]
+            )
+            lines.append(f"{_spoken(look.name)}: {', '.join(listed)}")
+        yield Text(self.palette.fit("\n".join(lines)))
+
+    @cached_property
+    def _rows_of_pictures(self) -> list[int]:
+        """The queries that look: of several the last one where each sees those before it, and else all of them."""
+        first = self._of_pictures[0]
+        is_last = first.is_causal and not self.view.chooses_rows(self.trace)
+        return first.cells.rows[-1:] if is_last else first.cells.rows
+
+    @cached_property
+    def _looks(self) -> list[HeadLook]:
+        """What each head gives to each key, the mean of the queries; or what each query gives to sought keys."""
+        from attncli.render.picture import HeadLook
+
+        return [
+            HeadLook(
+                self._head_name(frame, head),
+                *(_given(frame, head, self._sought) if self._sought else _mean(frame, head, self._rows_of_pictures)),
+            )
+            for frame in self._of_pictures
+            for head in frame.layer.heads
+        ]
+
+    @property
+    def _marks(self) -> dict[int, str]:
+        """What stands on cells."""
+        from attncli.render.picture import CHOSEN, OWN
+
+        is_self, sought = self._of_pictures[0].layer.kind == "self", bool(self._sought)
+        own = self._rows_of_pictures if is_self and not sought and len(self._rows_of_pictures) == 1 else []
+        keys = self.view.columns(self.trace) if self.view.keys and (is_self or not sought) else []
+        return dict.fromkeys(keys, CHOSEN) | dict.fromkeys(own, OWN)
+
+    @property
+    def _who(self) -> tuple[str, str]:
+        """Who looks, and what that is called."""
+        if self._sought:
+            return self._called(self._sought, "key"), self._received
+        rows, measure = self._rows_of_pictures, self._of_pictures[0].layer.measure
+        who = "mean of " * (len(rows) > 1) + self._called(rows, "query")
+        return who, "attends to" if measure == "weights" else f"has {measure} from"
+
+    @property
+    def _received(self) -> str:
+        measure = self._of_pictures[0].layer.measure
+        return "is attended to by" if measure == "weights" else f"contributes {measure} to"
+
+    def beside_pictures(self, lines: int) -> Block | None:
+        """Return the text around pictures, on the colours of its weights; None where there is none, or many queries.
+
+        It is what the query attends to, or which words attend to the chosen key. The words behind a picture see a
+        cell of it; where the query is such a cell, and sees no word behind it, they are on the colours of that weight.
+        """
+        first, rows, sought = self._of_pictures[0], self._rows_of_pictures, self._sought
+        if not sought and len(rows) == 1 and first.is_causal and rows[0] in self.trace.layout("key").cells:
+            sought = rows
+        if not sought:
+            is_there = len(rows) == 1 and len(self._outside_pictures(range(first.layer.num_keys))) > 1
+            return self.sentence(self._of_pictures, lines)[0] if is_there else None
+        places = self._outside_pictures(first.cells.rows if self._sought else range(first.layer.num_queries), "query")
+        if not places:
+            return None
+        heads = []
+        for frame in self._of_pictures:
             for head in frame.layer.heads:
-                total, allowed = np.zeros(frame.layer.num_keys), np.zeros(frame.layer.num_keys, bool)
-                for part in frame.layer.head(head, rows).blocks():
-                    total += part.weights.sum(axis=0, dtype=np.float64)
-                    allowed |= drawn_cells(part).any(axis=0)
-                names = zip("LH", (frame.layer.label, frame.layer.head_label(head)), strict=True)
-                parts = [f"{what}{each}" if isinstance(each, int) else each for what, each in names]
-                looks.append(HeadLook(" ".join(parts[len(frames) == 1 :]), total / len(rows), allowed))
-        who = f"mean of {len(rows)} queries"
-        cell = cell_names(layout.grids).get(rows[0])
-        if len(rows) == 1:
-            label = self.palette.label(first.cells.row_tokens[rows[0]].label)
-            who = " ".join(dict.fromkeys((str(rows[0]), label, cell or label)))
-        verb = "attends to" if first.layer.measure == "weights" else f"has {first.layer.measure} from"
-        highest = max(float(np.nan_to_num(one.weights[grid.positions]).max()) for one in looks for grid in layout.grids)
-        query = rows[0] if len(rows) == 1 and cell else None
-        return PictureView((who, verb), looks, layout, query, self.palette, Scale.up_to(highest, self.view.ramp))
+                weights, allowed = _given(frame, head, sought)
+                label = strongest(self.labels, (frame.layer.layer, frame.layer.kind, head))
+                name = f"L{frame.layer.label} H{frame.layer.head_label(head)}"
+                heads.append(SentenceLine(name, weights[places], allowed[places], label))
+        heads.sort(key=lambda line: -float(np.nan_to_num(line.weights).max()))
+        tokens = [self.trace.query_tokens[place] for place in places]
+        title = [Segment(self._called(sought, "key"), BOLD), Segment(f" {self._received}", DIM)]
+        return self._sentence_of([title, *self._ramp_of_words], tokens, heads, {}, lines)[0]
+
+    def _head_name(self, frame: MatrixFrame, head: int) -> str:
+        """Return what a head is called beside a picture."""
+        names = zip("LH", (frame.layer.label, frame.layer.head_label(head)), strict=True)
+        parts = [f"{what}{each}" if isinstance(each, int) else each for what, each in names]
+        return " ".join(parts[len(self._of_pictures) == 1 :])
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
         """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
@@ -379,6 +511,29 @@ class Components:
 
     def _drawn(self, matrices: Sequence[Matrix]) -> Block:
         return side_by_side(matrices, self.palette, self.width, self.view.precision)
+
+
+def _spoken(name: str) -> str:
+    """Return what is read aloud of the short name of a cell or a head."""
+    for short, words in _SPOKEN.items():
+        name = re.sub(short, words, name)
+    return name
+
+
+def _mean(frame: MatrixFrame, head: int, rows: Sequence[int]) -> _Weighed:
+    """Return what some queries of a head give to each key, in the mean, and which keys one of them may attend to."""
+    total, allowed = np.zeros(frame.layer.num_keys), np.zeros(frame.layer.num_keys, bool)
+    for part in frame.layer.head(head, rows).blocks():
+        total += part.weights.sum(axis=0, dtype=np.float64)
+        allowed |= drawn_cells(part).any(axis=0)
+    return total / len(rows), allowed
+
+
+def _given(frame: MatrixFrame, head: int, keys: Sequence[int]) -> _Weighed:
+    """Return what each query of a head gives to some keys together, and which queries may attend to one of them."""
+    parts = list(frame.layer.head(head, range(frame.layer.num_queries)).blocks())
+    weights = [part.weights[:, keys].sum(axis=1, dtype=np.float64) for part in parts]
+    return np.concatenate(weights), np.concatenate([drawn_cells(part)[:, keys].any(axis=1) for part in parts])
 
 
 def layer_title(layer: LayerTrace) -> str:

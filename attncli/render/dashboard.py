@@ -114,13 +114,11 @@ class Dashboard:
     def _of_pictures(self, lines: int) -> tuple[list[Block], str]:
         """Return where as many heads look as fit, and below them what the query attends to in the text."""
         parts, every = self.components, sum(len(frame.layer.heads) for frame in self.components.frames)
-        text = len(parts.trace.key_tokens) - sum(grid.size for grid in parts.trace.layout("key").grids)
-        sentence = (
-            [parts.sentence(self._alike, min(lines // 5, _SENTENCE))[0]] if text > 1 and parts.has_one_row else []
-        )
+        text = parts.beside_pictures(max(min(lines // 5, _SENTENCE), 1))
+        sentence = [] if text is None else [text]
         picture, heads = parts.picture(lines - cost([*self._head, *sentence]))
         facts = [f"{heads} of {every} heads (those that give most to one cell)"] * (heads < every)
-        return self._with_words([picture], sentence, lines), self._note(facts)
+        return self._with_words([picture] * bool(picture.lines), sentence, lines), self._note(facts)
 
     def _listed(self, lines: int) -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit."""

@@ -83,6 +83,8 @@ class Drawable:
 
             trace.layer(3).head(1).plot(size="3.3in").savefig("head.pdf")
 
+        Where keys are cells of pictures, these are drawn under the weights instead.
+
         Args:
             queries: the query rows to draw, a token, its index, or several; none are all of them.
             keys: likewise of the key columns.

@@ -84,7 +84,7 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         prefix = tensors.metadata.get("prefix", "0")
         if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
             raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
-        grids = parse_grids(tensors.metadata["grid"], int(prefix), 1, num_queries, num_keys)
+        grids = parse_grids(tensors.metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
     source = Provenance("file", dtype=DTYPES.get(kind, kind))
     return Trace(source, query_tokens, tokens, (layer,), notes=notes, grids=grids)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import product
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from attncli.errors import InputMismatchError, UsageError
@@ -26,6 +26,11 @@ Side = Literal["both", "query", "key"]
 Box = tuple[float, float, float, float]  # left, top, right and bottom, in pixels
 
 MOST_CELLS = 1_000_000
+MOST_PIXELS = 64_000_000  # of a picture
+MOST_SIDE = 1024  # pixels of it in a trace
+MOST_RATIO = 200  # of its sides
+_FARTHEST = 1e9  # pixels
+_FINEST = 1000  # cells along a side of a picture
 _GRID = re.compile(r"(\d{1,4})[x×](\d{1,4})")
 _PIXEL = re.compile(r"@(?:(\d{1,4}):)?(\d{1,6}),(\d{1,6})")
 _CELL = re.compile(r"@(?:(\d{1,4}):)?r(\d{1,4})c(\d{1,4})")
@@ -45,6 +50,12 @@ class Picture(NamedTuple):
     width: int
     height: int
     pixels: UInt8[np.ndarray, "h w 3"]
+
+    @property
+    def is_sensible(self) -> bool:
+        """Whether it has as many pixels as attn reads, and no side is far longer than the other."""
+        short, long = sorted(self[1:3])
+        return 0 < short <= long <= short * MOST_RATIO and short * long <= MOST_PIXELS
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is known of it besides its pixels, for JSON."""
@@ -89,8 +100,16 @@ class ImageGrid:
             raise ValueError(f"the order of a grid names {len(set(self.order))} positions for {self.size} cells")
         if self.box is not None:
             left, top, right, bottom = self.box
-            if not (all(map(isfinite, self.box)) and left < right and top < bottom):
+            if not (all(abs(edge) <= _FARTHEST for edge in self.box) and left < right and top < bottom):
                 raise ValueError(f"a grid lies in no box: {list(self.box)}")
+
+    def is_fine(self, pictures: Sequence[Picture]) -> bool:
+        """Whether its cells are too small to be drawn in its picture."""
+        if self.box is None or self.image >= len(pictures):
+            return False
+        left, top, right, bottom = self.box
+        _, width, height, _ = pictures[self.image]
+        return (right - left) / self.columns * _FINEST < width or (bottom - top) / self.rows * _FINEST < height
 
     @property
     def size(self) -> int:
@@ -150,7 +169,9 @@ class ImageGrid:
         return cls(**own | {"box": None if box is None else tuple(box), "order": tuple(order)})
 
 
-def parse_grids(grid: str, prefix: int, images: int, queries: int, keys: int) -> tuple[ImageGrid, ...]:
+def parse_grids(
+    grid: str, prefix: int, images: int, queries: int, keys: int, where: str = "--grid"
+) -> tuple[ImageGrid, ...]:
     """Return the grids that a user writes, `14x14` for each picture, the first one behind `prefix` positions.
 
     They are of queries and keys where there are as many of both, else of the side on which they fit, keys first.
@@ -161,7 +182,7 @@ def parse_grids(grid: str, prefix: int, images: int, queries: int, keys: int) ->
     """
     match = _GRID.fullmatch(grid.strip())
     if match is None or not (int(match[1]) and int(match[2])):
-        raise UsageError(f"--grid '{visible(grid)}': expected rows and columns, such as 14x14")
+        raise UsageError(f"{where} '{visible(grid)}': expected rows and columns, such as 14x14")
     rows, columns = int(match[1]), int(match[2])
     needed = prefix + rows * columns * max(images, 1)
     side: Side = "both" if queries == keys else "key" if needed <= keys else "query"
@@ -169,14 +190,15 @@ def parse_grids(grid: str, prefix: int, images: int, queries: int, keys: int) ->
     if needed > most:
         behind = f"{prefix} and " if prefix else ""
         raise InputMismatchError(
-            f"--grid {rows}x{columns} needs {behind}{needed - prefix} positions, and the trace has {most}; give "
-            "another --grid or --prefix"
+            f"{where} {rows}x{columns} needs {behind}{needed - prefix} positions, and the trace has {most}; give "
+            "another grid or prefix"
         )
     starts = range(prefix, needed, rows * columns)
     return tuple(ImageGrid(start, rows, columns, number, side=side) for number, start in enumerate(starts))
 
 
-class SideLayout(NamedTuple):
+@dataclass(frozen=True)
+class SideLayout:
     """The pictures and grids of one side of a trace."""
 
     pictures: tuple[Picture, ...]
@@ -204,6 +226,31 @@ class SideLayout(NamedTuple):
             raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell {where}")
         return found
 
+    @cached_property
+    def cells(self) -> dict[int, str]:
+        """The positions that are cells, grid by grid, and what each is called: as `positions_of` reads it, without `@`.
+
+        A cell of a tile, which no row and column name, is called by the pixel in its middle.
+        """
+        names: dict[int, str] = {}
+        for grid in self.grids:
+            image, is_largest = f"{grid.image}:" * bool(grid.image), grid is self._largest(grid.image)
+            places = product(range(grid.rows), range(grid.columns))
+            for (row, column), position in zip(places, grid.positions.flat, strict=True):
+                name = f"{image}r{row}c{column}"
+                if grid.is_overview and not is_largest:
+                    name = f"overview {name}"
+                elif not is_largest and grid.image < len(self.pictures):
+                    left, top, right, bottom = grid.cell_box(row, column, *self.pictures[grid.image][1:3])
+                    name = f"{image}{int((left + right) / 2)},{int((top + bottom) / 2)}"
+                names.setdefault(int(position), name)
+        return names
+
+    def _largest(self, image: int) -> ImageGrid:
+        """Return the grid of a picture whose cells rows and columns name."""
+        own = (grid for grid in self.grids if grid.image == image)
+        return max(own, key=lambda grid: (not grid.is_overview, grid.size))
+
     def positions_of(self, wanted: str) -> list[int] | None:
         """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
 
@@ -223,7 +270,7 @@ class SideLayout(NamedTuple):
                 f"{place}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or a token"
             )
         if cell:
-            grid = max(grids, key=lambda grid: (not grid.is_overview, grid.size))
+            grid = self._largest(image)
             if first >= grid.rows or second >= grid.columns:
                 there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
                 raise InputMismatchError(f"{place} is out of range: the grid has {there}")

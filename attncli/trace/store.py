@@ -25,7 +25,7 @@ from attncli.text import visible
 from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
-from attncli.trace.layout import ImageGrid, Picture
+from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture
 from attncli.trace.save import PIXELS, tensor_name
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
@@ -34,6 +34,7 @@ from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 
 # What a file of an earlier version does not say.
+_LONGEST_NAME = 4096
 _SINCE = {"generated": 0, "word": None, **Proof._field_defaults}
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
 
@@ -133,14 +134,18 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     notes = _shown(_list(header, "notes"))
     if not all(isinstance(each, str) for each in notes):
         raise TypeError("'notes' of its header are not text")
+    pictures = tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures")))
+    grids = tuple(map(ImageGrid.of, _listed(header, "grids")))
+    if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
+        raise ValueError("a grid lies in a picture that is not there")
     return Trace(
         source=source,
         query_tokens=query_tokens,
         key_tokens=key_tokens,
         layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
         notes=tuple(notes),
-        pictures=tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures"))),
-        grids=tuple(map(ImageGrid.of, _listed(header, "grids"))),
+        pictures=pictures,
+        grids=grids,
         **of_trace,
     )
 
@@ -152,11 +157,12 @@ def _listed(header: dict[str, Any], name: str) -> list[Any]:
 def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
     own = _plain(Picture, _shown(found), "picture")
     pixels = tensors.read(PIXELS.format(number))
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= MOST_SIDE**2 * 3:
         raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
-    if not 0 < own["width"] < 2**31 or not 0 < own["height"] < 2**31:
-        raise ValueError(f"picture {number} has {own['width']} × {own['height']} pixels")
-    return Picture(**own, pixels=pixels)
+    picture = Picture(own["name"][-_LONGEST_NAME:], own["width"], own["height"], pixels)
+    if not picture.is_sensible:
+        raise ValueError(f"picture {number} has {picture.width} × {picture.height} pixels")
+    return picture
 
 
 def _loads(text: str) -> Any:

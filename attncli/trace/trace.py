@@ -173,6 +173,8 @@ class Trace(Displayed, Tabular, Drawable):
             sizes = {"query": len(self.query_tokens), "key": len(self.key_tokens)}
             if any(grid.stop > size for role, size in sizes.items() if grid.side in ("both", role)):
                 raise InputError(f"a grid ends at position {grid.stop}, and there are not as many tokens")
+            if grid.is_fine(self.pictures):
+                raise InputError(f"a grid of {grid.rows} × {grid.columns} cells is too small for its picture")
 
     @property
     def predicted(self) -> dict[int, Token]:
@@ -188,8 +190,11 @@ class Trace(Displayed, Tabular, Drawable):
     @property
     def looks_at_pictures(self) -> bool:
         """Whether keys are cells of pictures, so that these show best what heads attend to."""
-        has_keys = any(grid.side != "query" for grid in self.grids)
-        return has_keys and any(layer.kind == "self" for layer in self.layers)
+        return any(map(self.looks, self.layers))
+
+    def looks(self, layer: LayerTrace) -> bool:
+        """Return whether the keys of a layer are cells of pictures."""
+        return layer.kind in ("self", "cross") and any(grid.side != "query" for grid in self.grids)
 
     @property
     def described_pictures(self) -> dict[str, Any]:

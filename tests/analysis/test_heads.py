@@ -9,7 +9,7 @@ from metrics_by_hand import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 
 import attncli
 from attncli.analysis.heads import HeadReport, HeadSummary, survey
-from attncli.analysis.metric_names import OF_ANY_TEXT
+from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance
 from attncli.trace.view import View
@@ -34,7 +34,7 @@ def test_every_head_has_the_mean_and_the_deviation_of_a_plain_loop(
     for head, summary in enumerate(found.heads):
         assert (summary.layer, summary.kind, summary.head) == (0, "self", head)
         plain = [by_hand(trace, head) for trace in traces]
-        defined = {name: [one[name] for one in plain if one[name] is not None] for name in OF_ANY_TEXT}
+        defined = {name: [one[name] for one in plain if one[name] is not None] for name in NAMES}
         agree(dict(summary.metrics), {name: mean(values) for name, values in defined.items()})
         for name, values in defined.items():
             assert summary.counts[name] == len(values)
@@ -46,7 +46,7 @@ def test_every_head_has_the_mean_and_the_deviation_of_a_plain_loop(
 
 
 def ranked(values: list[float | None], *, reverse: bool = False, top: int | None = None) -> list[int]:
-    heads = [HeadSummary(0, "self", head, dict.fromkeys(OF_ANY_TEXT, value), {}, {}) for head, value in enumerate(values)]
+    heads = [HeadSummary(0, "self", head, dict.fromkeys(NAMES, value), {}, {}) for head, value in enumerate(values)]
     found = HeadReport(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
     return [head.head for head in found.ranked("sink", reverse=reverse, top=top).heads]
 

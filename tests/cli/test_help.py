@@ -225,7 +225,7 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
                 numbered = re.sub(r"\b(?!left=|right=)[a-z]+(?=[,)])", "2", form).replace(",…", "")
                 assert str(parse(numbered, allow_bias=True)).startswith(name), form
     assert set(rows("metrics")) == set(NAMES)
-    metric_of = {**dict(zip(WEIGHTS, WEIGHTS, strict=True)), "local": "distance", "broad": "effective_keys"}
+    metric_of = {**WEIGHTS, "local": "distance", "broad": "effective_keys"}
     documented = table("label | its score | the best that there could be")
     assert {name: text.split("`")[1] for name, text in documented.items()} == metric_of
     assert tuple(rows("metrics", 1)) == (*LABELS, MIXED)

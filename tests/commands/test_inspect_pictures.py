@@ -71,7 +71,46 @@ def test_a_trace_with_a_picture_is_drawn_as_it_was(attn: Run, models: Path, tmp_
     assert "a cell is where a token came from" in plain.out
     trace = load(tmp_path / "t.safetensors")
     cells = trace.layers[0].head(2).weights[17][trace.grids[0].positions]
-    assert f"H2 {cells.sum():.0%}" in plain.out
+    heaviest = np.unravel_index(cells.argmax(), cells.shape)
+    assert f"H2 r{heaviest[0]}c{heaviest[1]} {cells.max():.2f} {cells.sum():.0%}" in plain.out
+
+
+def test_the_words_that_look_at_a_cell_stand_on_the_weight_that_they_give_it(
+    attn: Run, models: Path, tmp_path: Path
+) -> None:
+    words = ("inspect", "-m", models / "llava", "--image", models / "a.png", "w40 w41 w42", "--head", "1")
+    sought = attn(*words, "--key", "@r1c2", "--save", tmp_path / "t.safetensors", "--color", "never")
+    assert sought.code == 0, sought.err
+    trace = load(tmp_path / "t.safetensors")
+    cell = int(trace.grids[0].positions[1, 2])
+    column = trace.layers[0].head(1).weights[:, cell]
+    title = f"{cell} <image> r1c2 is attended to by"
+    assert sought.out.count(title) == 2  # above the picture and above the text
+    listed = [float(number) for number in sought.out.splitlines()[-3].split()[-3:]]
+    np.testing.assert_allclose(listed, column[-3:], atol=0.005 + 1e-6)
+    cells = column[trace.grids[0].positions]
+    heaviest = np.unravel_index(cells.argmax(), cells.shape)
+    assert f"H1 r{heaviest[0]}c{heaviest[1]} {cells.max():.2f}" in sought.out
+    # A patch sees no text behind it: the text shows who looks at it.
+    own = attn(*words, "--query", "@r1c2", "--color", "never")
+    assert f"{cell} <image> r1c2 attends to" in own.out
+    assert own.out.splitlines()[-5:-2] == sought.out.splitlines()[-5:-2]
+    both = attn(*words, "--query", "w42", "--key", "@r1c2", "--color", "never")
+    assert f"H1 r1c2 {column[-1]:.2f}" in both.out
+    assert "its weight on the chosen key" in both.out
+
+
+def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> None:
+    words = ("inspect", "-m", models / "llava", "--image", models / "a.png", "w40 w41", "--head", "1")
+    aloud = attn(*words, "--save", tmp_path / "t.safetensors", ACCESSIBLE="1")
+    trace = load(tmp_path / "t.safetensors")
+    row, grid = trace.layers[0].head(1).weights[-1], trace.grids[0].positions
+    place = int(row.argmax())
+    cell = np.argwhere(grid == place).tolist()
+    name = f"row {cell[0][0]} column {cell[0][1]}" if cell else f"{trace.key_tokens[place].label} {place}"
+    title, heads = aloud.out.strip().split("\n\n")[1:]
+    assert title == "17 w41 attends to"
+    assert heads.startswith(f"head 1: {row[place]:.2f} {name}, ")
 
 
 def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
@@ -91,7 +130,7 @@ def test_a_program_that_looks_at_pictures_is_laid_over_one(attn: Run, models: Pa
     assert ran.code == 0
     assert "16 r3c3 attends to" in ran.out
     weights = np.exp(q[1, 16] @ k[1].T / np.sqrt(8))
-    assert f"H1 {weights[1:].sum() / weights.sum():.0%}" in ran.out
+    assert f" {weights[1:].sum() / weights.sum():.0%}" in ran.out
     heaviest = np.unravel_index(weights[1:].argmax(), (4, 4))
     rows = [line[2:] for line in ran.out.splitlines() if line[:2] in {f"{row} " for row in range(4)}]
     assert rows[heaviest[0]][2 * heaviest[1] :].startswith("██")

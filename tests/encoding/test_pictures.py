@@ -1,6 +1,9 @@
 """Files of pictures: the right picture, or one sentence; nothing large is ever decoded."""
 
+import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -44,7 +47,33 @@ def test_a_picture_is_read_as_it_is(file: Path) -> None:
 @pytest.mark.parametrize("size", [(30_000, 30_000), (20_000, 5_000), (2**31 - 1, 1)])
 def test_a_picture_that_claims_to_be_large_is_not_decoded(size: tuple[int, int], file: Path) -> None:
     file.write_bytes(claimed(*size))
-    with pytest.raises(InputError, match="reads at most 64 million pixels"):
+    with pytest.raises(InputError, match="has more than 64 million pixels, which attn does not read; make it smaller"):
+        open_picture(str(file))
+
+
+def test_a_picture_that_is_large_takes_no_memory(file: Path) -> None:
+    """It is whole: what decodes it needs 2.7 GB."""
+    packed = zlib.compressobj(1)
+    rows = b"".join([packed.compress(bytes(3751)) for _ in range(30_000)] + [packed.flush()])
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 1, 0, 0, 0, 0)
+    parts = {b"IHDR": header, b"IDAT": rows, b"IEND": b""}
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts.items()))
+    code = (
+        "import sys, resource; from PIL import Image; import numpy; from attncli.encoding.pictures import *\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
+        "try: open_picture(sys.argv[1])\n"
+        "except InputError as error: print(error, (peak() - before) // 1024, sep='\\n')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, check=True)
+    reason, megabytes = ran.stdout.splitlines()
+    assert reason.endswith("has more than 64 million pixels, which attn does not read; make it smaller")
+    assert int(megabytes) < 100
+
+
+def test_a_picture_that_is_a_line_is_refused(file: Path) -> None:
+    Image.new("RGB", (1, 201)).save(file)
+    with pytest.raises(InputError, match="has a side that is over 200 times the other; crop it"):
         open_picture(str(file))
 
 
@@ -64,9 +93,19 @@ def test_what_is_no_picture_is_one_sentence(file: Path, tmp_path: Path) -> None:
     Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 256).save(file)
     with pytest.raises(InputError, match="more than 8 bits a channel"):
         open_picture(str(file))
-    for name, reason in {"y.png": "does not exist", ".": "directory"}.items():
+    os.mkfifo(tmp_path / "pipe.png")
+    for name, reason in {"y.png": "does not exist", ".": "is a folder", "pipe.png": "is a pipe or a device"}.items():
         with pytest.raises(InputError, match=reason):
             open_picture(str(tmp_path / name))
+    with pytest.raises(InputError, match="/dev/zero is a pipe or a device; check the path"):
+        open_picture("/dev/zero")
+
+
+def test_the_name_of_a_file_is_no_sequence_for_a_terminal(tmp_path: Path) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a\x1b[31m\n.png")
+    assert open_picture(str(tmp_path / "a\x1b[31m\n.png")).picture.name == str(tmp_path / "a\\x1b[31m\\n.png")
+    with pytest.raises(InputError, match=r"b\\x07\.png does not exist"):
+        open_picture(str(tmp_path / "b\x07.png"))
 
 
 def test_a_truncated_picture_is_refused(file: Path) -> None:
@@ -76,14 +115,40 @@ def test_a_truncated_picture_is_refused(file: Path) -> None:
         open_picture(str(file))
 
 
-def test_a_picture_is_turned_as_its_tag_tells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tag", range(1, 9))
+@pytest.mark.parametrize("ending", ["png", "webp", "tif"])
+def test_a_picture_is_turned_as_its_tag_tells(tag: int, ending: str, tmp_path: Path) -> None:
+    """Tags from 5 on are of pictures that lie on their side; odd steps of each four are mirrored."""
     image = Image.fromarray(PIXELS)
     exif = image.getexif()
-    exif[0x0112] = 6  # the camera was held upright
-    image.save(tmp_path / "x.png", exif=exif)
-    opened = open_picture(str(tmp_path / "x.png"))
-    np.testing.assert_array_equal(np.asarray(opened.image), np.rot90(PIXELS, -1))
-    assert (opened.picture.width, opened.picture.height) == (30, 20)
+    exif[0x0112] = tag
+    image.save(tmp_path / f"x.{ending}", exif=exif, lossless=True)
+    opened = open_picture(str(tmp_path / f"x.{ending}"))
+    seen = PIXELS.transpose(1, 0, 2) if tag > 4 else PIXELS  # row 0 is the left side
+    down, across = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}[tag]
+    np.testing.assert_array_equal(np.asarray(opened.image), seen[::down, ::across])
+    assert (opened.picture.width, opened.picture.height) == (seen.shape[1], seen.shape[0])
+
+
+def test_pictures_of_other_colours_are_red_green_and_blue(tmp_path: Path) -> None:
+    flat = Image.new("RGB", (16, 16), (200, 100, 50))
+    clear = flat.convert("RGBA")
+    clear.putalpha(0)
+    made = {"cmyk.jpg": flat.convert("CMYK"), "palette.png": flat.quantize(4), "clear.png": clear}
+    made["gray.png"] = flat.convert("L")
+    for name, image in made.items():
+        image.save(tmp_path / name, **{"transparency": 0} if name == "palette.png" else {})
+        expected = [flat.convert("L").getpixel((0, 0))] * 3 if name == "gray.png" else [200, 100, 50]
+        np.testing.assert_allclose(np.asarray(open_picture(str(tmp_path / name)).image)[8, 8], expected, atol=4)
+
+
+@pytest.mark.parametrize("ending", ["png", "webp"])
+def test_other_animated_pictures_are_read_as_their_first_frame(ending: str, tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (8, 8), (level, 0, 0)) for level in (250, 100, 0)]
+    frames[0].save(tmp_path / f"x.{ending}", save_all=True, append_images=frames[1:], lossless=True)
+    opened = open_picture(str(tmp_path / f"x.{ending}"))
+    assert np.asarray(opened.image)[0, 0].tolist() == [250, 0, 0]
+    assert "is animated; attn reads its first frame" in opened.notes[0]
 
 
 def test_the_first_frame_of_an_animated_picture_is_read(tmp_path: Path) -> None:

@@ -1,25 +1,20 @@
 """The explorer, driven as a person drives it: keys, pastes, clicks and other sizes, on the toy layer."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import pytest
-from explored import fact, is_laid_out, send
+from explored import Driven, driven, fact
 from textual import events
-from textual.pilot import Pilot
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.errors import InputError
-from attncli.explore.app import Explorer
 from attncli.explore.command import ViewSnapshot
 from attncli.explore.keys import HELP, KEYS, foot
 from attncli.explore.panes import BlockWidget, LineInput, one_line
 from attncli.explore.view_state import Viewport, ViewState
-from attncli.render.palette import Palette
 
 TEXT = "time flies like an arrow"
 
@@ -41,68 +36,6 @@ class Gated:
         if "fail" in question.text:
             raise InputError("this text cannot be read")
         return self.model.tokens(question)
-
-
-class Driven:
-    """An explorer that runs, and what is seen of it."""
-
-    def __init__(self, app: Explorer, pilot: Pilot, model) -> None:
-        self.app, self.pilot, self.model = app, pilot, model
-
-    @property
-    def look(self) -> ViewState:
-        return self.app.look
-
-    async def press(self, *keys: str) -> None:
-        await send(self.app, *keys)
-        await self.settled()
-
-    async def paste(self, text: str) -> None:
-        self.app.post_message(events.Paste(text))
-        await self.settled()
-
-    async def settled(self) -> None:
-        """Wait until every key has been dealt with, and drawn."""
-        await send(self.app)
-        await fact(lambda: is_laid_out(self.app))
-        assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for a fact."""
-        await fact(is_so)
-        await self.settled()
-
-    async def answered(self) -> None:
-        """Wait until all is known of what is looked at."""
-        await self.settled()
-        await self.until(lambda: (answer := self.app._renderer.answer) and answer.is_whole and answer.serves(self.look))
-
-    def is_there(self, name: str) -> bool:
-        return self.app.query_one(f"#{name}").size.area > 0
-
-    def seen(self, name: str) -> str:
-        pane = self.app.query_one(f"#{name}", BlockWidget)
-        return "\n".join(pane.render_line(y).text.rstrip() for y in range(pane.size.height)).rstrip("\n")
-
-    def styles(self, name: str) -> Iterator:
-        pane = self.app.query_one(f"#{name}", BlockWidget)
-        return (segment.style for y in range(pane.size.height) for segment in pane.render_line(y))
-
-    @property
-    def typed(self) -> str:
-        return self.app.query_one("#text", LineInput).value
-
-
-@asynccontextmanager
-async def driven(
-    model=None, size=(80, 24), text=TEXT, save=lambda look, path: f"saved {path}", tier="blocks", seeks_label=False
-):
-    model = open_interactive() if model is None else model()
-    app = Explorer(model, ViewState(Query(text)), Palette(tier), save, seeks_label)
-    async with app.run_test(size=size) as pilot:
-        one = Driven(app, pilot, model)
-        await one.answered()
-        yield one
 
 
 def in_app(**how):

@@ -223,7 +223,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     tokens, *_, last = answering.results(look)
     assert last.room().kinds == kinds
     for answer in (tokens, last):
-        assert [tuple(map(len, answer.room(kind)[3:])) for kind in kinds] == [(5, 5), (4, 4), (4, 5)]
+        assert [tuple(map(len, answer.room(kind)[3:5])) for kind in kinds] == [(5, 5), (4, 4), (4, 5)]
     whole = two_sided(look.question)
     assert last.survey is not None
     assert {(head.layer, head.kind) for head in last.survey.heads} == {(one.layer, one.kind) for one in whole.layers}

@@ -19,12 +19,14 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli import errors
+from attncli.analysis.derive import derived_trace
 from attncli.errors import InputError, LoadError, UsageError
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
 from attncli.render.picture import COVER, DARK, DIMMED
 from attncli.trace.layout import ImageGrid
+from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -269,6 +271,13 @@ def test_a_grid_without_a_picture_and_weights_that_are_no_numbers_are_drawn() ->
     assert painted[..., 3].tolist() == [[1, 1], [1, 0]]
     assert len({tuple(color) for color in painted[..., :3].reshape(4, 3)[:3].tolist()}) == 3
     assert "NaN" in words_of(figure)
+
+
+def test_of_norms_a_head_has_no_share() -> None:
+    trace = pictured_trace()
+    figure = figure_of(derived_trace(trace, Derivation(norms=True)))
+    assert [axes.get_title("left") for axes in maps_in(figure)[1:]] == ["L0 H0", "L0 H1", "L0 H2"]
+    assert figure.axes[-1].get_xlabel() == "norms of 14 ?, sqrt scale"
 
 
 def test_pictures_need_room_and_have_no_colours_for_a_printer() -> None:

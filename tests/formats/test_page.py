@@ -156,7 +156,7 @@ def test_a_page_holds_the_picture_the_place_of_each_cell_and_weights_to_four_dec
     assert (overview["grids"][0]["positions"], overview["grids"][0]["box"]) == ([11, 10], [0, 0, 60, 40])
     assert document["facts"] == ["merged"]
     labels = [token["label"] for token in document["sequences"][0]]
-    assert labels[:4] == ["<s>", "r0c0", "r0c1", "r1c0"]
+    assert labels[:6] == ["<s>", "r0c0", "r0c1", "r1c0", "r1c1", "30,10"]
     assert labels[9:13] == ["[NL]", "overview r0c1", "overview r0c0", "red"]
     for head in range(3):
         weights = trace.layers[0].head(head).weights.tolist()

@@ -393,7 +393,7 @@ def test_a_click_on_a_cell_makes_it_the_query_and_shows_the_words_that_look_at_i
     weights = trace.layer(0).head(2).weights
     page.mouse.move(*place_in(page, 0, 42.5, 30.5))
     number = f"{to_three_decimals(float(weights[14, 8]), 10_000):.4f}"
-    assert page.inner_text("#picture-text") == f"query 14 ? → key 8 r1c1: {number}"
+    assert page.inner_text("#picture-text") == f"query 14 ? → key 8 42,30: {number}"
     page.mouse.click(*place_in(page, 0, 18.5, 30.5))
     number = f"{to_three_decimals(float(weights[4, 4]), 10_000):.4f}"
     assert page.inner_text("#picture-text") == f"query 4 r1c1 → key 4 r1c1: {number}"
@@ -419,8 +419,8 @@ def test_arrow_keys_move_over_the_cells_from_tile_to_tile_and_enter_chooses(
     page = opened(written(pictured_trace("full"), tmp_path / "page.html"), "#layer=0&head=0&query=0&key=1")
     page.get_by_role("application", name="picture of layer 0, head 0; query 0 <s>, key 1 r0c0: ").focus()
     for key, place in (
-        ("ArrowRight", "query 0 <s>, key 2 r0c1"), ("ArrowRight", "query 0 <s>, key 5 r0c0"),
-        ("ArrowDown", "query 0 <s>, key 7 r1c0"), ("ArrowDown", "query 0 <s>, key 7 r1c0"),
+        ("ArrowRight", "query 0 <s>, key 2 r0c1"), ("ArrowRight", "query 0 <s>, key 5 30,10"),
+        ("ArrowDown", "query 0 <s>, key 7 30,30"), ("ArrowDown", "query 0 <s>, key 7 30,30"),
         ("ArrowLeft", "query 0 <s>, key 4 r1c1"), ("Enter", "query 4 r1c1, key 4 r1c1"),
         ("ArrowUp", "query 4 r1c1, key 2 r0c1"),
     ):  # fmt: skip

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from traces import layer_of, trace_of
 
 import attncli
 from attncli import errors
-from attncli.analysis.metric_names import OF_ANY_TEXT
+from attncli.analysis.metric_names import OF_ANY_TEXT, OF_PICTURES
 from attncli.formats import parquet
+from attncli.trace.layout import ImageGrid, Picture
 
 Run = Callable[..., Any]
 
@@ -114,3 +117,44 @@ def test_of_metrics_alone_a_row_is_a_head(attn: Run, tmp_path: Path, ending: str
                 assert (
                     value is None if pd.isna(rows[name][row.Index]) else rows[name][row.Index] == pytest.approx(value)
                 )
+
+
+def test_rows_of_a_picture_say_which_cell_is_looked_at_and_where_it_lies(attn: Run, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    layer = layer_of(random.normal(size=(2, 9, 4)), random.normal(size=(2, 9, 4)))
+    grids = (ImageGrid(1, 2, 3), ImageGrid(7, 1, 2, image=1, side="key"))
+    picture = Picture("x.png", 30, 40, np.zeros((4, 3, 3), np.uint8))
+    trace = trace_of(layer, pictures=(picture,), grids=grids)
+    trace.save(tmp_path / "t.safetensors")
+    path = tmp_path / "rows.parquet"
+    tsv = attn("inspect", "--from", tmp_path / "t.safetensors", "-F", "tsv")
+    assert attn("inspect", "--from", tmp_path / "t.safetensors", "-o", path).code == 0
+    table = pq.read_table(path)
+    places = ("image", "row", "column", "left", "top", "right", "bottom")
+    own = [f"{role}_{name}" for role in ("query", "key") for name in places]
+    assert table.column_names == [*TYPES, *own]
+    assert {str(table.schema.field(name).type) for name in own} == {"int32", "float"}
+    expected = {(role, cell): dict.fromkeys(places) for role in ("query", "key") for cell in range(9)}
+    for cell in range(6):
+        row, column = divmod(cell, 3)
+        values = (0, row, column, 10 * column, 20 * row, 10 * column + 10, 20 * row + 20)
+        for role in ("query", "key"):
+            expected[role, cell + 1] = dict(zip(places, values, strict=True))
+    for column in range(2):  # of a picture whose size nobody knows, and of keys alone
+        expected["key", 7 + column] |= {"image": 1, "row": 0, "column": column}
+    for row in table.to_pylist():
+        for role in ("query", "key"):
+            assert {name: row[f"{role}_{name}"] for name in places} == expected[role, row[role]]
+    frame = pd.read_csv(io.StringIO(tsv.out), sep="\t")
+    assert list(frame.columns) == table.column_names
+    for library in ("pandas", "polars"):
+        made = attncli.load(tmp_path / "t.safetensors").to_dataframe(library)
+        made = made.to_pandas() if library == "polars" else made
+        for name in own:
+            assert made[name].fillna(-1).tolist() == frame[name].fillna(-1).tolist()
+    metrics = attn("inspect", "--from", tmp_path / "t.safetensors", "--show", "metrics", "-F", "tsv").out
+    assert metrics.splitlines()[0].split("\t")[-len(OF_PICTURES) :] == list(OF_PICTURES)
+    document = attn("inspect", "--from", tmp_path / "t.safetensors", "-F", "json").json
+    assert document["pictures"] == [{"name": "x.png", "width": 30, "height": 40}]
+    assert [grid["start"] for grid in document["grids"]] == [1, 7]
+    assert set(OF_PICTURES) < document["layers"][0]["heads"][0]["metrics"].keys()

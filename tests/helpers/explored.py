@@ -7,7 +7,9 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,11 +21,12 @@ from textual.pilot import Pilot
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.app import Explorer
-from attncli.explore.panes import BlockWidget
+from attncli.explore.panes import BlockWidget, LineInput
 from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
 
+MATERIALS = Path(__file__).parents[2] / "docs" / "cookbook" / "files"
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
 _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
 
@@ -96,10 +99,12 @@ def explored(
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
-    model, text, tier = "demo", "", "truecolor"
+    model, text, tier, images = "demo", "", "truecolor", list[str]()
     for argument in arguments:
         if argument == "-m":
             model = next(arguments)
+        elif argument == "--image":
+            images.append(str(MATERIALS / next(arguments)))
         elif argument == "--color":
             tier = {"never": "blocks"}[next(arguments)]
         else:
@@ -114,7 +119,7 @@ def explored(
 
     async def within() -> None:
         app = Explorer(
-            open_interactive(model=model),
+            open_interactive(model=model, image=images),
             ViewState(Query(text)),
             Palette(tier),
             lambda look, path: "",
@@ -158,3 +163,71 @@ def pressed(keys: str) -> Iterator[str]:
     """Yield the keys and texts of a line such as `Esc l "text" Enter`."""
     for text, key in re.findall(r'"([^"]*)"|(\S+)', keys):
         yield text or key
+
+
+class Driven:
+    """An explorer that runs, and what is seen of it."""
+
+    def __init__(self, app: Explorer, pilot: Pilot[None], model: Any) -> None:
+        self.app, self.pilot, self.model = app, pilot, model
+
+    @property
+    def look(self) -> ViewState:
+        return self.app.look
+
+    async def press(self, *keys: str) -> None:
+        await send(self.app, *keys)
+        await self.settled()
+
+    async def paste(self, text: str) -> None:
+        self.app.post_message(events.Paste(text))
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until every key has been dealt with, and drawn."""
+        await send(self.app)
+        await fact(lambda: is_laid_out(self.app))
+        assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for a fact."""
+        await fact(is_so)
+        await self.settled()
+
+    async def answered(self) -> None:
+        """Wait until all is known of what is looked at."""
+        await self.settled()
+        await self.until(lambda: (answer := self.app._renderer.answer) and answer.is_whole and answer.serves(self.look))
+
+    def is_there(self, name: str) -> bool:
+        return self.app.query_one(f"#{name}").size.area > 0
+
+    def seen(self, name: str) -> str:
+        pane = self.app.query_one(f"#{name}", BlockWidget)
+        return "\n".join(pane.render_line(y).text.rstrip() for y in range(pane.size.height)).rstrip("\n")
+
+    def styles(self, name: str) -> Iterator[Any]:
+        pane = self.app.query_one(f"#{name}", BlockWidget)
+        return (segment.style for y in range(pane.size.height) for segment in pane.render_line(y))
+
+    @property
+    def typed(self) -> str:
+        return self.app.query_one("#text", LineInput).value
+
+
+@asynccontextmanager
+async def driven(
+    model: Callable[[], Any] = open_interactive,
+    size: tuple[int, int] = (80, 24),
+    text: str = "time flies like an arrow",
+    save: Callable[..., str] = lambda look, path: f"saved {path}",
+    tier: str = "blocks",
+    seeks_label: bool = False,
+) -> AsyncIterator[Driven]:
+    """Run an explorer, and wait for its first picture."""
+    source = model()
+    app = Explorer(source, ViewState(Query(text)), Palette(tier), save, seeks_label)
+    async with app.run_test(size=size) as pilot:
+        one = Driven(app, pilot, source)
+        await one.answered()
+        yield one

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tempfile import TemporaryDirectory
 
 ENOUGH = 2  # kernels beside those of this processor, with which the whole suite runs anyway
-ONCE = "smollm2"  # examples that take longer than all the others together: with one of these kernels
+ONCE = "test_a_command_prints_what_its_page_shows"  # with one of them: what it runs, the others compare with oracles
 # OpenBLAS's core, ATen's capability, MKL's instructions; below AVX2 MKL prints a warning into each program's output.
 SETTINGS = [
     ("SkylakeX", "avx512", "AVX512"), ("Haswell", "avx2", "AVX2"), ("Zen", "avx2", "AVX2"),

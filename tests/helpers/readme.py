@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64encode
+from functools import cache
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +72,7 @@ def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     """A picture as its command draws it now, in a folder of its own."""
     own = Path(tempfile.mkdtemp(dir=folder))
     bring_materials(own)
-    (own / path).parent.mkdir(parents=True)
+    (own / path).parent.mkdir(parents=True, exist_ok=True)
     printed = ran(pictures()[path], own, environment)
     assert not printed, printed
     return (own / path).read_text(encoding="utf-8")
@@ -111,7 +112,7 @@ class Screen(NamedTuple):
         opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.columns}" height="{self.lines}">'
         return f'{opening}<image width="100%" height="100%" href="data:image/png;base64,{shown}"/></svg>\n'
 
-    def drawn(self, folder: Path, environment: dict[str, str]) -> str:
+    def drawn(self, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
         """The screen as it is now, in a folder of its own, with the messages on stderr below it."""
         from rich.console import Console
         from rich.text import Text
@@ -130,7 +131,7 @@ class Screen(NamedTuple):
             terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
             bring_materials(folder)
             command = f"script -qec {shlex.quote(self.command + ' 2>notes')} /dev/null"
-            shown = ran(command, folder, environment | size | terminal) + (folder / "notes").read_text()
+            shown = ran(command, folder, environment | size | terminal, commands) + (folder / "notes").read_text()
             console = Console(width=self.columns, color_system="truecolor", force_terminal=True, _environ={})
             texts = Text.from_ansi(shown.replace("\r\n", "\n").rstrip("\n")).wrap(console, self.columns)
             assert len(texts) < max(self.lines, 40), (self.command, len(texts))
@@ -149,25 +150,33 @@ def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
 
 def bring_materials(folder: Path) -> None:
     """Lay into a folder what examples read: programs, sentences, pairs, an adapter of one head of the demo model."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
     programs = "docs/masks/programs"
     shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
     shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
     shutil.copytree(ROOT / "docs/cookbook/files", folder, dirs_exist_ok=True)
+    sentences, config, weights = _made()
+    (folder / "sentences.txt").write_text(sentences)
+    (folder / "my-lora").mkdir()
+    (folder / "my-lora/adapter_config.json").write_text(config)
+    (folder / "my-lora/adapter_model.safetensors").write_bytes(weights)
+
+
+@cache
+def _made() -> tuple[str, str, bytes]:
+    """Sentences, and the configuration and the weights of an adapter of the demo model."""
+    import numpy as np
+    from safetensors.numpy import save
+
     draw = np.random.default_rng(0)
     words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
     picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
-    (folder / "sentences.txt").write_text("".join(f"{sentence}\n" for sentence in picked))
-    (folder / "my-lora").mkdir()
+    sentences = "".join(f"{sentence}\n" for sentence in picked)
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "demo", "r": 4,
               "lora_alpha": 8, "target_modules": ["q_proj"], "layers_to_transform": [3]}  # fmt: skip
-    (folder / "my-lora/adapter_config.json").write_text(json.dumps(config))
     down, up = 0.1 * draw.standard_normal((4, 128), dtype=np.float32), np.zeros((128, 4), np.float32)
     up[96:] = 0.5 * draw.standard_normal((32, 4), dtype=np.float32)  # the queries of head 3
     name = "base_model.model.model.layers.3.self_attn.q_proj.lora_{}.weight"
-    save_file({name.format("A"): down, name.format("B"): up}, folder / "my-lora/adapter_model.safetensors")
+    return sentences, json.dumps(config), save({name.format("A"): down, name.format("B"): up})
 
 
 def bring_models(command: str, folder: Path) -> None:

@@ -94,13 +94,24 @@ def check_drawn(attn: Run, one: Looking, folder: Path) -> None:
         ]
         found = np.array([[head["weights"][0] for head in layer["heads"]] for layer in document["layers"]])
         np.testing.assert_allclose(found, weights[:, :, at], rtol=0, atol=1e-6)
-        if one.side == "both":
+        last = ("--layer", str(len(weights) - 1), "--head", "1")
+        if one.side != "query":
             cells = weights[-1, 1, at, one.prefix :][: rows * columns].reshape(rows, columns)
-            shown = attn(*words, "--query", str(query), "--layer", str(len(weights) - 1), "--head", "1").out
-            assert f"H1 {cells.sum():.0%}" in shown
-            lines = [line[2:] for line in shown.splitlines() if re.fullmatch(r"\d [ ░▒▓█]+", line)]
-            darkest, column = np.unravel_index(cells.argmax(), cells.shape)
-            assert lines[darkest][2 * column :].startswith("██")
+            shown = attn(*words, "--query", str(query), *last).out
+            assert f"{cells.sum():.0%}\n" in shown
+            check_heaviest(shown, cells)
+    if one.side != "key":
+        shown = attn(*words, "--key", "3", *last).out
+        assert re.search(r"^3.* is attended to by", shown, re.MULTILINE)
+        check_heaviest(shown, weights[-1, 1, one.prefix :, 3][: rows * columns].reshape(rows, columns))
+
+
+def check_heaviest(shown: str, cells: np.ndarray) -> None:
+    """Check which cell of the first head is named, and that it is drawn darkest."""
+    row, column = np.unravel_index(cells.argmax(), cells.shape)
+    assert f"H1 r{row}c{column} " in shown
+    lines = [line[2:] for line in shown.splitlines() if re.fullmatch(r"\d [ ░▒▓█]+", line)]
+    assert lines[row][2 * column :].startswith("██")
 
 
 @pytest.mark.filterwarnings("ignore")  # of diffusers, about itself

@@ -186,30 +186,35 @@ def test_removing_a_head_and_its_direct_share_are_what_hooks_in_the_original_giv
     assert found.next is not None
     assert found.against is not None
     two, width = [found.next.id, found.against.id], model.config.head_dim
-    entering: dict[str, torch.Tensor] = {}
-    model.model.norm.register_forward_pre_hook(lambda _, inputs: entering.update(norm=inputs[0][0, -1].double()))
+    projections = [layer.self_attn.o_proj for layer in model.model.layers]
+    entering: dict[Any, torch.Tensor] = {}
+    hooks = [
+        each.register_forward_pre_hook(lambda each, inputs: entering.update({each: inputs[0][0, -1].double()}))
+        for each in (*projections, model.model.norm)
+    ]
 
-    def difference(layer: int, head: int | None) -> float:
-        def cut(_: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-            entering["heads"], outputs = inputs[0][0, -1].double(), inputs[0].clone()
-            if head is not None:
-                outputs[..., head * width : (head + 1) * width] = 0
-            return (outputs,)
-
-        handle = model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(cut)
+    def difference() -> float:
         logits = model(ids).logits[0, -1]
-        handle.remove()
         return float(logits[two[0]] - logits[two[1]])
 
+    assert abs(found.before - difference()) < 1e-4
+    for hook in hooks:
+        hook.remove()
     assert len(found.heads) == 270
     norm, rows = model.model.norm, model.lm_head.weight[two].double()
     direction = (rows[0] - rows[1]) * norm.weight.double()
     for one in found.heads[::13]:
-        assert abs(one.after - difference(one.layer, one.head)) < 1e-4
-        assert abs(found.before - difference(one.layer, None)) < 1e-4
-        held = direction / torch.sqrt(entering["norm"].pow(2).mean() + norm.variance_epsilon)
-        own = slice(one.head * width, (one.head + 1) * width)
-        output = model.model.layers[one.layer].self_attn.o_proj.weight.double()[:, own] @ entering["heads"][own]
+        own, projection = slice(one.head * width, (one.head + 1) * width), projections[one.layer]
+
+        def cut(_: Any, inputs: tuple[torch.Tensor], own: slice = own) -> tuple[torch.Tensor]:
+            outputs = inputs[0].clone()
+            outputs[..., own] = 0
+            return (outputs,)
+
+        with projection.register_forward_pre_hook(cut):
+            assert abs(one.after - difference()) < 1e-4
+        held = direction / torch.sqrt(entering[norm].pow(2).mean() + norm.variance_epsilon)
+        output = projection.weight.double()[:, own] @ entering[projection][own]
         assert one.direct is not None
         assert abs(one.direct - float(held @ output)) < 1e-4
 

@@ -13,6 +13,8 @@ from small_checkpoints import minilm_folder
 _CODE = """
 import re, sys, time
 from attncli.cli.app import app
+from attncli.engines.numpy import forward
+forward._BATCH //= 8  # fewer sentences fill it
 try:
     app(sys.argv[1:])
 except SystemExit as end:
@@ -41,9 +43,9 @@ def taken(*arguments: str | Path) -> tuple[int, float]:
     ("arguments", "few", "many", "words"),
     [
         (["inspect", "-F", "jsonl", "--num-heads", "1"], 200, 2000, 5),
-        (["inspect", "-F", "jsonl", "--num-heads", "1", "--jobs", "2"], 1000, 8000, 5),
+        (["inspect", "-F", "jsonl", "--num-heads", "1", "--jobs", "2"], 1000, 4000, 5),
         # The first ones fill what is computed at once, twice: the last trace may hold the arrays of those before it.
-        (["heads", "-F", "tsv", "-m", minilm_folder(), "--engine", "native"], 255, 400, 24),
+        (["heads", "-F", "tsv", "-m", minilm_folder(), "--engine", "native"], 32, 120, 24),
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, list) else "",
 )

@@ -65,6 +65,10 @@ def tried(example: Example) -> Any:
     return pytest.param(example, id=name, marks=pytest.mark.system if "jq" in example.command else ())
 
 
+def warm_commands_of(environment: dict[str, str]) -> str:
+    return environment["PATH"].split(os.pathsep)[0]
+
+
 @pytest.mark.filterwarnings("ignore")  # of the libraries below, which have a process to themselves otherwise
 @pytest.mark.parametrize("example", [tried(example) for example in examples()])
 def test_a_command_prints_what_its_page_shows(
@@ -78,11 +82,9 @@ def test_a_command_prints_what_its_page_shows(
     bring_materials(tmp_path)
     bring_models(example.command, tmp_path)
     arguments = arguments_of(example.command)
-    if any(word in example.command for word in WITH_TORCH):
+    if arguments is None or any(word in example.command for word in WITH_TORCH):
         environment = os.environ | request.getfixturevalue("warm_environment")
-        printed = [ran(example.command, tmp_path, environment, environment["PATH"].split(os.pathsep)[0])]
-    elif arguments is None:
-        printed = [ran(example.command, tmp_path, os.environ | in_cache)]
+        printed = [ran(example.command, tmp_path, environment, warm_commands_of(environment))]
     else:  # a process of its own would import NumPy for each
         monkeypatch.chdir(tmp_path)
         with whole_program() as attn:
@@ -153,10 +155,10 @@ def images_in(svg: str) -> tuple[list[Any], str]:
     [pytest.param(path, marks=pytest.mark.system) if screen.page else path for path, screen in screens().items()],
 )
 def test_a_picture_of_a_terminal_is_what_its_command_shows_there(
-    path: str, tmp_path: Path, in_cache: dict[str, str]
+    path: str, tmp_path: Path, warm_environment: dict[str, str]
 ) -> None:
     shown = (ROOT / path).read_text(encoding="utf-8")
-    again = screens()[path].drawn(tmp_path, os.environ | in_cache)
+    again = screens()[path].drawn(tmp_path, os.environ | warm_environment, warm_commands_of(warm_environment))
     assert words_of(again) == words_of(shown)
 
 
@@ -201,6 +203,7 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```pycon" in text])
 def test_the_python_examples_give_what_a_page_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_materials(tmp_path)
     monkeypatch.chdir(tmp_path)
     results = doctest.testfile(str(ROOT / page), module_relative=False)
     assert results.attempted == len(re.findall(r"^>>> ", PAGES[page], re.MULTILINE))

@@ -11,7 +11,9 @@ from running import plain, printed
 
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import NAMES
+from attncli.analysis.metric_names import NAMES as ALL
+from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
+from attncli.analysis.metric_names import OF_PICTURES
 from attncli.render.heads import head_parts, table_parts
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance
@@ -50,6 +52,21 @@ def test_every_head_has_its_cell_on_one_screen(layers: int, heads: int, width: i
     counts = {name: int(count) for line in lines for name, count in re.findall(r"\b([a-z]+) +(\d+)  L\d", line)}
     labels = [head.labels[0].name if head.labels else "mixed" for head in report.heads]
     assert counts == {name: labels.count(name) for name in (*LABELS, "mixed") if name in labels}
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39)])
+def test_heads_that_look_at_pictures_have_maps_of_their_own_metrics(width: int, height: int) -> None:
+    report = report_of(4, 4)
+    seen = dict(zip(OF_PICTURES, (0.9, 1.0, 0.75, 0.1), strict=True))
+    labels = labels_of({**report.heads[0].metrics, **seen}, {**BASELINES, "region": 0.02})
+    heads = tuple(replace(head, metrics={**head.metrics, **seen}, labels=labels) for head in report.heads)
+    parts = head_parts(replace(report, heads=heads, names=ALL), (), Palette("truecolor"), width, height)
+    lines = plain(printed(parts, Palette("truecolor"), width)).splitlines()
+    assert len(lines) + len(parts) - 1 <= height
+    assert any(line.startswith("region ") and "image" in line for line in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "localization 16 L0H0" in text
+    assert "and localization 0.6. --pairs FILE tests which heads find the right place." in text
 
 
 def test_rare_labels_name_all_their_heads_beside_a_tall_grid() -> None:

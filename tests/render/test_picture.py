@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette, Scale
-from attncli.render.picture import Canvas, HeadLook, PictureView, canvases, half_blocks, resized
+from attncli.render.picture import OWN, Canvas, HeadLook, PictureView, canvases, half_blocks, resized
 from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 GRAY = np.full((40, 60, 3), 100, np.uint8)
@@ -25,10 +25,10 @@ def view(
     *grids: ImageGrid,
     palette: Palette,
     picture: Picture | None = None,
-    query: int | None = None,
+    marks: dict[int, str] | None = None,
 ) -> PictureView:
     layout = SideLayout((picture,) if picture else (), grids, "key")
-    return PictureView(("0 [CLS]", "attends to"), heads, layout, query, palette, Scale.up_to(0.3))
+    return PictureView(("0 [CLS]", "attends to"), heads, layout, marks or {}, palette, Scale.up_to(0.3))
 
 
 def colors_of(line: Sequence[Segment]) -> list[str]:
@@ -42,7 +42,7 @@ def test_the_heaviest_cell_has_the_colour_of_the_highest_weight() -> None:
     block, count = one.drawn(Bounds(20, 100))
     assert count == 1
     titles = next(line for line in block.lines if "x.png" in "".join(segment.text for segment in line))
-    assert "H0 30%" in "".join(segment.text for segment in titles)
+    assert "H0 r1c2 0.30 30%" in "".join(segment.text for segment in titles)
     first = block.lines.index(titles) + 1
     rows = [[segment for segment in line if segment.text == "▀"] for line in block.lines[first:]]
     half = len(rows[0]) // 2
@@ -61,7 +61,7 @@ def test_without_colours_a_map_has_axes(tier: str, encoding: str) -> None:
     palette = Palette(tier, encoding)
     block, _ = view([look("H0", 7, 6)], ImageGrid(1, 2, 3), palette=palette).drawn(Bounds(20, 80))
     lines = ["".join(segment.text for segment in line).rstrip() for line in block.lines]
-    assert [line.strip() for line in lines[-4:-2]] == ["H0 30%", "0 1 2"]
+    assert [line.strip() for line in lines[-4:-2]] == ["H0 r1c2 0.30 30%", "0 1 2"]
     darkest = "██" if tier == "blocks" else "@@"
     assert (lines[-2][0], lines[-1][0]) == ("0", "1")
     assert lines[-1].endswith(darkest)
@@ -94,7 +94,7 @@ def test_tiles_are_one_picture_and_the_overview_another() -> None:
 def test_what_is_drawn_fits(tier: str, size: tuple[int, int]) -> None:
     heads = [look(f"L{n // 12} H{n % 12}", 577, 1 + n) for n in range(48)]
     picture = Picture("a" * 300, 60, 40, GRAY) if tier == "truecolor" else None
-    one = view(heads, ImageGrid(1, 24, 24), palette=Palette(tier), picture=picture, query=40)
+    one = view(heads, ImageGrid(1, 24, 24), palette=Palette(tier), picture=picture, marks={40: OWN})
     block, count = one.drawn(Bounds(size[1] - 4, size[0]))
     assert block.width <= size[0]
     assert len(block.lines) <= size[1] - 4

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from traces import layer_of, trace_of
 
-from attncli.errors import AttnError, InputError, InputMismatchError, UsageError
+from attncli.errors import AttnError, InputMismatchError, UsageError
 from attncli.trace.layout import ImageGrid, Picture, parse_grids
 from attncli.trace.store import load
 from attncli.trace.trace import Trace
@@ -78,27 +80,73 @@ def test_a_dump_names_its_grid(tmp_path: Path) -> None:
     arrays = {name: np.ones((2, 10, 4), np.float32) for name in "qk"}
     save_file(arrays, tmp_path / "d.safetensors", metadata={"grid": "3x3", "prefix": "1"})
     assert load(tmp_path / "d.safetensors").grids == (ImageGrid(1, 3, 3),)
-    save_file(arrays, tmp_path / "d.safetensors", metadata={"grid": "3x3", "prefix": "two"})
-    with pytest.raises(InputError, match="prefix 'two'"):
-        load(tmp_path / "d.safetensors")
+    # With the name of the file, as all that is wrong with one.
+    for grid, prefix, reason in (
+        ("3x3", "two", "d.safetensors: its metadata has prefix 'two'; expected a number of positions"),
+        ("3x3", "-1", "prefix '-1'"),
+        ("three", "0", "grid 'three': expected rows and columns, such as 14x14"),
+        ("3x4", "1", "grid 3x4 needs 1 and 12 positions, and the trace has 10; give another grid or prefix"),
+        ("9999x9999", "0", "needs 99980001 positions"),
+    ):
+        save_file(arrays, tmp_path / "d.safetensors", metadata={"grid": grid, "prefix": prefix})
+        with pytest.raises(AttnError, match=reason):
+            load(tmp_path / "d.safetensors")
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         {"start": "1"}, {"rows": 0}, {"columns": 9}, {"order": [0, 0, 1, 2, 3, 4]}, {"order": [0]}, {"box": [0, 0, 1]},
-        {"box": [5, 0, 5, 9]}, {"side": "left"}, {"patches": 0}, {"more": 1}, {"rows": True}, {"image": -1},
+        {"box": [0, 0, 1e-6, 1e-6]}, {"box": [-1e308, 0, 1e308, 9]}, {"box": [0, 0, 9, 9], "image": 1},
+        {"box": [5, 0, 5, 9]},  {"side": "left"}, {"patches": 0}, {"more": 1}, {"rows": True}, {"image": -1},
     ],
 )  # fmt: skip
 def test_a_damaged_grid_is_refused(damage: dict[str, object], tmp_path: Path) -> None:
-    from safetensors import safe_open
-
     path = tmp_path / "t.safetensors"
     pictured(ImageGrid(1, 2, 3)).save(path)
-    with safe_open(path, "np") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = json.loads(file.metadata()["attncli"])
+    tensors, header = opened(path)
     header["grids"][0] |= damage
     save_file(tensors, path, metadata={"attncli": json.dumps(header)})
     with pytest.raises(AttnError):
         load(path)
+
+
+def opened(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The tensors and the header of a saved trace."""
+    with safe_open(path, "np") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(file.metadata()["attncli"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "pixels"),
+    [
+        ({}, None), ({}, np.zeros((4, 6, 3), np.float32)), ({}, np.zeros((4, 6), np.uint8)),
+        ({}, np.zeros((0, 6, 3), np.uint8)), ({}, np.zeros((1100, 1100, 3), np.uint8)), ({"width": "600"}, PIXELS),
+        ({"width": 0}, PIXELS), ({"width": 1, "height": 201}, PIXELS), ({"width": 30_000, "height": 30_000}, PIXELS),
+        ({"name": 1}, PIXELS),
+    ],
+)  # fmt: skip
+def test_a_damaged_picture_is_refused(damage: dict[str, object], pixels: np.ndarray | None, tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    pictured(ImageGrid(1, 2, 3)).save(path)
+    tensors, header = opened(path)
+    header["pictures"][0] |= damage
+    tensors = {name: each for name, each in tensors.items() if not name.startswith("pictures")}
+    tensors |= {} if pixels is None else {"pictures.0": pixels}
+    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    with pytest.raises(AttnError):
+        load(path)
+
+
+def test_the_texts_of_a_saved_picture_are_no_sequences_for_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    pictured(ImageGrid(1, 2, 3)).save(path)
+    tensors, header = opened(path)
+    header["pictures"][0]["name"] = "x" * 100_000 + "\x1b[31m"
+    header["grids"][0]["note"] = "a\x1b]0;b\x07\n"
+    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    trace = load(path)
+    assert trace.pictures[0].name.endswith("x\\x1b[31m")
+    assert len(trace.pictures[0].name) < 5_000
+    assert trace.grids[0].note == "a\\x1b]0;b\\x07\\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -25,6 +25,8 @@ class ExploreOptions(Options):
     ] = None
     pair: options.Pair = None
     target: options.Target = None
+    image: options.Image = None
+    layout: options.PositionLayout
     from_: options.From = None
     model: options.Model = None
     no_special: options.NoSpecial = False
@@ -47,6 +49,7 @@ def explore(
     attn explore
     attn explore "time flies like an arrow" -m gpt2
     attn explore --num-heads 2
+    attn explore -m demo-vision --image shapes.png "where is the red circle"
     """
     from attncli.analysis.learn import TEXT
     from attncli.cli.loop import loading
@@ -54,29 +57,34 @@ def explore(
     from attncli.explore.command import InputSource, ViewSnapshot, command_of
     from attncli.explore.view_state import ViewState
 
-    words = request.text or [TEXT]
+    is_picture = bool(request.image) and not request.text and request.from_ is None
+    words = [_picture(request.image or ())] if is_picture else request.text or [TEXT]
     if len(words) > 1 and any(" " in word for word in words):
         raise UsageError(f"{len(words)} sentences; attn explore takes one, attn diff two")
-    query = Query(" ".join(words), request.pair, request.target, request.mask)
+    query = Query(words[0] if is_picture else " ".join(words), request.pair, request.target, request.mask)
     state = ViewState(query, ramp=ramp)
     is_toy = any(True for _ in request.toy.explicit_values()) or request.target is not None  # the demo has no encoder
     if request.model is None and request.from_ is None and not is_toy:
         request = request.changed(model="demo")
     # The options that no key changes, as a command line has them.
-    fixed = [one for one in request.explicit_values() if one[0] not in _OF_QUESTIONS]
+    of_questions = (*_OF_QUESTIONS, *["image"] * is_picture)
+    fixed = [one for one in request.explicit_values() if one[0] not in of_questions]
     fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
-    source = InputSource(tuple(word for one in fixed for word in _words(*one)), request.from_ is not None)
+    options_of_all = tuple(word for one in fixed for word in _words(*one))
+    source = InputSource(options_of_all, request.from_ is not None, is_picture)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
         static = command_of(ViewSnapshot(state, "heads"), source).line()
         raise UsageError(f"explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
-        opened = open_interactive(saved=request.from_)
+        pictures = {"image": request.image or (), **dict(request.layout.explicit_values())}
+        opened = open_interactive(saved=request.from_, **pictures)
     else:
         with loading(environment, request.model, request.toy.vocab):
             opened = open_interactive(
                 model=request.model,
                 special=not request.no_special,
+                **({"tower": "vision"} if is_picture else {"image": request.image or ()}),
                 **dict(request.toy.explicit_values()),
                 **dict(request.load.explicit_values()),
             )
@@ -93,8 +101,22 @@ def explore(
         os._exit(0)
 
 
+def _picture(image: Sequence[str]) -> str:
+    """Return the file of the one picture that is looked at alone."""
+    from attncli.encoding.pictures import picture_files
+
+    files = picture_files(image)
+    if len(files) > 1:
+        raise UsageError(f"{len(files)} pictures alone; attn explore takes one, or several beside TEXT")
+    return files[0]
+
+
 def _words(name: str, value: Any) -> Iterator[str]:
     """Yield an option as a command line has it."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _words(name, each)
+        return
     option = "-m" if name == "model" else f"--{dashed(name)}"
     if isinstance(value, bool):
         yield option if value else option.replace("--", "--no-", 1)

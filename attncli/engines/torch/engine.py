@@ -126,6 +126,7 @@ class Checkpoint(OpenModel):
     def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
         other = copy(self)
+        other.writer = None
         expression = None if mask is None else parse(mask)
         chosen = layers.resolve(self.num_layers, visible(self.name))
         other.request = replace(self.request, layers=chosen, mask=expression)

@@ -33,10 +33,10 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
         UsageError: there is no room for the pictures.
     """
     look = Components(trace, view, Palette(), None).look
+    if not look.layout.grids:
+        raise UsageError("--key without --query needs queries that are cells of a picture; add --query")
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-    names = [
-        maps.title_of(trace, layer, head) for layer in trace.layers if layer.kind == "self" for head in layer.heads
-    ]
+    names = [maps.title_of(trace, layer, head) for layer in trace.layers if trace.looks(layer) for head in layer.heads]
     drawn = canvases(look.layout, not look.lacks_overviews)
     panels: list[tuple[Canvas, HeadLook | None]] = [
         (canvas, None) for canvas in canvases(look.layout, False) if canvas.picture is not None
@@ -57,17 +57,18 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
         if head is not None and look.query is not None:
             _mark(axes, canvas, look.query, frame)
         letters = int(size.width / across / (0.6 * maps.FONT))
-        title = _title(canvas, head, letters)
+        title = _title(canvas, head, letters, look.has_shares)
         fonts = Fonts.of([title])
         axes.set_title(fonts.escaped(title), fontproperties=fonts.of_size(maps.FONT), parse_math=False)
     fonts = Fonts.of([look.title[0]])
-    maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} of {fonts.escaped(look.title[0])}")
+    relation = "of" if look.layout.role == "key" else "on"
+    maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} {relation} {fonts.escaped(look.title[0])}")
     figure.axes[-1].xaxis.label.set(fontproperties=fonts.of_size(maps.FONT), parse_math=False)
     entries: list[maps.Entry] = []
     if look.query is not None:
         entries.append((Patch(facecolor="black", edgecolor=frame), "the query's own cell"))
     entries += maps.odd_entries(odd, colors)
-    notes = ["beside each head: its weight on the picture"]
+    notes = ["beside each head: its weight on the picture"] * look.has_shares
     lit = (canvas.sampled(head, *canvas.cells)[1].all() for canvas in drawn for head in heads)
     notes += ["dark: masked, or outside the grid"] * (not all(lit))
     notes += ["the overview is drawn for one --head"] * look.lacks_overviews
@@ -96,9 +97,10 @@ def _across(count: int, tallest: float, size: Size) -> int:
     return max(range(1, count + 1), key=lambda across: (min(wide(across), _ENOUGH), across))
 
 
-def _title(canvas: Canvas, head: HeadLook | None, letters: int) -> str:
+def _title(canvas: Canvas, head: HeadLook | None, letters: int, has_shares: bool) -> str:
     if head is not None:
-        return f"{head.name}{' overview' * canvas.is_overview} {canvas.share(head):.0%}"
+        share = f" {canvas.share(head):.0%}" * has_shares
+        return f"{head.name}{' overview' * canvas.is_overview}{share}"
     assert canvas.picture is not None
     return Palette().shortened(canvas.picture.name.rpartition("/")[2], letters, keeps_end=True)
 

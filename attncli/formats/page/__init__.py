@@ -23,7 +23,6 @@ from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.formats.page.pictures import picture_blocks, picture_document, telling_cell
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
-from attncli.render.picture import cell_names
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Tokens
@@ -118,9 +117,8 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     sequences: list[list[dict[str, Any]]] = []
 
     def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
-        is_self = layer.kind == "self"  # of other kinds no token is a cell
-        names = cell_names(trace.layout(role).grids) if is_self else {}
-        predicted = trace.predicted if is_self and role == "query" else {}
+        names = trace.layout(role).cells if layer.kind in ("self", "cross") else {}
+        predicted = trace.predicted if layer.kind == "self" and role == "query" else {}
         arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
         listed = [
             {
@@ -141,8 +139,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
         "start": telling_cell(trace, view) if trace.looks_at_pictures else _start(trace, layers, labels),
-        # Norms may be large, and a weight of many cells small.
-        "decimals": 4 if trace.looks_at_pictures and trace.layers[0].measure == "weights" else 3,
+        "decimals": 4 if trace.looks_at_pictures else 3,
         **picture_document(trace),
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,

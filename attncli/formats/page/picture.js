@@ -90,8 +90,12 @@ function paintLook(context, panel, codes, view, top, x, y, width, height) {
   const bare = new Path2D();
   for (const { box: [left, up, right, low] } of lit) bare.rect(x + left, y + up, right - left, low - up);
   context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.fillStyle = themed("--masked");
+  context.fillRect(x, y, width, height);
   if (shade) paintShade(context, shade[2], x, y, width, height);
-  else context.fillStyle = themed("--masked"), context.fillRect(x, y, width, height);
   context.clip(bare);
   if (shade) paintShade(context, shade[1], x, y, width, height);
   for (const { code, box: [left, up, right, low] } of lit) {
@@ -151,6 +155,7 @@ function showPicture(view, row, column) {
     mark(panel, panel.key, view.columns[column], () => true);
   }
   element("picture-text").replaceChildren(...element("cell").cloneNode(true).childNodes);
+  element("picture-text").lastChild.removeAttribute("id");
   element("picture").setAttribute("aria-label", `picture of ${headInWords(view)}; ${spokenCell(view, row, column)}`);
   colorAttending(view, row, column, painter(view.colormap, view.ramp, top));
 }

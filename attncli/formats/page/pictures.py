@@ -10,7 +10,7 @@ import numpy as np
 from attncli.formats.page.packing import pack_pixels
 from attncli.render.components import Components
 from attncli.render.palette import Palette
-from attncli.render.picture import canvases, cell_names, facts_of, resized
+from attncli.render.picture import canvases, facts_of, resized
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ def telling_cell(trace: Trace, view: View) -> dict[str, int]:
     It is the last word of a causal model; in others the first token that is no cell, or the middle one.
     """
     components = Components(trace, view, Palette(), None)
-    frame = next(frame for frame in components.frames if frame.layer.kind == "self")
-    of_queries, rows = cell_names(trace.layout("query").grids), frame.cells.rows
+    frame = next(frame for frame in components.frames if trace.looks(frame.layer))
+    of_queries, rows = trace.layout("query").cells, frame.cells.rows
     others = [row for row, position in enumerate(rows) if position not in of_queries] or [len(rows) // 2]
     row = others[-1 if frame.is_causal else 0]
-    cells = list(cell_names(trace.layout("key").grids))
+    cells = list(trace.layout("key").cells)
     found = {
         (place, head): float(np.nan_to_num(layer.head(head, [rows[row]]).weights[0, cells]).max())
         for place, layer in enumerate(trace.layers)
-        if layer.kind == "self"
+        if trace.looks(layer)
         for head in layer.heads
     }
     place, head = max(found, key=found.__getitem__)

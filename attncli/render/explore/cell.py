@@ -54,12 +54,8 @@ def cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> I
     layer, (_, query, key) = sight.layer, cursor
     sheet = TableFormat(palette, None)
     queries, keys = sight.tokens
-    yield (
-        palette.fit(f"{QUERY} query ")
-        + sheet.named(queries[query])
-        + palette.fit(f" → {KEY} key ")
-        + sheet.named(keys[key])
-    )
+    named = [sheet.named(token) + sight.cell_name(token) for token in (queries[query], keys[key])]
+    yield palette.fit(f"{QUERY} query ") + named[0] + palette.fit(f" → {KEY} key ") + named[1]
     head = layer.head(cursor.head, [query])
     weights, allowed = head.weights[0], head.mask[0]
     what = layer.measure.removesuffix("s")

@@ -16,13 +16,14 @@ from attncli.render.explore.pane import ALONE
 from attncli.render.heatmap import Extent, Heatmap, joined
 from attncli.render.palette import Scale
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Tokens
+from attncli.trace.tokens import Token, Tokens
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.trace.layout import SideLayout
     from attncli.trace.view import Ramp
 
 _MOST = 256  # rows and columns of a head that are kept; of more, blocks
@@ -53,6 +54,16 @@ class LayerViewCache:
     def tokens(self) -> tuple[Tokens, Tokens]:
         """What the queries and the keys are."""
         return self.trace.sides(self.layer)
+
+    @cached_property
+    def layout(self) -> SideLayout | None:
+        """Which keys are cells of pictures; None where none are."""
+        return self.trace.layout("key") if self.trace.looks(self.layer) else None
+
+    def cell_name(self, token: Token) -> str:
+        """Return where in a picture a token stands, behind a blank; empty where it is no cell, or is called so."""
+        cell = None if self.layout is None else self.layout.cells.get(token.index)
+        return "" if cell in (None, token.label) else f" {cell}"
 
     @property
     def size(self) -> tuple[int, int]:

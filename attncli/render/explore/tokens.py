@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
+import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
@@ -17,6 +18,7 @@ from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sentence import continues
 from attncli.trace.tokens import Token, Tokens
+from attncli.trace.top_keys import drawn_cells
 from attncli.trace.view import Ramp
 
 _LONGEST = 20  # cells of a token
@@ -31,14 +33,30 @@ class WeightedRow(NamedTuple):
     ramp: Ramp | None
 
     def cells(self, query: int, palette: Palette) -> list[tuple[str, Style | None]]:
-        """Return the glyph and the style of each key: the colour of its weight, or a shade but for the lightest."""
+        """Return the glyph and the style of each key: the colour of its weight, or a shade but for the lightest.
+
+        Where `words_of` are, each of them has the weight that it gives to the query.
+        """
         (values,), (allowed,) = self.sight.cells(self.head, range(query, query + 1))[1:3]
+        if words := self.words_of(query):
+            part = self.sight.layer.head(self.head, words)
+            values, allowed = np.zeros_like(values), np.zeros_like(allowed)
+            values[words], allowed[words] = part.weights[:, query], drawn_cells(part)[:, query]
         found = palette.cells(values[None], allowed[None], self.sight.scale(self.ramp), 1)[0]
         lightest = palette.ramp(1)[0][0]
         return [
             ("", DIM) if not is_seen else ("", style) if style is not None else (glyph.replace(lightest, ""), None)
             for (glyph, style), is_seen in zip(found, allowed.tolist(), strict=True)
         ]
+
+    def words_of(self, query: int) -> list[int]:
+        """Return the tokens behind a cell of a picture, where it sees none of them; none for other queries."""
+        sight = self.sight
+        if sight.layout is None or sight.pair is not None or query not in sight.layout.cells:
+            return []
+        words = [place for place in range(query + 1, sight.size[1]) if place not in sight.layout.cells]
+        sees = sight.cells(self.head, range(query, query + 1)).allowed[0]
+        return [] if sees[words].any() else words
 
 
 class TokenHit(NamedTuple):
@@ -75,12 +93,13 @@ def token_strip(
     palette: Palette,
     room: Bounds,
     row: WeightedRow | None = None,
+    cells: frozenset[int] = frozenset(),
 ) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
     The keys stand on the colours of a `row`, or without colours behind its shades. Of two sequences the queries come
     first, and the keys behind a bar. Where not all have room, those `around` some
-    positions are shown, or around the query and the key.
+    positions are shown, or around the query and the key. Of `cells`, which pictures show, these two alone stand there.
     """
     queries, keys = tokens
     if queries == keys:
@@ -91,8 +110,10 @@ def token_strip(
     weights = [] if row is None or query is None else row.cells(query, palette)
     for side, sequence, marks, chosen in sides:
         shown = [chosen] if chosen is not None else [at for _, at in marks if at is not None]
-        centres += [len(items) + at for at in shown] or [len(items) + len(sequence) - 1]
-        for index, token in enumerate(sequence):
+        there = [index for index in range(len(sequence)) if index not in cells or index in (query, key, chosen)]
+        centres += [len(items) + there.index(at) for at in shown] or [len(items) + len(there) - 1]
+        for index in there:
+            token = sequence[index]
             own = [mark for mark, at in marks if at == index]
             mark = BOTH if len(own) > 1 else "".join(own)
             cell = weights[index] if weights and side != "query" else ("", None)

@@ -1,0 +1,169 @@
+"""The explorer over pictures: arrows go from cell to cell, and what is drawn is what the trace has."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from explored import Driven, driven
+from safetensors.numpy import save_file
+
+from attncli.engines.interactive import Query, open_interactive
+from attncli.explore.command import InputSource, ViewSnapshot, command_of
+from attncli.explore.view_state import ViewState
+from attncli.render.explore.head import CellCursor
+from attncli.render.explore.layer_view import LayerViewCache
+from attncli.render.explore.picture import PictureOfHeads, large_picture, small_pictures
+from attncli.render.fit import Bounds
+from attncli.render.palette import Palette
+from attncli.render.picture import neighbour
+
+SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"
+GRID = np.arange(1, 13).reshape(3, 4)  # behind a token that is no cell
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dump") / "t.safetensors"
+    q, k = np.random.default_rng(0).normal(size=(2, 2, 13, 8)).astype(np.float32) * 2
+    save_file({"q": q, "k": k}, path)
+    return path
+
+
+def opened(dump: Path) -> Any:
+    return open_interactive(saved=dump, grid="3x4", prefix=1)
+
+
+def sight_of(dump: Path) -> LayerViewCache:
+    trace = opened(dump).trace(Query(""), [0])
+    return LayerViewCache(trace, trace.layers[0])
+
+
+def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None:
+    async def within() -> None:
+        async with driven(model=lambda: opened(dump), text="") as one:
+            assert one.look.query == 0  # not the last cell: the one that is none
+            await one.press("escape", "down")
+            assert one.look.query == GRID[0, 0]
+            for key, place in (
+                ("right", (0, 1)),
+                ("right", (0, 2)),
+                ("down", (1, 2)),
+                ("left", (1, 1)),
+                ("up", (0, 1)),
+            ):
+                await one.press(key)
+                assert one.look.query == GRID[place]
+                assert one.look.key == heaviest(one)
+            assert "▸ query 2 r0c1" in one.seen("cell") or "▸ query 2 " in one.seen("cell")
+            await one.press("up")
+            assert one.look.query == 0
+            await one.press("/", *"@r2c3", "enter", "escape", "right", "down")
+            assert one.look.query == GRID[2, 3]  # nothing is beside it, nor below
+            await one.press("home")
+            assert one.look.query == 0
+
+    def heaviest(one: Driven) -> int:
+        row = one.app._renderer.answer.shown.layers[0].head(one.look.head).weights[one.look.query]
+        return int(row[GRID.ravel()].argmax()) + 1
+
+    asyncio.run(within())
+
+
+def test_a_click_chooses_a_cell_and_the_text_shows_no_others(dump: Path) -> None:
+    async def within() -> None:
+        async with driven(model=lambda: opened(dump), text="", size=(100, 30), tier="truecolor") as one:
+            await one.press("escape")
+            pane = one.app.query_one("#head")
+            await one.pilot.click("#head", offset=(pane.size.width // 3, 3))
+            await one.settled()
+            assert one.look.query == 0
+            assert one.look.key in GRID[0]
+            assert len(one.seen("tokens").split("\n")[1].split()) <= 4  # in a frame
+
+    asyncio.run(within())
+
+
+def test_neighbours_are_those_of_the_picture(dump: Path) -> None:
+    layout = sight_of(dump).layout
+    assert layout is not None
+    assert neighbour(layout, 0, 1, 0) is None
+    for row, column in np.ndindex(GRID.shape):
+        for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)):
+            to = row + down, min(max(column + right, 0), 3)
+            inside = 0 <= to[0] < 3
+            expected = GRID[to] if inside else 0 if to[0] < 0 else 13
+            assert neighbour(layout, int(GRID[row, column]), down, right) == expected
+
+
+@pytest.mark.parametrize("tier", ["truecolor", "256", "blocks", "ascii"])
+@pytest.mark.parametrize("room", [Bounds(9, 24), Bounds(16, 45), Bounds(40, 110), Bounds(3, 10)])
+def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Bounds) -> None:
+    sight, palette = sight_of(dump), Palette(tier, "ascii" if tier == "ascii" else "utf-8")
+    for head, query in ((0, 0), (1, 7)):
+        heads = PictureOfHeads(sight, CellCursor(head, query, 5), None, palette)
+        weights = sight.layer.head(head, [query]).weights[0]
+        large, small = large_picture(heads, room), small_pictures(heads, room)
+        for drawn in (large, small):
+            assert drawn.block.width <= room.width
+            assert len(drawn.block.lines) <= room.lines
+            assert sum(len(segment.text) for segment in drawn.block.lines[0]) <= room.width
+        places = {large.at(*place) for place in np.ndindex(room.lines, room.width)} - {None}
+        assert places <= set(GRID.ravel().tolist())
+        heaviest = int(weights[GRID.ravel()].argmax()) + 1
+        if room.lines >= 16:
+            assert places == set(GRID.ravel().tolist())
+            row, column = np.argwhere(heaviest == GRID)[0]
+            title = "".join(segment.text for segment in large.block.lines[0])
+            assert f"r{row}c{column} {weights[heaviest]:.2f}" in title
+            assert {small.at(*place) for place in np.ndindex(room.lines, room.width)} - {None} == {0, 1}
+
+
+def test_the_heaviest_cell_is_the_brightest(dump: Path) -> None:
+    heads = PictureOfHeads(sight_of(dump), CellCursor(0, 0, 0), None, Palette("truecolor"))
+    drawn = large_picture(heads, Bounds(30, 60))
+    lightness: dict[int, float] = {}
+    for line in range(30):
+        letters = [segment for segment in drawn.block.lines[line] for _ in segment.text]
+        for column, segment in enumerate(letters):
+            cell = drawn.at(line, column)
+            if cell is not None and segment.text == "▀" and segment.style and segment.style.color:
+                lightness[cell] = sum(segment.style.color.get_truecolor())
+    weights = heads.looks[0].weights
+    assert sorted(lightness, key=lambda cell: -lightness[cell])[0] == 1 + int(weights[1:].argmax())
+
+
+def test_the_command_has_the_query_and_the_picture() -> None:
+    look = ViewState(Query("dog.png"), layer=1, head=2, query=5)
+    alone = command_of(ViewSnapshot(look, "head", has_picture=True), InputSource(("-m", "vit"), reads_pictures=True))
+    assert alone.line() == "attn inspect -m vit --image dog.png --layer 1 --head 2 --query 5"
+    beside = InputSource(("-m", "llava", "--image", "dog.png"))
+    asked = ViewSnapshot(ViewState(Query("where is it"), query=5), "heads", has_picture=True)
+    assert command_of(asked, beside).line() == "attn inspect 'where is it' -m llava --image dog.png --query 5"
+
+
+def test_a_question_is_typed_and_the_picture_follows() -> None:
+    pytest.importorskip("PIL")
+
+    def seeing() -> Any:
+        return open_interactive(model="demo-vision", image=[str(SHAPES)])
+
+    async def within() -> None:
+        async with driven(model=seeing, text="where is the red circle", size=(120, 40)) as one:
+            one.app.go(one.app._renderer.answer.at_heaviest(ViewState(one.look.question, layer=1, head=2)))
+            await one.answered()
+            assert "r1c3" in one.seen("head").split("\n")[0]
+            assert one.seen("tokens").count("<image>") <= 1
+            assert "a cell is where a token came from" in one.seen("tokens")
+            before = one.seen("head")
+            await one.press("end", *["backspace"] * len("red circle"), *"yellow triangle")
+            await one.answered()
+            assert one.seen("head") != before
+            assert "r3c0" in one.seen("head").split("\n")[0]
+            await one.press("escape", "x")
+            await one.until(lambda: "without L1H2: next token" in one.seen("status"))
+            await one.press("/", *"@r3c0", "enter", "escape")
+            assert "each word on the colour of its weight on r3c0" in one.seen("tokens")
+
+    asyncio.run(within())
