@@ -72,16 +72,16 @@ class PictureSums:
             rows = np.flatnonzero(is_cell == of_cells)
             if not len(rows):
                 continue
-            at = np.ix_(np.arange(len(weights)), rows, self._cells.keys)
-            may = np.broadcast_to(allowed, weights.shape)[at]
-            own = np.where(may, weights[at], 0.0)
-            sees = may.any(axis=-1)
-            self._weights[of_cells, heads] += own.sum(axis=1)
+            may, own = allowed[:, rows][..., self._cells.keys], weights[:, rows]
+            sees = np.bitwise_or.reduce(may, axis=-1)
+            if not sees.all():  # such a row may be no numbers
+                own = np.where(sees[..., None], own, 0.0)
+            self._weights[of_cells, heads] += own.sum(axis=1)[:, self._cells.keys]
             self._seers[of_cells, heads] += may.sum(axis=1)
             self._rows[of_cells, heads] += sees.sum(axis=1)
             if not of_cells:
-                places = np.where(sees, queries[rows], -1)
-                last = own[np.arange(len(own)), places.argmax(axis=1)]
+                places = np.broadcast_to(np.where(sees, queries[rows], -1), own.shape[:2])
+                last = own[np.arange(len(own)), places.argmax(axis=1)][:, self._cells.keys]
                 is_later = places.max(axis=1) > self._last[heads]
                 self._of_last[heads] = np.where(is_later[:, None], last, self._of_last[heads])
                 self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
