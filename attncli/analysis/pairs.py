@@ -195,7 +195,10 @@ class PairScores(SentenceFacts):
             UsageError: it names pictures, and the model has read none.
         """
         if text.has_picture and not trace.pictures:
-            raise UsageError(f"the lines name pictures, and {trace.source.title} reads text alone; drop 'image'")
+            name = trace.source.title
+            raise UsageError(
+                f"the lines name pictures, and {name} reads text alone; give another model, or drop 'image'"
+            )
         rows: dict[str, _Rows] = {}
         sums, is_reached = [], np.zeros(len(text.pairs), bool)
         for layer in trace.layers:

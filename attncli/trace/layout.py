@@ -222,7 +222,8 @@ class SideLayout:
                 if left < box[2] and box[0] < right and top < box[3] and box[1] < bottom:
                     found.append(int(grid.positions[row, column]))
         if not found:
-            raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell of a picture there")
+            where = "of a picture there" if self.grids else "of a picture; give --image, or name one in the line"
+            raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell {where}")
         return found
 
     @cached_property

@@ -177,11 +177,12 @@ def test_one_picture_after_the_other_is_open(models: Path, monkeypatch: pytest.M
 def test_a_line_whose_picture_is_wrong_is_named_and_the_others_count(attn: Run, models: Path) -> None:
     pair = {"text": "w40", "query": "w40", "keys": ["@r0c0"]}
     (models / "no.png").write_bytes(b"no picture")
-    lines = [{"image": name, **pair} for name in ("a.png", "none.png", "no.png", "b.png")]
+    lines = [{"image": name, **pair} for name in ("a.png", "none.png", "no.png", "b.png", "/dev/zero")]
     ran = attn("heads", "-m", models / "llava", "--pairs", written(models, lines), "-F", "json")
     assert (ran.code, ran.json["pairs"]) == (5, 2)
     assert f"sentence 2: the picture {models}/none.png does not exist" in ran.err
     assert f"sentence 3: {models}/no.png is not a picture" in ran.err
+    assert "sentence 5: the picture /dev/zero cannot be decoded (is a pipe or a device)" in ran.err
 
 
 def test_lines_that_cannot_be_are_one_sentence(attn: Run, models: Path, tmp_path: Path) -> None:
@@ -191,6 +192,9 @@ def test_lines_that_cannot_be_are_one_sentence(attn: Run, models: Path, tmp_path
     refused(attn("heads", "-m", models / "llava", "--pairs", own, *image), 2, "--image does not apply to pairs")
     refused(attn("inspect", "-m", models / "llava", "--file", own, *image), 2, "--image does not apply to a line")
     refused(attn("heads", "-m", "demo", "--pairs", own), 2, "the lines name pictures, and demo reads text alone")
+    file = written(tmp_path, [{"text": "red", "query": -1, "keys": [[0, 0, 8, 8]]}])
+    ran = attn("heads", "-m", "demo-vision", "--pairs", file)
+    assert "key [0, 0, 8, 8]: no key is a cell of a picture; give --image, or name one in the line" in ran.err
     for wrong in (3, "", [""], {"path": "a.png"}):
         file = written(tmp_path, [{"text": "w40", **pair, "image": wrong}])
         ran = attn("heads", "-m", models / "llava", "--pairs", file)
