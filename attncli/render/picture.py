@@ -97,6 +97,12 @@ class Canvas(NamedTuple):
         """Return how much of its weight a head gives to the cells."""
         return sum(float(head.weights[grid.positions].sum()) for grid in self.grids)
 
+    def grayed(self, size: Bounds) -> Pixels:
+        """Return its pixels without colours, two of them in a character; black where they are unknown."""
+        if self.picture is None:
+            return np.zeros((2 * size.lines, size.width, 3))
+        return grayed(resized(self.picture.pixels, 2 * size.lines, size.width))
+
     def placed(self, rows: int, columns: int) -> Int[np.ndarray, "rows columns"]:
         """Return the position of the cell that lies at each of so many places; -1 where none does."""
         found = np.full((rows, columns), -1)
@@ -210,19 +216,19 @@ def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int
 
 
 def overlay(
-    canvas: Canvas, head: HeadLook, size: Bounds, palette: Palette, scale: Scale, marks: Mapping[int, str]
+    canvas: Canvas, gray: Pixels, head: HeadLook, palette: Palette, scale: Scale, marks: Mapping[int, str]
 ) -> list[list[Segment]]:
     """Return a picture in half-blocks under the weights of a head, dark where it may not look.
 
     Args:
         canvas: the picture.
+        gray: its pixels without colours, two of them in a character.
         head: the weights.
-        size: lines and columns.
         palette: how weights look.
         scale: which weight each colour stands for.
         marks: what stands on cells, by their positions.
     """
-    rows, columns = 2 * size.lines, size.width
+    rows, columns = gray.shape[:2]
     weights, is_inside = canvas.sampled(head, rows, columns)
     place = scale.placed(np.where(np.isfinite(weights), weights, 0))
     ramp = np.array([style.bgcolor.triplet for _, style in palette.ramp(1, scale.is_signed) if style and style.bgcolor])
@@ -232,14 +238,13 @@ def overlay(
         if mark[-1] in "IX" and (style := palette.swatch(mark[-1])) and style.bgcolor and style.bgcolor.triplet:
             heat[where], cover[where] = style.bgcolor.triplet, 1
     if canvas.picture is None:
-        gray, cover = np.zeros((rows, columns, 3)), np.ones_like(cover)
-    else:
-        pixels = resized(canvas.picture.pixels, rows, columns)
-        gray = grayed(pixels)
+        cover = np.ones_like(cover)
     lines = half_blocks(np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK))
     for position, mark in marks.items():
         if (at := canvas.middle_of(position)) is not None:
-            line, column = (min(int(share * most), most - 1) for share, most in zip(at, size[:2], strict=True))
+            line, column = (
+                min(int(share * most), most - 1) for share, most in zip(at, (rows // 2, columns), strict=True)
+            )
             lines[line][column] = _written(lines[line][column], palette.fit(mark))
     return lines
 
@@ -346,10 +351,11 @@ class PictureView(NamedTuple):
         way = next((way for way, longest in enumerate(widths) if longest <= wide), -1)
         looks = (self.palette, self.scale, self.marks)
         panels = [self._plain(each, tiles.size) for each in plain]
+        grays = [each.grayed(tiles.size) for each in drawn]
         for head in chosen:
-            for each in drawn:
+            for each, gray in zip(drawn, grays, strict=True):
                 title = [Segment(head.name, BOLD), Segment(self._facts(head, each)[way], DIM)]
-                panels.append(Block([title, *overlay(each, head, tiles.size, *looks)], wide))
+                panels.append(Block([title, *overlay(each, gray, head, *looks)], wide))
         rows = (panels[start : start + strip] for start in range(0, len(panels), strip))
         return stack(hstack(row, GAP) for row in rows), len(chosen)
 

@@ -78,13 +78,15 @@ class PictureOfHeads:
         look = self.looks[head]
         if not self.palette.has_halves:
             return self._shaded(canvas, look, size)
-        own = canvas.placed(2 * size.lines, size.width)
+        own, grays, name = canvas.placed(2 * size.lines, size.width), self.sight.grays, (canvas.number, size)
+        if name not in grays:
+            grays[name] = canvas.grayed(size)
 
         def at(line: int, column: int) -> int | None:
             is_there = 0 <= line < size.lines and 0 <= column < size.width
             return int(own[2 * line, column]) if is_there and own[2 * line, column] >= 0 else None
 
-        return PaneContent(crop(overlay(canvas, look, size, self.palette, self.scale, self.marks), size), at)
+        return PaneContent(crop(overlay(canvas, grays[name], look, self.palette, self.scale, self.marks), size), at)
 
     def _shaded(self, canvas: Canvas, look: HeadLook, size: Bounds) -> PaneContent[int]:
         """Return the cells as shades with their axes; of many, each is the largest of a block."""
