@@ -59,11 +59,6 @@ class PairedText(NamedTuple):
     target: str | None
     pairs: tuple[RightKeys, ...]
 
-    @property
-    def has_picture(self) -> bool:
-        """Whether it names a picture."""
-        return isinstance(self.text, PicturedText)
-
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
@@ -179,7 +174,7 @@ class PairScores(SentenceFacts):
             InputMismatchError: a pair names a token that is not there, or its query may attend to none of its keys.
             UsageError: it names pictures, and the model has read none.
         """
-        if text.has_picture and not trace.pictures:
+        if isinstance(text.text, PicturedText) and not trace.pictures:
             name = trace.source.title
             raise UsageError(
                 f"the lines name pictures, and {name} reads text alone; give another model, or drop 'image'"
@@ -378,7 +373,7 @@ def source_options(texts: Sequence[PairedText], image: Any = None) -> dict[str, 
         UsageError: they name pictures, and there are others for all of them.
     """
     options: dict[str, Any] = {"kind": "cross"} if any(text.target is not None for text in texts) else {}
-    if any(text.has_picture for text in texts):
+    if any(isinstance(text.text, PicturedText) for text in texts):
         if image:
             raise UsageError("--image does not apply to pairs that name their pictures; drop one of them")
         options |= {"image": ()}

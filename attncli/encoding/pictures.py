@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from attncli.errors import InputError, UsageError, require
 from attncli.files import check_file
-from attncli.text import visible
+from attncli.text import plural, visible
 from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, Picture, parse_grids
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     """Return the files that `--image` names: each a file, a folder of pictures, or a glob.
 
     Raises:
-        InputError: there is none, or one that is named by itself cannot be read; see `check_picture`.
+        InputError: there is none, or one that is named by itself is no such file.
     """
     files: list[str] = []
     for each in [names] if isinstance(names, str | os.PathLike) else names:
@@ -51,7 +51,8 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         if not found:
             raise InputError(f"--image {visible(name)}: there is no picture; attn reads {', '.join(_ENDINGS)}")
         if found == [name]:
-            check_picture(name)
+            with _reading(name):  # what is wrong with its first bytes
+                pass
         files += found
     return files
 
@@ -75,12 +76,6 @@ class PicturedText(str):
         if not all(isinstance(name, str | os.PathLike) and os.fspath(name) for name in names):
             raise InputError("'image' is neither a path nor a list of paths")
         return [os.path.join(self.folder, name) for name in names]
-
-
-def check_picture(path: str) -> None:
-    """Raise what `open_picture` does, as far as the first bytes of a file tell it: nothing is decoded."""
-    with _reading(path):
-        pass
 
 
 @contextmanager
@@ -158,11 +153,13 @@ def with_pictures(
         prefix: how many positions stand before the first cell, such as CLS and registers.
 
     Raises:
-        UsageError: it has no grid, or another one than the options say.
+        UsageError: it has no grid, or a grid or pictures of its own beside these.
         InputError: a picture cannot be read.
     """
     if grid is not None and trace.grids:
         raise UsageError("--grid does not apply to a trace that has its own grid; drop --grid")
+    if image and trace.pictures:
+        raise UsageError("--image does not apply to a trace that has its own pictures; drop --image")
     opened = [open_picture(file) for file in picture_files(image)] if image else []
     pictures = tuple(each.picture for each in opened) or trace.pictures
     grids, notes = trace.grids, tuple(note for each in opened for note in each.notes)
@@ -171,11 +168,6 @@ def with_pictures(
     elif not grids:
         raise UsageError("--image needs the grid of the positions, which the trace lacks; give --grid, such as 14x14")
     count = max(each.image for each in grids) + 1
-    if len(pictures) > count:
-        raise UsageError(f"--image names {len(pictures)} pictures, and the trace has cells of {count}; drop the others")
-    for number, (own, other) in enumerate(zip(trace.pictures, pictures, strict=False)):
-        is_placed = any(each.image == number and each.box is not None for each in grids)
-        if is_placed and own[1:3] != other[1:3]:
-            sizes = f"{other.width} × {other.height} pixels, and that of the trace {own.width} × {own.height}"
-            raise UsageError(f"--image {other.name} has {sizes}; drop --image, for the trace has its picture")
+    if opened and len(opened) != count:
+        raise UsageError(f"--image names {plural(len(opened), 'picture')}, and the trace has cells of {count}")
     return replace(trace, pictures=pictures, grids=grids, notes=(*trace.notes, *notes))

@@ -33,7 +33,6 @@ from attncli.trace.tokens import Token, Tokens
 
 # --- what a processor does to a picture ---
 
-
 _STEPS = 255  # of a colour; few sizes are multiples of it, so that roundings even out
 _AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours say where they stand
 
@@ -100,25 +99,19 @@ def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 
 # --- vision towers ---
 
-_CLASS, _DISTILLED = "[CLS]", "[DISTILL]"
-
-
-def _registers(config: Any) -> tuple[str, ...]:
-    return (_CLASS, *(f"[REG{number}]" for number in range(config.num_register_tokens)))
-
-
-# What stands before the patches, by the model type of a vision tower.
-_BEFORE: dict[str, Callable[[Any], tuple[str, ...]]] = {
-    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "internvl_vision", "vit"), lambda config: (_CLASS,)),
-    **dict.fromkeys(("dinov2_with_registers", "dinov3_vit"), _registers),
-    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), lambda config: ()),
-    "deit": lambda config: (_CLASS, _DISTILLED),
+# What stands before registers and patches, by the model type of a vision tower.
+_BEFORE = {
+    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "internvl_vision", "vit"), ("[CLS]",)),
+    **dict.fromkeys(("dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
+    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
+    "deit": ("[CLS]", "[DISTILL]"),
 }
 
 
 def _before(config: Any) -> tuple[str, ...]:
     """Return what stands before the patches of a tower."""
-    return _BEFORE[config.model_type](config) if config.model_type in _BEFORE else ()
+    registers = range(getattr(config, "num_register_tokens", 0))
+    return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
 
 
 # Those that take flat patches, in blocks that will be merged, and are told how many rows and columns of them there are.
