@@ -15,7 +15,6 @@ import numpy as np
 
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
-from attncli.analysis.picture_metrics import PictureCells, PictureSums
 from attncli.masks.expressions import Atom, RuleMask, leaves
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
 from attncli.trace.trace import Trace
@@ -23,6 +22,8 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+    from attncli.analysis.picture_metrics import PictureCells
 
 _LINEAR = NAMES[NAMES.index("distance") : NAMES.index("max_weight")]  # in the weights
 _TINY = np.finfo(np.float32).tiny
@@ -75,7 +76,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     one, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
-    pictures = PictureCells.of(trace, one)
+    pictures = _picture_cells(trace, one)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
     together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
@@ -84,6 +85,15 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
     return TraceMetrics(measured.means(), uniform.means(measured))
+
+
+def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
+    """Return which positions are cells of pictures, of which a text has none."""
+    if not trace.grids:
+        return None
+    from attncli.analysis.picture_metrics import PictureCells
+
+    return PictureCells.of(trace, layer)
 
 
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
@@ -95,7 +105,7 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     those of the sequence they are weights on the sequence's own, and `distance` is None. Those of pictures are there
     where the trace has grids.
     """
-    pictures = PictureCells.of(trace, layer)
+    pictures = _picture_cells(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
         sums.add(CellGeometry(trace, layer, block.queries, pictures), [block.stages])
@@ -196,7 +206,7 @@ class MetricSums:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
         self._counts = np.zeros((heads, len(OF_ANY_TEXT) - 1), int)
         self._highest = np.full(heads, -np.inf)
-        self._pictures = None if pictures is None else PictureSums(pictures, rows, heads)
+        self._pictures = None if pictures is None else pictures.sums(rows, heads)
 
     def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""

@@ -101,8 +101,8 @@ def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 
 # What stands before registers and patches, by the model type of a vision tower.
 _BEFORE = {
-    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "internvl_vision", "vit"), ("[CLS]",)),
-    **dict.fromkeys(("dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
+    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
+    **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
     **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
     "deit": ("[CLS]", "[DISTILL]"),
 }
