@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -51,10 +51,6 @@ class Picture(NamedTuple):
         """Whether attn reads a picture of that size: no line of pixels, nor much like one, and not too large."""
         short, long = sorted((width, height))
         return 1 < short <= long <= short * MOST_RATIO and short * long <= MOST_PIXELS
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what is known of it besides its pixels, for JSON."""
-        return {"name": self.name, "width": self.width, "height": self.height}
 
 
 @dataclass(frozen=True)
@@ -120,10 +116,6 @@ class ImageGrid:
         left, top, right, bottom = self.box_in(width, height)
         wide, high = (right - left) / self.columns, (bottom - top) / self.rows
         return left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON spells it."""
-        return vars(self).copy()
 
 
 def parse_grids(
@@ -229,14 +221,14 @@ class SideLayout:
         if (match := pixel or cell) is None:
             return None
         image, first, second = int(match[1] or 0), int(match[2]), int(match[3])
-        if pixel:  # its middle
-            x, y = first + 0.5, second + 0.5
-            return self.positions_in((x, y, np.nextafter(x, np.inf), np.nextafter(y, np.inf)), image, wanted)
         if all(grid.image != image for grid in self.grids):
             raise InputMismatchError(
                 f"--{self.role} {wanted}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or "
                 "a token"
             )
+        if pixel:  # its middle
+            x, y = first + 0.5, second + 0.5
+            return self.positions_in((x, y, np.nextafter(x, np.inf), np.nextafter(y, np.inf)), image, wanted)
         grid = self._largest(image)
         if first >= grid.rows or second >= grid.columns:
             there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"

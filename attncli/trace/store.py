@@ -107,7 +107,7 @@ def load(
 
 
 def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
-    header = _object(_loads(tensors.metadata["attncli"]), "header")
+    header = {"pictures": [], "grids": []} | _object(_loads(tensors.metadata["attncli"]), "header")
     if header.get("schema") != SCHEMA:
         raise InputError(
             f"the trace file has schema {visible(str(header.get('schema')))}; this version of attn reads {SCHEMA}"
@@ -134,8 +134,8 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     notes = _shown(_list(header, "notes"))
     if not all(isinstance(each, str) for each in notes):
         raise TypeError("'notes' of its header are not text")
-    pictures = tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures")))
-    grids = tuple(map(_grid, _listed(header, "grids")))
+    pictures = tuple(_picture(tensors, *each) for each in enumerate(_list(header, "pictures")))
+    grids = tuple(map(_grid, _list(header, "grids")))
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
     return Trace(
@@ -148,10 +148,6 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         grids=grids,
         **of_trace,
     )
-
-
-def _listed(header: dict[str, Any], name: str) -> list[Any]:
-    return _list(header, name) if name in header else []
 
 
 def _picture(tensors: Tensors, number: int, found: Any) -> Picture:

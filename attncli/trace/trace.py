@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -199,8 +199,9 @@ class Trace(Displayed, Tabular, Drawable):
     @property
     def described_pictures(self) -> dict[str, Any]:
         """What JSON says of pictures and grids; empty without any."""
-        listed: dict[str, Sequence[Picture | ImageGrid]] = {"pictures": self.pictures, "grids": self.grids}
-        return {name: [each.as_dict() for each in values] for name, values in listed.items() if values}
+        pictures = [{"name": each.name, "width": each.width, "height": each.height} for each in self.pictures]
+        listed = {"pictures": pictures, "grids": [{**vars(grid)} for grid in self.grids]}
+        return {name: values for name, values in listed.items() if values}
 
     def check_recorded(self, what: str) -> None:
         """Raise UsageError if this is a derived trace; `what` names who needs a recorded one."""

@@ -49,8 +49,12 @@ def test_a_pixel_and_a_cell_are_positions() -> None:
     assert trace.layout("key").positions_of("dog") is None
     assert trace.find(3, "key") == [3]
     assert View(queries=("@r1c0",), keys=("@0,0",)).columns(trace) == [1, 9]
+    unseen = trace_of(trace.layers[0], grids=(newlines,)).layout("key")
+    assert unseen.positions_of("@r1c0") == [5]
+    with pytest.raises(InputMismatchError, match="the pixels of picture 0 are unknown; give --image, or @r3c5"):
+        unseen.positions_of("@0,0")
     for outside in ("@600,0", "@0,400", "@r2c0", "@r0c3", "@1:r0c0", "@1:0,0"):
-        with pytest.raises(InputMismatchError, match=r"out of range|no key|pixels of picture 1"):
+        with pytest.raises(InputMismatchError, match=r"out of range|no key is a cell"):
             trace.layout("key").positions_of(outside)
 
 
