@@ -149,18 +149,16 @@ class VisionCheckpoint(Checkpoint):
             NotExposedError: there is none, or none that attn knows.
         """
         config = read_configuration(snapshot, options)
-        inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", None)
-        name = snapshot.model_name
-        is_flat = inner is not None and inner.model_type in _FLAT
-        if inner is None or not (is_flat or inner.model_type in _BEFORE):
-            kind = config.model_type if inner is None else inner.model_type
+        inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
+        name, kind = snapshot.model_name, inner.model_type
+        if kind not in (*_BEFORE, *_FLAT):
             raise NotExposedError(
                 f"{visible(name)} has no vision transformer that attn knows, but {visible(str(kind))}; record it with "
                 "attn run --save, and open that with --grid"
             )
         if inner is config:
             return TextModel(config, config)
-        return find_tower(name, config, inner, reads="hidden_states" if is_flat else "pixel_values")
+        return find_tower(name, config, inner, reads="hidden_states" if kind in _FLAT else "pixel_values")
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
         """Read the settings of the processor; see `Checkpoint`."""
