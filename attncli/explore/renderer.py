@@ -23,7 +23,7 @@ from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import INSET, KEY, QUERY, PaneContent, faded, focus, framed, inside
-from attncli.render.explore.picture import PictureOfHeads, large_picture, small_pictures
+from attncli.render.explore.picture import large_picture, small_pictures
 from attncli.render.explore.tokens import BOTH, WeightedRow, token_strip
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
@@ -235,25 +235,18 @@ class PaneRenderer:
         return look, sight
 
     def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        cursor, port = CellCursor(look.head, look.query, look.key), tuple(look.port)
-        if (pictured := self._pictured(look, sight)) is not None:
-            label = self._labels(sight).get(look.head, "")
-            return self._once("head", large_picture, pictured, room, label).block
-        label = self._labels(sight).get(look.head, "")
+        cursor, label = CellCursor(look.head, look.query, look.key), self._labels(sight).get(look.head, "")
+        if sight.layout is not None:
+            return self._once("head", large_picture, sight, cursor, look.ramp, self._palette, room, label).block
+        port = tuple(look.port)
         return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room, label).block
 
     def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        if (pictured := self._pictured(look, sight)) is not None:
-            return self._once("heads", small_pictures, pictured, room).block
+        if sight.layout is not None:
+            cursor = CellCursor(look.head, look.query, look.key)
+            return self._once("heads", small_pictures, sight, cursor, look.ramp, self._palette, room).block
         labels = self._labels(sight)
         return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room, labels).block
-
-    def _pictured(self, look: ViewState, sight: LayerViewCache) -> PictureOfHeads | None:
-        """Return where the heads look in pictures, made once; None where there are none."""
-        if sight.layout is None:
-            return None
-        cursor = CellCursor(look.head, look.query, look.key)
-        return self._once("pictures", PictureOfHeads, sight, cursor, look.ramp, self._palette)
 
     def moved(self, look: ViewState, rows: int, columns: int) -> ViewState:
         """Return the look with the cursor so many cells further down and further right; see `ViewState.moved`."""
