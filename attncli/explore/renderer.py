@@ -29,7 +29,6 @@ from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.picture import facts_of
 from attncli.text import quoted, visible
-from attncli.trace.tokens import Tokens
 
 Pane = Literal[
     "mark", "text", "tokens", "head", "heads", "map", "why", "cell", "label", "line", "status", "foot", "help"
@@ -314,11 +313,11 @@ class PaneRenderer:
             row = WeightedRow(found[1], found[0].head, found[0].ramp)
         if scene.has_frames:
             room = room._replace(lines=room.lines - 1)
-        cells, places = self._cells(tokens), (look.query, look.key, around)
+        layout, places = row.sight.layout if row else None, (look.query, look.key, around)
+        cells = frozenset(layout.cells if layout else ())
         strip = self._once("tokens", token_strip, tokens, *places, self._palette, room, row, cells).block
-        if row is not None and row.sight.layout is not None and len(strip.lines) < room.lines:
-            known = facts_of(row.sight.layout.grids)
-            strip = strip._replace(lines=[*strip.lines, join_facts(known, room.width, self._palette)])
+        if layout is not None and len(strip.lines) < room.lines:
+            strip = strip._replace(lines=[*strip.lines, join_facts(facts_of(layout.grids), room.width, self._palette)])
         if not scene.has_frames:
             return strip
         facts = [
@@ -326,15 +325,6 @@ class PaneRenderer:
             _colored_by(row, look.query) if row else "",
         ]
         return strip._replace(lines=[join_facts(facts, room.width, self._palette, "sentence"), *strip.lines])
-
-    def _cells(self, tokens: tuple[Tokens, Tokens]) -> frozenset[int]:
-        """Return which keys are cells of pictures, as of the last answer, whose pictures these tokens have too."""
-        before = None if self._seen is None else self._seen.room()
-        if before is None or before.layout is None or tokens[0] != tokens[1]:
-            return frozenset()
-        cells = frozenset(before.layout.cells)
-        is_same = max(cells) < len(tokens[1]) and all(tokens[1][cell].id == before.keys[cell].id for cell in cells)
-        return cells if is_same else frozenset()
 
     # --- words
 

@@ -50,8 +50,9 @@ class HeadLook(NamedTuple):
     allowed: Bool[np.ndarray, " N"]
 
     def sampled(self, own: Positions) -> tuple[Float[np.ndarray, "rows columns"], Bool[np.ndarray, "rows columns"]]:
-        """Return the weights of the cells at some places, and which are there and allowed."""
-        return np.where(own >= 0, self.weights[own], 0), (own >= 0) & self.allowed[own]
+        """Return the weights of the cells at some places, and where there is one: allowed, and a number."""
+        is_there = (own >= 0) & self.allowed[own] & np.isfinite(self.weights[own])
+        return np.where(is_there, self.weights[own], 0), is_there
 
     def heaviest(self, cells: Int[np.ndarray, " C"]) -> int:
         """Return which of some positions has the largest weight."""
@@ -184,14 +185,6 @@ class Panel(NamedTuple):
     facts: Sequence[str] = ()  # the longest first
 
 
-def _written(halves: Segment, mark: str) -> Segment:
-    """Return a mark in the place of two halves, on the colour of the upper one."""
-    color = halves.style.color if halves.style is not None else None
-    triplet = color.get_truecolor() if color is not None else (0, 0, 0)
-    is_light = sum(triplet) > _LIGHT
-    return Segment(mark, Style(color="#000000" if is_light else "#ffffff", bgcolor=color, bold=True))
-
-
 class PictureView(NamedTuple):
     """Where some heads look.
 
@@ -214,11 +207,6 @@ class PictureView(NamedTuple):
     scale: Scale
     has_shares: bool = True
     keys: Sequence[int] = ()
-
-    @property
-    def query(self) -> int | None:
-        """The position of the one query, if that is a cell itself."""
-        return next((place for place, mark in self.marks.items() if mark == OWN and place in self.layout.cells), None)
 
     @property
     def facts(self) -> list[str]:
@@ -273,7 +261,7 @@ class PictureView(NamedTuple):
         there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
         facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
         is_dark = self.palette.has_halves and not all(one.allowed[cells].all() for one in self.heads)
-        facts += ["darkest: masked"] * is_dark + self.facts
+        facts += ["darkest: masked, or no number"] * is_dark + self.facts
         return stack([flowing(parts, width), flowing([[Segment(fit(fact), DIM)] for fact in facts], width)])
 
     # --- panels ---
@@ -341,15 +329,18 @@ class PictureView(NamedTuple):
         if head is None:
             return half_blocks(pixels), own[::2]
         weights, is_inside = head.sampled(own)
-        place, is_signed = self.scale.placed(np.where(np.isfinite(weights), weights, 0)), self.scale.is_signed
+        place, is_signed = self.scale.placed(weights), self.scale.is_signed
         ramp = [style.bgcolor.triplet for _, style in self.palette.ramp(1, is_signed) if style and style.bgcolor]
         heat = np.array(ramp)[np.minimum(place * len(ramp), len(ramp) - 1).astype(int)]
         cover = COVER * (np.abs(2 * place - 1) if is_signed else place)[..., None] if canvas.picture else 1
         gray = grayed(pixels)
-        lines = half_blocks(np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK))
-        for position, mark in self.marks.items():
-            for row, column in [np.mean(at, axis=0).astype(int) for at in [np.argwhere(own == position)] if len(at)]:
-                lines[row // 2][column] = _written(lines[row // 2][column], self.palette.fit(mark))
+        pixels = np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK)
+        lines = half_blocks(pixels)
+        for position in (place for place in self.marks if (own == place).any()):
+            row, column = np.argwhere(own == position).mean(axis=0).astype(int)
+            ink, paper = "#000000" if pixels[row, column].sum() > _LIGHT else "#ffffff", lines[row // 2][column].style
+            style = Style(color=ink, bgcolor=paper and paper.color, bold=True)
+            lines[row // 2][column] = Segment(self.palette.fit(self.marks[position]), style)
         return lines, own[::2]
 
     def _shaded(self, canvas: Canvas, head: HeadLook | None, size: Bounds) -> tuple[list[list[Segment]], Positions]:
@@ -362,13 +353,10 @@ class PictureView(NamedTuple):
         own = canvas.placed(rows, columns)
         drawn = Heatmap("", *head.sampled(own)).pooled(step, step, self.scale.is_signed)
         axes = [Axis(("",) * len(part), tuple(part)) for part in (range(0, rows, step), range(0, columns, step))]
-        marks = [
-            (mark, row // step, column // step)
-            for position, mark in self.marks.items()
-            for row, column in np.argwhere(own == position).tolist()
-        ]
-        mark, marked, across = marks[-1] if marks else ("", None, None)  # beside shades, which have no room for it
-        body = map_lines(drawn.values, drawn.allowed, CellGrid(*axes, WIDE), self.palette, self.scale)
+        mark, marked, across = "", None, None  # of the last one, beside the shades, which have no room for it
+        for position in (place for place in self.marks if (own == place).any()):
+            mark, (marked, across) = self.marks[position], (np.argwhere(own == position)[0] // step).tolist()
+        body = map_lines(drawn.values, drawn.allowed, CellGrid(axes[0], axes[1], WIDE), self.palette, self.scale)
         lines = [[Segment(" " * (digits + 1)), *axes[1].ticks(WIDE.columns, self.palette, across)]]
         for place, (index, shades) in enumerate(zip(axes[0].indices, body, strict=True)):
             shown = self.palette.fit(mark) if place == marked else " "
