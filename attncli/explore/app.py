@@ -49,7 +49,7 @@ _CHANGES: dict[str, Callable[[ViewState, Limits, int], ViewState]] = {
     "hold": lambda look, room, by: look.holding(),
     "norms": lambda look, room, by: look.counting("norms"),
     "rollout": lambda look, room, by: look.counting("rollout"),
-    "metric": lambda look, room, by: look.next_metric(by),
+    "metric": lambda look, room, by: look.next_metric(by, room.layout is not None),
     "ramp": lambda look, room, by: look.next_ramp(),
 }
 _UNTIL_ENDED = 2  # seconds for ending as a person who leaves does

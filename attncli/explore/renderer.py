@@ -281,7 +281,7 @@ class PaneRenderer:
             numbers = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
         else:
             title, meaning, heads = look.metric, MEANINGS[look.metric], answer.survey.heads if answer.survey else ()
-            numbers = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
+            numbers = {(each.layer, each.head): each.metrics.get(look.metric) for each in heads if each.kind == kind}
         shape = kind, max(self._seen.room(look.kind).heads) + 1
         layers = {*answer.layers_of(kind), look.layer}
         return self._once("map", layer_map, title, numbers, layers, shape, chosen, self._palette, room, meaning).block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -185,7 +186,8 @@ class Panel(NamedTuple):
     facts: Sequence[str] = ()  # the longest first
 
 
-class PictureView(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PictureView:
     """Where some heads look.
 
     Attributes:
@@ -197,6 +199,7 @@ class PictureView(NamedTuple):
         scale: which weight each colour stands for.
         has_shares: whether the weights are of one query, or a mean, so that their sum is a share of all.
         keys: those that were chosen, whose weight stands beside each head; without any its heaviest cell does.
+        resized: the pixels of pictures in the sizes that were drawn, by their numbers.
     """
 
     title: tuple[str, str]
@@ -207,6 +210,7 @@ class PictureView(NamedTuple):
     scale: Scale
     has_shares: bool = True
     keys: Sequence[int] = ()
+    resized: dict[tuple[int, Bounds], Pixels] = field(default_factory=dict)
 
     @property
     def facts(self) -> list[str]:
@@ -323,9 +327,9 @@ class PictureView(NamedTuple):
         """Return a picture in half-blocks, under the weights of a head dark where it may not look, and its cells."""
         rows, columns = 2 * size.lines, size.width
         own = canvas.placed(rows, columns)
-        pixels = (
-            np.zeros((rows, columns, 3)) if canvas.picture is None else resized(canvas.picture.pixels, rows, columns)
-        )
+        pixels = self.resized.get((canvas.number, size), np.zeros((rows, columns, 3)))
+        if canvas.picture is not None and (canvas.number, size) not in self.resized:
+            pixels = self.resized[canvas.number, size] = resized(canvas.picture.pixels, rows, columns)
         if head is None:
             return half_blocks(pixels), own[::2]
         weights, is_inside = head.sampled(own)

@@ -9,6 +9,7 @@ import pytest
 from explored import Driven, driven
 from safetensors.numpy import save_file
 
+from attncli.analysis.metric_names import OF_PICTURES
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.command import InputSource, ViewSnapshot, command_of
 from attncli.explore.view_state import ViewState
@@ -165,5 +166,17 @@ def test_a_question_is_typed_and_the_picture_follows() -> None:
             await one.until(lambda: "without L1H2: next token" in one.seen("status"))
             await one.press("/", *"@r3c0", "enter", "escape")
             assert "each word on the colour of its weight on r3c0" in one.seen("tokens")
+
+    asyncio.run(within())
+
+
+def test_metrics_of_pictures_are_on_the_map_beside_those_of_text(dump: Path) -> None:
+    async def within() -> None:
+        async with driven(model=lambda: opened(dump), text="") as one:
+            await one.press("escape", "T")
+            while one.look.metric != "region":
+                assert one.look.metric in OF_PICTURES
+                await one.press("T")
+            assert "region" in one.seen("map")
 
     asyncio.run(within())

@@ -1,7 +1,9 @@
 """Models that read pictures: a position stands for the pixels that it claims, and its attention is the model's own."""
 
+import json
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ from architectures import whole_class
 from pictured_models import FAMILIES, TOWERS, picture, save_pictured, save_tower, without_mixing
 from PIL import Image
 from transformers import AutoModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.engines import open_source
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import NotExposedError
+from attncli.errors import LoadError, NotExposedError
 from attncli.trace.layout import ImageGrid
 from attncli.trace.trace import Trace
 
@@ -294,3 +297,22 @@ def test_a_tower_with_windows_shows_what_it_attends_to(tmp_path: Path) -> None:
     weights = trace.layers[0].head(0).weights
     assert not weights[~windowed].any()
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")
+def test_a_processor_that_needs_torchvision_names_the_command_that_installs_it(tmp_path: Path) -> None:
+    save_tower("dinov3_vit", tmp_path)
+    settings = tmp_path / "preprocessor_config.json"
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"image_processor_type": "DINOv3ViTImageProcessor"})
+    )
+    picture(32, 32).save(tmp_path / "x.png")
+    with pytest.raises(LoadError, match="needs torchvision, which is not installed: .*pip install torchvision"):
+        opened(tmp_path, tower="vision").trace(str(tmp_path / "x.png"))
+
+
+@pytest.mark.parametrize("name", ["siglip2_vision_model", "idefics2"])
+def test_a_model_whose_geometry_is_unknown_is_refused(name: str, tmp_path: Path) -> None:
+    CONFIG_MAPPING[name]().save_pretrained(tmp_path)
+    with pytest.raises(NotExposedError, match=r"no vision transformer that attn knows, but .*attn run --save"):
+        opened(tmp_path, tower="vision")

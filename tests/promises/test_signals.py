@@ -116,9 +116,9 @@ def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_pa
 def test_a_signal_while_the_first_part_of_a_folder_grows_leaves_none(tmp_path: Path) -> None:
     sentences, folder = tmp_path / "sentences.txt", tmp_path / "out"
     sentences.write_text("time flies like an arrow\n" * 4000)
-    line = ["inspect", "--file", str(sentences), "-j", "2", "-o", f"{folder}/"]
+    line = ["inspect", "--file", str(sentences), "-j", "2", "-F", "jsonl", "-o", f"{folder}/"]
     with subprocess.Popen([*ATTN, *line], stderr=subprocess.PIPE) as running:
-        _await(lambda: any(folder.glob(".attn-*")))
+        _await(lambda: any(folder.glob(".attn-*/part-*")))
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=60) == 128 + signal.SIGTERM
         assert running.stderr is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
         raise UsageError("--key without --query needs queries that are cells of a picture; add --query")
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
     names = [maps.title_of(trace, layer, head) for layer in trace.layers if trace.looks(layer) for head in layer.heads]
-    look = look._replace(heads=[head._replace(name=name) for head, name in zip(look.heads, names, strict=True)])
+    look = replace(look, heads=[head._replace(name=name) for head, name in zip(look.heads, names, strict=True)])
     panels = [Panel(each, None, each.name) for each in canvases(look.layout, False) if each.picture is not None]
     panels += look.panels
     size = size or Size(maps.COLUMN if len(panels) == 2 else maps.PAGE)

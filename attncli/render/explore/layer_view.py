@@ -23,6 +23,8 @@ from attncli.trace.trace import Trace
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.render.fit import Bounds
+    from attncli.render.picture import Pixels
     from attncli.trace.layout import SideLayout
     from attncli.trace.view import Ramp
 
@@ -59,6 +61,11 @@ class LayerViewCache:
     def layout(self) -> SideLayout | None:
         """Which keys are cells of pictures; None where none are."""
         return self.trace.layout("key") if self.trace.looks(self.layer) else None
+
+    @cached_property
+    def resized(self) -> dict[tuple[int, Bounds], Pixels]:
+        """The pixels of pictures, by number and size; kept, for a large picture takes long."""
+        return {}
 
     def cell_name(self, token: Token) -> str:
         """Return where in a picture a token stands, behind a blank; empty where it is no cell, or is called so."""

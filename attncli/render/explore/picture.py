@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,7 @@ def _view_of(sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palet
     scale = (Scale.up_to if sight.pair is None else Scale.around_zero)(highest, ramp)
     title = titled("layer", layer.label), f"{layer.measure} − held" if sight.pair else layer.measure
     marks, has_shares = {cursor.key: CHOSEN, query: OWN}, sight.pair is None and layer.derived is None
-    return PictureView(title, looks, layout, marks, palette, scale, has_shares)
+    return PictureView(title, looks, layout, marks, palette, scale, has_shares, (), sight.resized)
 
 
 def large_picture(
@@ -43,7 +44,7 @@ def large_picture(
     """Return the pictures under the weights of the head of the cursor; what lies at a place of it is a position."""
     view, has_legend = _view_of(sight, cursor, ramp, palette), room.lines >= _LEAST_WITH_LEGEND
     look, cells = view.heads[sight.layer.heads.index(cursor.head)], np.array([*view.layout.cells])
-    panels = [each._replace(name=each.canvas.name, facts=()) for each in view._replace(heads=[look]).panels]
+    panels = [each._replace(name=each.canvas.name, facts=()) for each in replace(view, heads=[look]).panels]
     tiles = view.tiling(panels, Bounds(max(room.lines - 1 - has_legend, 1), room.width), _LEAST, room.width)
     drawn = view.hung(panels[: tiles.capacity], tiles)
     share = f"{float(look.weights[cells].sum()):.0%} on the picture" * view.has_shares
