@@ -320,10 +320,7 @@ class PaneRenderer:
             strip = strip._replace(lines=[*strip.lines, join_facts(facts_of(layout.grids), room.width, self._palette)])
         if not scene.has_frames:
             return strip
-        facts = [
-            f"{QUERY} query {KEY} key {BOTH} both",
-            _colored_by(row, look.query) if row else "",
-        ]
+        facts = [f"{QUERY} query {KEY} key {BOTH} both", _colored_by(row, look.query) if row else ""]
         return strip._replace(lines=[join_facts(facts, room.width, self._palette, "sentence"), *strip.lines])
 
     # --- words

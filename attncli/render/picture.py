@@ -90,10 +90,8 @@ class Canvas(NamedTuple):
         """Its width and height, in its pixels, or in cells where those are unknown."""
         if self.picture is not None:
             return self.picture.width, self.picture.height
-        placed = [grid.box for grid in self.grids if grid.box is not None]
-        if placed:
-            return max(box[2] for box in placed), max(box[3] for box in placed)
-        return self.grids[0].columns, self.grids[0].rows
+        boxes = [grid.box or (0, 0, grid.columns, grid.rows) for grid in self.grids]
+        return max(box[2] for box in boxes), max(box[3] for box in boxes)
 
     @property
     def positions(self) -> Int[np.ndarray, " N"]:
@@ -167,12 +165,9 @@ def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int
     for canvas in canvases(layout, has_overview=True):
         cells = canvas.placed(*canvas.cells)
         for row, column in np.argwhere(cells == position).tolist()[:1]:
-            own = cells[cells >= 0]
-            row, column = row + rows, min(max(column + columns, 0), cells.shape[1] - 1)
-            if row < 0:
-                return int(own.min()) + row
-            if row >= len(cells):
-                return int(own.max()) + row - len(cells) + 1
+            row, column, own = row + rows, min(max(column + columns, 0), cells.shape[1] - 1), cells[cells >= 0]
+            if not 0 <= row < len(cells):
+                return int(own.min()) + row if row < 0 else int(own.max()) + row - len(cells) + 1
             return int(cells[row, column]) if cells[row, column] >= 0 else position
     return None
 
@@ -377,16 +372,10 @@ def grayed(pixels: Pixels) -> Pixels:
 def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:
     """Return a picture in so many pixels, each the mean of those that lie in it, or the nearest one."""
     for axis, count in enumerate((rows, columns)):
-        size = pixels.shape[axis]
-        starts = np.arange(count) * size // count
-        if count >= size:
-            pixels = np.take(pixels, starts, axis=axis)
-            continue
-        sums = np.add.reduceat(pixels.astype(np.float64), starts, axis=axis)
-        shape = [1, 1, 1]
-        shape[axis] = count
-        pixels = sums / np.diff(np.append(starts, size)).reshape(shape)
-    return pixels.astype(np.float64)
+        starts = np.arange(count) * pixels.shape[axis] // count
+        sizes = np.maximum(np.diff(starts, append=pixels.shape[axis]), 1)
+        pixels = np.add.reduceat(pixels, starts, axis=axis, dtype=np.float64) / np.expand_dims(sizes, (1 - axis, 2))
+    return pixels
 
 
 def half_blocks(pixels: Pixels) -> list[list[Segment]]:

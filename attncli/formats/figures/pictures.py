@@ -68,9 +68,9 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     relation = "of" if look.layout.role == "key" else "on"
     maps.add_bar(figure, look.scale, colors, f"{trace.layers[0].measure} {relation} {fonts.escaped(look.title[0])}")
     figure.axes[-1].xaxis.label.set(fontproperties=fonts.of_size(maps.FONT), parse_math=False)
-    entries: list[maps.Entry] = []
-    if own is not None:
-        entries.append((Patch(facecolor="black", edgecolor=frame), "the query's own cell"))
+    entries: list[maps.Entry] = [(Patch(facecolor="black", edgecolor=frame), "the query's own cell")] * (
+        own is not None
+    )
     notes = ["beside each head: its weight on the picture"] * look.has_shares
     maps.add_words(figure, entries, [*notes, "dark: masked, no number, or outside the grid", *look.facts])
     with warnings.catch_warnings():
