@@ -144,13 +144,7 @@ def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
 
 
 class Tiling(NamedTuple):
-    """How panels of one size stand in a room.
-
-    Attributes:
-        size: of each.
-        in_a_strip: how many stand side by side.
-        capacity: how many there is room for, at least one.
-    """
+    """How panels of one size stand in a room: so many side by side, and at least one in all."""
 
     size: Bounds
     in_a_strip: int
@@ -268,7 +262,7 @@ class PictureView:
     def tiling(self, panels: Sequence[Panel], room: Bounds, least: int, widest: int) -> Tiling:
         """Return how all panels fit, as large as they may be; where they do not, as many as do.
 
-        They are at most so wide, and at least: a cell of a picture is not to be lost either.
+        Pictures are from `least` to `widest` columns wide; shades end at the size in which each cell has its own.
         """
         width, height = (max(sizes) for sizes in zip(*(panel.canvas.size for panel in panels), strict=True))
         rows, columns = (max(sizes) for sizes in zip(*(panel.canvas.cells for panel in panels), strict=True))
