@@ -307,7 +307,7 @@ def test_a_processor_that_needs_torchvision_names_the_command_that_installs_it(t
         json.dumps(json.loads(settings.read_text()) | {"image_processor_type": "DINOv3ViTImageProcessor"})
     )
     picture(32, 32).save(tmp_path / "x.png")
-    with pytest.raises(LoadError, match="needs torchvision, which is not installed: .*pip install torchvision"):
+    with pytest.raises(LoadError, match=r"needs torchvision, which is not installed: .*pip install torchvision"):
         opened(tmp_path, tower="vision").trace(str(tmp_path / "x.png"))
 
 
