@@ -76,8 +76,8 @@ class Canvas(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called."""
-        name = f"picture {self.number}" if self.picture is None else self.picture.name
+        """What it is called, without the folders of its file."""
+        name = f"picture {self.number}" if self.picture is None else self.picture.name.rpartition("/")[2]
         return name + " overview" * self.is_overview
 
     @property

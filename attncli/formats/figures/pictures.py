@@ -54,8 +54,8 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
         axes = figure.add_subplot(grid[divmod(place, across)])
         _draw(axes, panel, look.scale, colors)
         if panel.head is None:
-            letters, name = int(size.width / across / (0.6 * maps.FONT)), panel.name.rpartition("/")[2]
-            title = Palette().shortened(name, letters, keeps_end=True)
+            letters = int(size.width / across / (0.6 * maps.FONT))
+            title = Palette().shortened(panel.name, letters, keeps_end=True)
         else:
             title = panel.name + look.share(panel.head, panel.canvas)
             for rows in panel.canvas.grids if own is not None else ():
