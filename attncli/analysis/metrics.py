@@ -84,7 +84,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
         cells = CellGeometry(trace, one, some, pictures)
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
-    return measured.beside(uniform)
+    return TraceMetrics(measured.means(), uniform.means(measured))
 
 
 def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
@@ -110,7 +110,7 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     for block in head.blocks():
         sums.add(CellGeometry(trace, layer, block.queries, pictures), [block.stages])
     names = names_for(bool(trace.grids))
-    return by_name(names, sums.means[0][: len(names)])
+    return by_name(names, sums.means()[0][: len(names)])
 
 
 def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
@@ -206,9 +206,7 @@ class MetricSums:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
         self._counts = np.zeros((heads, len(OF_ANY_TEXT) - 1), int)
         self._highest = np.full(heads, -np.inf)
-        self._pictures = None
-        if pictures is not None and len(pictures.keys):
-            self._pictures = pictures.sums(rows, heads)
+        self._pictures = None if pictures is None else pictures.sums(rows, heads)
 
     def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
@@ -237,25 +235,14 @@ class MetricSums:
             if highest is not None:
                 self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
 
-    @property
-    def means(self) -> Float[np.ndarray, "N M"]:
-        """Every metric; NaN is one that is not defined."""
-        of_pictures = None if self._pictures is None else self._pictures.metrics()[0]
-        return self._beside_text(of_pictures)
-
-    def beside(self, uniform: MetricSums) -> TraceMetrics:
-        """Return every metric, and those of the uniform heads in the place of each."""
-        if self._pictures is None:
-            return TraceMetrics(self.means, uniform.means)
-        own, of_regions = self._pictures.metrics(uniform._pictures)
-        baselines = np.broadcast_to(uniform.means, (len(own), len(NAMES))).copy()
-        baselines[:, NAMES.index("region")] = of_regions
-        return TraceMetrics(self._beside_text(own), baselines)
-
-    def _beside_text(self, of_pictures: Float[np.ndarray, "N M"] | None) -> Float[np.ndarray, "N M"]:
+    def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
+        """Return every metric, of which `region` is that of other heads; NaN is one that is not defined."""
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
         highest = np.where(np.isneginf(self._highest), np.nan, self._highest)
-        if of_pictures is None:
-            of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
-        return np.column_stack([means, highest, of_pictures]).astype(np.float32)
+        of_text = np.column_stack([means, highest])
+        of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
+        if self._pictures is not None:
+            of_pictures = self._pictures.metrics(None if others is None else others._pictures)
+            of_text = np.broadcast_to(of_text, (len(of_pictures), of_text.shape[1]))
+        return np.column_stack([of_text, of_pictures]).astype(np.float32)

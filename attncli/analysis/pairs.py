@@ -55,16 +55,9 @@ class PairedText(NamedTuple):
     """A text with pairs in it."""
 
     number: int  # its line
-    # which holds the keys, and the queries unless there is a target; of a picture alone, the name of its file
-    text: str
+    text: str  # which holds the keys, and the queries unless there is a target
     target: str | None
     pairs: tuple[RightKeys, ...]
-    is_picture: bool = False  # whether the text is the name of one, which is read alone
-
-    @property
-    def has_picture(self) -> bool:
-        """Whether it names a picture."""
-        return self.is_picture or isinstance(self.text, PicturedText)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -78,7 +71,7 @@ def read_pairs(source: PairSource) -> list[PairedText]:
     """
     if not isinstance(source, str | Path):
         records = enumerate(source, start=1)
-        return _alike([_paired_text(number, record, f"text {number}") for number, record in records])
+        return [_paired_text(number, record, f"text {number}") for number, record in records]
     import orjson
 
     name, folder = visible(str(source)), os.path.dirname(source)
@@ -98,15 +91,6 @@ def read_pairs(source: PairSource) -> list[PairedText]:
         texts.append(_paired_text(number, record, place, folder))
     if not texts:
         raise InputError(f"{name} holds no pair; expected lines such as {_EXAMPLE}")
-    return _alike(texts)
-
-
-def _alike(texts: list[PairedText]) -> list[PairedText]:
-    """Return texts of which all are pictures or none; InputError otherwise."""
-    for one in texts:
-        if one.is_picture != texts[0].is_picture:
-            both = f"texts {texts[0].number} and {one.number}"
-            raise InputError(f"{both}: one is a picture alone, and the other has a text; put them into two files")
     return texts
 
 
@@ -120,15 +104,6 @@ def _paired_text(number: int, record: Any, place: str, folder: str = "") -> Pair
         if field not in _FIELDS:
             raise refused(f"there is no field '{visible(str(field))}'{did_you_mean(str(field), _FIELDS)}")
     text, target = record.get("text"), record.get("target")
-    files: list[str] = []
-    if record.get("image") is not None:
-        try:
-            files = PicturedText("", record["image"], folder).files
-        except InputError as error:
-            raise refused(str(error)) from None
-    is_picture = "text" not in record and len(files) == 1
-    if is_picture:
-        (text,) = files
     if not isinstance(text, str) or not text:
         raise refused("'text' is missing or no text")
     if target is not None and not isinstance(target, str):
@@ -150,8 +125,13 @@ def _paired_text(number: int, record: Any, place: str, folder: str = "") -> Pair
         if among is None and pair.get("among") is not None:
             raise refused("'among' is not a list of tokens, indices or [start, end]")
         found.append(RightKeys(query, keys, among))
-    text = PicturedText(text, files) if files and not is_picture else text
-    return PairedText(number, text, target, tuple(found), is_picture)
+    if record.get("image") is not None:
+        text = PicturedText(text, record["image"], folder)
+        try:
+            assert text.files
+        except InputError as error:
+            raise refused(str(error)) from None
+    return PairedText(number, text, target, tuple(found))
 
 
 def _place(value: Any) -> Place | None:
@@ -194,7 +174,7 @@ class PairScores(SentenceFacts):
             InputMismatchError: a pair names a token that is not there, or its query may attend to none of its keys.
             UsageError: it names pictures, and the model has read none.
         """
-        if text.has_picture and not trace.pictures:
+        if isinstance(text.text, PicturedText) and not trace.pictures:
             name = trace.source.title
             raise UsageError(
                 f"the lines name pictures, and {name} reads text alone; give another model, or drop 'image'"
@@ -250,10 +230,8 @@ class _Side(NamedTuple):
 
     def find(self, place: Place) -> list[int]:
         """Return the indices of the tokens at a place; of characters, or a box, all that have some of it."""
-        if isinstance(place, str) and (cells := self.layout.positions_of(place)) is not None:
-            return cells
         if not isinstance(place, tuple):
-            return self.tokens.find(place, self.layout.role)
+            return self.layout.find(self.tokens, place)
         if len(place) == 4:
             return self.layout.positions_in(place)
         start, end = place
@@ -395,8 +373,8 @@ def source_options(texts: Sequence[PairedText], image: Any = None) -> dict[str, 
         UsageError: they name pictures, and there are others for all of them.
     """
     options: dict[str, Any] = {"kind": "cross"} if any(text.target is not None for text in texts) else {}
-    if any(text.has_picture for text in texts):
+    if any(isinstance(text.text, PicturedText) for text in texts):
         if image:
             raise UsageError("--image does not apply to pairs that name their pictures; drop one of them")
-        options |= {"tower": "vision"} if texts[0].is_picture else {"image": ()}
+        options |= {"image": ()}
     return options

@@ -20,27 +20,21 @@ _NOISE = 1e-5  # relative, by which weights in float32 that are all the same com
 
 
 class PictureCells(NamedTuple):
-    """Which positions of a layer are cells of pictures.
+    """Which positions of a layer are cells of pictures."""
 
-    Attributes:
-        queries: whether each query is one.
-        keys: the keys that are one, grid by grid, row by row.
-        shapes: the rows and columns of each grid of these.
-    """
-
-    queries: Bool[np.ndarray, " Q"]
-    keys: Int[np.ndarray, " C"]
-    shapes: tuple[tuple[int, int], ...]
+    queries: Bool[np.ndarray, " Q"]  # whether each query is one
+    keys: Int[np.ndarray, " C"]  # those that are one, grid by grid, row by row
+    shapes: tuple[tuple[int, int], ...]  # the rows and columns of each grid of these
 
     @classmethod
-    def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells:
-        """Return those of a layer."""
+    def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells | None:
+        """Return those of a layer; None where no key is one."""
         of_queries, of_keys = (layout.grids for layout in trace.layouts(layer))
         queries = np.zeros(layer.num_queries, bool)
         for grid in of_queries:
             queries[grid.positions] = True
         keys = np.concatenate([np.zeros(0, int), *(grid.positions.ravel() for grid in of_keys)])
-        return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys))
+        return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys)) if len(keys) else None
 
     def sums(self, rows: Int[np.ndarray, " R"], heads: int) -> PictureSums:
         """Return what will be measured of so many heads in some rows."""
@@ -51,12 +45,13 @@ class PictureSums:
     """What rows of some heads give to cells of pictures, of which one block after the other is added."""
 
     def __init__(self, cells: PictureCells, rows: Int[np.ndarray, " R"], heads: int) -> None:
-        count = len(cells.keys)
-        self._cells = cells
+        self._cells, count = cells, len(cells.keys)
         self._is_tower = bool(len(rows)) and bool(cells.queries[rows.max()])
-        # Summed over the rows of text, and over those of cells.
-        self._weights, self._seers = np.zeros((2, heads, count)), np.zeros((2, heads, count), int)
-        self._rows = np.zeros((2, heads), int)
+        # Summed over all rows that see a cell, and how many of these are cells themselves.
+        self._weights, self._seers = np.zeros((heads, count)), np.zeros((heads, count), int)
+        self._rows, self._rows_of_cells = np.zeros((2, heads), int)
+        # Of the rows of text, or in a tower of all.
+        self._image, self._counted = np.zeros(heads), np.zeros(heads, int)
         self._last, self._of_last = np.full(heads, -1), np.zeros((heads, count))
 
     def add(
@@ -67,65 +62,47 @@ class PictureSums:
         allowed: Bool[np.ndarray, "#H Q K"],
     ) -> None:
         """Take in some rows of some heads; a row that does not count has no allowed key."""
-        is_cell = self._cells.queries[queries]
-        for of_cells in (0, 1):
-            rows = np.flatnonzero(is_cell == of_cells)
-            if not len(rows):
-                continue
-            may, own = allowed[:, rows][..., self._cells.keys], weights[:, rows]
-            sees = np.bitwise_or.reduce(may, axis=-1)
-            if not sees.all():  # such a row may be no numbers
-                own = np.where(sees[..., None], own, 0.0)
-            self._weights[of_cells, heads] += own.sum(axis=1)[:, self._cells.keys]
-            self._seers[of_cells, heads] += may.sum(axis=1)
-            self._rows[of_cells, heads] += sees.sum(axis=1)
-            if not of_cells:
-                places = np.broadcast_to(np.where(sees, queries[rows], -1), own.shape[:2])
-                last = own[np.arange(len(own)), places.argmax(axis=1)][:, self._cells.keys]
-                is_later = places.max(axis=1) > self._last[heads]
-                self._of_last[heads] = np.where(is_later[:, None], last, self._of_last[heads])
-                self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
+        may = np.broadcast_to(allowed, weights.shape)[..., self._cells.keys]
+        own = np.where(may, weights[..., self._cells.keys], 0.0)
+        sees, is_cell = may.any(axis=-1), self._cells.queries[queries]
+        counts = sees & (self._is_tower | ~is_cell)
+        self._weights[heads] += own.sum(axis=1)
+        self._seers[heads] += may.sum(axis=1)
+        self._rows[heads] += sees.sum(axis=1)
+        self._rows_of_cells[heads] += (sees & is_cell).sum(axis=1)
+        self._image[heads] += own.sum(axis=-1, where=counts[..., None]).sum(axis=1)
+        self._counted[heads] += counts.sum(axis=1)
+        places = np.where(counts, queries, -1)
+        is_later = places.max(axis=1) > self._last[heads]
+        last = own[np.arange(len(own)), places.argmax(axis=1)]
+        self._of_last[heads] = np.where(is_later[:, None], last, self._of_last[heads])
+        self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
 
-    def metrics(self, uniform: PictureSums | None = None) -> tuple[Float[np.ndarray, "N M"], Float[np.ndarray, " N"]]:
-        """Return `OF_PICTURES`, and what uniform heads give to each head's heaviest region; NaN is not defined.
+    def metrics(self, others: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
+        """Return `OF_PICTURES`, of which `region` is the heaviest one of other heads; NaN is not defined.
 
-        `spatial_entropy` is that of Kang et al. 2025 ("Your Large Vision-Language Model Only Needs A Few Attention
-        Heads For Visual Grounding", arXiv 2503.06287): the cells above the mean of the map fall into regions C_i that
-        touch at sides or corners, and H = −Σ P(C_i) log P(C_i) with P(C_i) = |C_i| / Σ_j |C_j|, where |C_i| counts
-        cells. `region` is a weight, and its regions are of cells above twice the mean, as in the authors' program: half
-        of a picture is no place in it.
-
-        `visual_sink` is the mean weight that one position has from the rows that see it, its importance score in Gu et
-        al. 2024 (arXiv 2410.10781), of the cell that has most. Rows of text and of cells count alike, for a sink is
-        looked at from everywhere; a late cell, which few rows see, is no sink. Kang et al. 2025 ("See What You Are
-        Told: Visual Attention Sink in Large Multimodal Models", arXiv 2503.03321) find such cells by a few dimensions
-        of their hidden states, which attention does not tell.
+        `spatial_entropy` is that of Kang et al. 2025 (arXiv 2503.06287), over regions of touching cells above the mean
+        of the map. Those of `region` are above twice the mean, as in the authors' program. `visual_sink` is the
+        importance score of Gu et al. 2024 (arXiv 2410.10781), of the cell that has most: rows of text and of cells
+        count alike, and a late cell, which few rows see, is no sink. Kang et al. 2025 (arXiv 2503.03321) find such
+        cells by hidden states, which attention does not tell.
         """
-        maps = self._maps()
-        elsewhere = ~_heaviest(self._regions(maps, 2), maps)
-        own, others = (
-            np.where(elsewhere & ~np.isnan(each), 0, each).sum(axis=-1)
-            for each in (maps, maps if uniform is None else uniform._maps())
-        )
+        maps, chosen = self._maps(), (others or self)._maps()
+        is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)
+        region = np.where(is_outside, 0, maps).sum(axis=-1)
         with np.errstate(invalid="ignore", divide="ignore"):  # 0/0 is the NaN of what is not defined
-            found = [self._image(), _entropy(self._regions(maps, 1)), own, self._visual_sink()]
-        return np.column_stack(found), others
+            found = self._image / self._counted, _entropy(self._regions(maps, 1)), region, self._visual_sink()
+        return np.column_stack([np.broadcast_to(each, len(region)) for each in found])
 
     def _maps(self) -> Float[np.ndarray, "N C"]:
         """Return the weight of each cell, of the last row of text or in the mean of all rows; NaN without a row."""
-        rows = self._rows.sum(axis=0)[:, None] if self._is_tower else self._rows[0, :, None]
-        maps = self._weights.sum(axis=0) / np.maximum(rows, 1) if self._is_tower else self._of_last
-        return np.where(rows > 0, maps, np.nan)
-
-    def _image(self) -> Float[np.ndarray, " N"]:
-        groups = slice(2 if self._is_tower else 1)
-        return self._weights[groups].sum(axis=(0, 2)) / self._rows[groups].sum(axis=0)
+        maps = self._weights / np.maximum(self._counted, 1)[:, None] if self._is_tower else self._of_last
+        return np.where(self._counted[:, None] > 0, maps, np.nan)
 
     def _visual_sink(self) -> Float[np.ndarray, " N"]:
         """Return the largest mean weight of one cell, over the rows that may attend to it, and half of all at least."""
-        least = self._rows.sum(axis=0)[:, None] / 2
-        means = self._weights.sum(axis=0) / np.maximum(self._seers.sum(axis=0), least)
-        return np.where(self._rows[1] > 1, means.max(axis=-1), np.nan)  # rows of text alone ask for one thing
+        means = self._weights / np.maximum(self._seers, self._rows[:, None] / 2)
+        return np.where(self._rows_of_cells > 1, means.max(axis=-1), np.nan)  # rows of text alone ask for one thing
 
     def _regions(self, maps: Float[np.ndarray, "N C"], times: int) -> Int[np.ndarray, "N C"]:
         """Return the number of the region of each cell, from 1 on; 0 is a cell not above so many times the mean."""

@@ -91,8 +91,7 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
 
 
 def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["query", "key"]) -> Token:
-    cells = trace.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
-    found = tokens.find(wanted, role) if cells is None else cells
+    found = trace.layout(role).find(tokens, wanted)
     if len(found) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""

@@ -106,11 +106,15 @@ class TextOptions(Options):
     @property
     def is_alone(self) -> bool:
         """Whether there can be one sentence only, which need not be named by its number."""
+        if self.pictures:
+            return len(self.pictures) == 1
         return self.is_one_text or (self.text != ["-"] and len(self.text or ()) == 1)
 
     @property
     def last_number(self) -> int | None:
         """The number of the last sentence or empty line, if there is a quick way to know."""
+        if self.pictures:
+            return len(self.pictures)
         if self.file is None:
             return len(self.text) if self.text and self.text != ["-"] else None
         if self.is_one_text:
@@ -146,16 +150,6 @@ class TextAndTarget(TextOptions):
         from attncli.encoding.pictures import picture_files
 
         return picture_files(self.image or ())
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there can be one sentence or one picture only; see `TextOptions`."""
-        return super().is_alone if self.has_text else len(self.pictures) == 1
-
-    @property
-    def last_number(self) -> int | None:
-        """The number of the last one; see `TextOptions`."""
-        return super().last_number if self.has_text else len(self.pictures)
 
     @property
     def of_source(self) -> dict[str, object]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError, UsageError, is_panic
 from attncli.text import visible
@@ -83,22 +83,10 @@ class EncodedInput(NamedTuple):
     inputs: dict[str, list[int]]  # token ids and what goes with them, as the model's forward pass names them
     notes: tuple[str, ...]  # what the user should know of its tokens
     generated: int = 0  # how many of the last tokens the model wrote
-    seen: SeenPictures | None = None  # what it sees
-
-
-class SeenPictures(NamedTuple):
-    """Pictures as a model reads them, with a text or alone."""
-
-    pictures: tuple[Picture, ...]
-    grids: tuple[ImageGrid, ...]  # which positions are their cells
-    tensors: Mapping[str, Any]  # pixels and what goes with them, as the model's forward pass names them
-
-
-class PictureReader(Protocol):
-    """What reads pictures beside a text, or in its place."""
-
-    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
-        """Return a text and pictures, or the picture that it names, as a model reads them."""
+    # of one that sees: what it sees, which positions are cells, and the pixels, as the model's forward pass names them
+    pictures: tuple[Picture, ...] = ()
+    grids: tuple[ImageGrid, ...] = ()
+    tensors: Mapping[str, Any] = {}
 
 
 class InputEncoder(NamedTuple):
@@ -113,7 +101,8 @@ class InputEncoder(NamedTuple):
     start_id: int | None = None  # the id that a decoder begins with
     # what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands
     chat: Chat | None = None
-    looking: PictureReader | None = None  # what reads pictures too
+    # reads a text and pictures, or the picture that a text names
+    looking: Callable[[str, InputEncoder], EncodedInput] | None = None
 
     def with_chat(self, options: LoadOptions) -> InputEncoder:
         """Return the encoder that reads sentences through the chat template, if the options ask for it.
@@ -159,7 +148,7 @@ class InputEncoder(NamedTuple):
         if self.looking is not None:
             if pair is not None:
                 raise UsageError("--pair does not apply to a text with pictures; drop one of them")
-            return self.looking.read(text, self)
+            return self.looking(text, self)
         if self.chat is not None:
             text = self.chat.write(text, pair, target)
             check_texts(text)

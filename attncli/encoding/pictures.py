@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from glob import glob
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from attncli.errors import InputError, UsageError, require
 from attncli.files import check_file
-from attncli.text import visible
+from attncli.text import plural, visible
 from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, Picture, parse_grids
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     """Return the files that `--image` names: each a file, a folder of pictures, or a glob.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or one that is named by itself is no such file.
     """
     files: list[str] = []
     for each in [names] if isinstance(names, str | os.PathLike) else names:
@@ -49,20 +50,18 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
             found = sorted(glob(name))
         if not found:
             raise InputError(f"--image {visible(name)}: there is no picture; attn reads {', '.join(_ENDINGS)}")
+        if found == [name]:
+            with _reading(name):  # what is wrong with its first bytes
+                pass
         files += found
     return files
 
 
 class PicturedText(str):
-    """A text with the pictures that its line names, which a model that reads text alone leaves out.
+    """A text with the pictures that its line names, which a model that reads text alone leaves out."""
 
-    Attributes:
-        image: what the line has for them.
-        folder: where their paths begin.
-    """
-
-    image: Any
-    folder: str
+    image: Any  # what the line has for them
+    folder: str  # where their paths begin
 
     def __new__(cls, text: str, image: Any = None, folder: str = "") -> Self:
         """Return a text with its pictures."""
@@ -79,25 +78,18 @@ class PicturedText(str):
         return [os.path.join(self.folder, name) for name in names]
 
 
-def open_picture(path: str) -> OpenPicture:
-    """Decode a picture; of an animated one, the first frame.
-
-    Raises:
-        LoadError: Pillow is not installed.
-        InputError: it is missing, broken, too large or no picture.
-    """
+@contextmanager
+def _reading(path: str) -> Iterator[Any]:
+    """Open a file of a picture, of which nothing is decoded yet; see `open_picture` for what is raised."""
     require("--image", "PIL")
-    import numpy as np
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
-    shown = visible(path)
-    notes: tuple[str, ...] = ()
+    shown = f"the picture {visible(path)}"
     try:
         check_file(path)
-    except FileNotFoundError:
-        raise InputError(f"the picture {shown} does not exist; check the path") from None
     except OSError as error:
-        raise InputError(f"the picture {shown} {error.strerror or error}; check the path") from None
+        why = "does not exist" if isinstance(error, FileNotFoundError) else error.strerror or error
+        raise InputError(f"{shown} {why}; check the path") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a decoder warns of what is checked here, and of odd metadata
@@ -105,29 +97,43 @@ def open_picture(path: str) -> OpenPicture:
                 if opened.width * opened.height > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 if opened.mode.startswith(("I", "F")):
-                    raise InputError(f"the picture {shown} has more than 8 bits a channel; save it with 8 bits")
-                if getattr(opened, "is_animated", False) and opened.format != "MPO":
-                    notes = (f"{shown} is animated; attn reads its first frame",)
-                image = ImageOps.exif_transpose(opened).convert("RGB")
+                    raise InputError(f"{shown} has more than 8 bits a channel; save it with 8 bits")
+                if not Picture.is_sensible_size(*opened.size):
+                    size = f"{opened.width} × {opened.height} pixels"
+                    limits = f"from 2 pixels on, up to {MOST_RATIO} times the other"
+                    raise InputError(f"{shown} has {size}, and attn reads sides {limits}; crop it")
+                yield opened
     except InputError:
         raise
-    except Image.DecompressionBombError:
-        most = f"more than {MOST_PIXELS // 10**6} million pixels"
-        raise InputError(f"the picture {shown} has {most}, which attn does not read; make it smaller") from None
-    except UnidentifiedImageError:
-        names = ", ".join(_FORMATS)
-        raise InputError(f"{shown} is not a picture that attn reads: {names}; check the file") from None
-    except MemoryError:
-        raise InputError(f"the picture {shown} does not fit into memory; make it smaller") from None
     except Exception as error:  # a decoder may raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"the picture {shown} cannot be decoded ({visible(reason)}); save it anew") from None
+        known = {
+            Image.DecompressionBombError: f"has more than {MOST_PIXELS // 10**6} million pixels; make it smaller",
+            UnidentifiedImageError: f"is none that attn reads: {', '.join(_FORMATS)}; check the file",
+            MemoryError: "does not fit into memory; make it smaller",
+        }
+        why = known.get(type(error), f"cannot be decoded ({visible(reason)}); save it anew")
+        raise InputError(f"{shown} {why}") from None
+
+
+def open_picture(path: str) -> OpenPicture:
+    """Decode a picture; of an animated one, the first frame.
+
+    Raises:
+        LoadError: Pillow is not installed.
+        InputError: it is missing, broken, too large or no picture.
+    """
+    import numpy as np
+
+    with _reading(path) as opened:
+        from PIL import ImageOps
+
+        is_animated = getattr(opened, "is_animated", False) and opened.format != "MPO"
+        notes = (f"{visible(path)} is animated; attn reads its first frame",) * is_animated
+        image = ImageOps.exif_transpose(opened).convert("RGB")
     small = image.copy()
     small.thumbnail((MOST_SIDE, MOST_SIDE))
-    picture = Picture(shown, *image.size, np.asarray(small))
-    if not picture.is_sensible:
-        raise InputError(f"the picture {shown} has a side that is over {MOST_RATIO} times the other; crop it")
-    return OpenPicture(image, picture, notes)
+    return OpenPicture(image, Picture(visible(path), *image.size, np.asarray(small)), notes)
 
 
 def with_pictures(
@@ -147,21 +153,21 @@ def with_pictures(
         prefix: how many positions stand before the first cell, such as CLS and registers.
 
     Raises:
-        UsageError: it has no grid, or another one than the options say.
+        UsageError: it has no grid, or a grid or pictures of its own beside these.
         InputError: a picture cannot be read.
     """
+    if grid is not None and trace.grids:
+        raise UsageError("--grid does not apply to a trace that has its own grid; drop --grid")
+    if image and trace.pictures:
+        raise UsageError("--image does not apply to a trace that has its own pictures; drop --image")
     opened = [open_picture(file) for file in picture_files(image)] if image else []
     pictures = tuple(each.picture for each in opened) or trace.pictures
-    notes = tuple(note for each in opened for note in each.notes)
-    grids = trace.grids
+    grids, notes = trace.grids, tuple(note for each in opened for note in each.notes)
     if grid is not None:
         grids = parse_grids(grid, prefix, len(pictures), len(trace.query_tokens), len(trace.key_tokens))
     elif not grids:
         raise UsageError("--image needs the grid of the positions, which the trace lacks; give --grid, such as 14x14")
-    else:
-        for number, (own, other) in enumerate(zip(trace.pictures, pictures, strict=False)):
-            is_placed = any(each.image == number and each.box is not None for each in grids)
-            if is_placed and own[1:3] != other[1:3]:
-                sizes = f"{other.width} × {other.height} pixels, and that of the trace {own.width} × {own.height}"
-                raise UsageError(f"--image {other.name} has {sizes}; drop --image, for the trace has its picture")
+    count = max(each.image for each in grids) + 1
+    if opened and len(opened) != count:
+        raise UsageError(f"--image names {plural(len(opened), 'picture')}, and the trace has cells of {count}")
     return replace(trace, pictures=pictures, grids=grids, notes=(*trace.notes, *notes))

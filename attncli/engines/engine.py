@@ -147,8 +147,10 @@ def _with_pictures(
     options: EngineOptions = how["options"]
     if options.engine in ("native", "verify") or snapshot.gguf is not None:
         raise NotExposedError("--image needs the transformers engine, and a checkpoint in a folder; drop --engine")
+    from attncli.encoding.pictures import picture_files
     from attncli.engines.torch import announce_import
 
+    image = picture_files(options.image or ())
     announce_import("--image", snapshot)
     from attncli.engines.torch.pictures import PicturedCheckpoint, VisionCheckpoint
 
@@ -156,9 +158,6 @@ def _with_pictures(
         if generate:
             raise UsageError("--generate needs a text beside --image; a vision tower writes none")
         return VisionCheckpoint(snapshot, layers, heads, **how)
-    from attncli.encoding.pictures import picture_files
-
-    image = picture_files(options.image or ())
     return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
 
 

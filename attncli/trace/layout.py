@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Int, UInt8
+
+    from attncli.trace.tokens import Tokens
 
 Side = Literal["both", "query", "key"]
 Box = tuple[float, float, float, float]  # left, top, right and bottom, in pixels
 
 MOST_CELLS = 1_000_000
-MOST_PIXELS = 64_000_000  # of a picture
+MOST_PIXELS = 36_000_000  # of a picture, which a processor holds several times, as floats too
 MOST_SIDE = 1024  # pixels of it in a trace
 MOST_RATIO = 200  # of its sides
 _FARTHEST = 1e9  # pixels
@@ -37,67 +39,45 @@ _CELL = re.compile(r"@(?:(\d{1,4}):)?r(\d{1,4})c(\d{1,4})")
 
 
 class Picture(NamedTuple):
-    """A picture that a model looked at.
+    """A picture that a model looked at."""
 
-    Attributes:
-        name: the file.
-        width: its pixels in a row, as it is seen: turned by its orientation tag.
-        height: its rows of pixels.
-        pixels: the picture, perhaps made smaller, in red, green and blue.
-    """
-
-    name: str
-    width: int
+    name: str  # of the file
+    width: int  # of a row, in its pixels, as it is seen: turned by its orientation tag
     height: int
-    pixels: UInt8[np.ndarray, "h w 3"]
+    pixels: UInt8[np.ndarray, "h w 3"]  # in red, green and blue, perhaps of a smaller copy
 
-    @property
-    def is_sensible(self) -> bool:
-        """Whether it has as many pixels as attn reads, and no side is far longer than the other."""
-        short, long = sorted(self[1:3])
-        return 0 < short <= long <= short * MOST_RATIO and short * long <= MOST_PIXELS
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what is known of it besides its pixels, for JSON."""
-        return {"name": self.name, "width": self.width, "height": self.height}
+    @staticmethod
+    def is_sensible_size(width: int, height: int) -> bool:
+        """Whether attn reads a picture of that size: no line of pixels, nor much like one, and not too large."""
+        short, long = sorted((width, height))
+        return 1 < short <= long <= short * MOST_RATIO and short * long <= MOST_PIXELS
 
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Which positions stand for which cells of a picture.
+    """Which positions stand for which cells of a picture."""
 
-    Attributes:
-        start: the first position.
-        rows: of cells.
-        columns: of cells.
-        image: which picture, from 0; it need not be there.
-        box: where the whole grid lies in the picture, in its pixels, as it is seen; None is all of it. It reaches
-            beyond the picture where a processor padded it.
-        side: of which tokens these are positions: the queries, the keys, or both.
-        order: how far behind `start` each cell's position stands, row by row; empty is one after the other.
-        patches: how many patches along a side one position stands for, where the model merged neighbours.
-        is_overview: whether it shows a picture whole that other grids show in detail: a thumbnail.
-        note: what a reader has to know of it, in a sentence.
-    """
-
-    start: int
+    start: int  # the first position
     rows: int
     columns: int
-    image: int = 0
+    image: int = 0  # which picture; it need not be there
+    # Where the whole grid lies in the picture, in its pixels, as it is seen; None is all of it. It reaches beyond the
+    # picture where a processor padded it.
     box: Box | None = None
-    side: Side = "both"
-    order: tuple[int, ...] = ()
-    patches: int = 1
-    is_overview: bool = False
-    note: str = ""
+    side: Side = "both"  # of which tokens these are positions: the queries, the keys, or both
+    order: tuple[int, ...] = ()  # how far behind `start` each cell's position stands; empty is one after the other
+    patches: int = 1  # that one position stands for, along a side, where the model merged neighbours
+    is_overview: bool = False  # whether it shows a picture whole that other grids show in detail
+    note: str = ""  # what a reader has to know of it, in a sentence
 
     def __post_init__(self) -> None:
         """Refuse what is no grid."""
         whole = (self.start, self.rows - 1, self.columns - 1, self.image, self.patches - 1)
         if min(whole) < 0 or self.rows * self.columns > MOST_CELLS or self.side not in get_args(Side):
             raise ValueError(f"a grid of {self.rows} × {self.columns} cells from position {self.start} is none")
-        if self.order and (len(set(self.order)) != self.size or len(self.order) != self.size or min(self.order) < 0):
-            raise ValueError(f"the order of a grid names {len(set(self.order))} positions for {self.size} cells")
+        count = len({step for step in self.order if type(step) is int and step >= 0})
+        if self.order and not count == len(self.order) == self.size:
+            raise ValueError(f"the order of a grid names {count} positions for {self.size} cells")
         if self.box is not None:
             left, top, right, bottom = self.box
             if not (all(abs(edge) <= _FARTHEST for edge in self.box) and left < right and top < bottom):
@@ -124,8 +104,6 @@ class ImageGrid:
     @property
     def positions(self) -> Int[np.ndarray, "rows columns"]:
         """The position of each cell."""
-        import numpy as np
-
         steps = np.array(self.order) if self.order else np.arange(self.size)
         return self.start + steps.reshape(self.rows, self.columns)
 
@@ -138,35 +116,6 @@ class ImageGrid:
         left, top, right, bottom = self.box_in(width, height)
         wide, high = (right - left) / self.columns, (bottom - top) / self.rows
         return left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high
-
-    def position_at(self, x: int, y: int, picture: Picture) -> int | None:
-        """Return the position of the cell that a pixel's middle lies in; None where there is none."""
-        left, top, right, bottom = self.box_in(picture.width, picture.height)
-        column, row = (x + 0.5 - left) / (right - left) * self.columns, (y + 0.5 - top) / (bottom - top) * self.rows
-        if not (0 <= column < self.columns and 0 <= row < self.rows and x < picture.width and y < picture.height):
-            return None
-        return int(self.positions[int(row), int(column)])
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON spells it."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def of(cls, found: Any) -> ImageGrid:
-        """Return the grid that JSON spells; TypeError or ValueError if it does not."""
-        types = {"image": int, "patches": int, "is_overview": bool, "note": str, "side": str}
-        types |= dict.fromkeys(("start", "rows", "columns"), int)
-        if not isinstance(found, dict) or not {"start", "rows", "columns"} <= found.keys() <= {*types, "box", "order"}:
-            raise TypeError("a grid is not spelled as attn does")
-        box, order = found.get("box"), found.get("order") or ()
-        if any(type(found[name]) is not kind for name, kind in types.items() if name in found):
-            raise TypeError("a grid has a field of the wrong type")
-        if box is not None and not (len(box) == 4 and all(type(each) in (int, float) for each in box)):
-            raise TypeError("the box of a grid is not four numbers")
-        if not all(type(each) is int for each in order):
-            raise TypeError("the order of a grid is not whole numbers")
-        own = {name: visible(value) if isinstance(value, str) else value for name, value in found.items()}
-        return cls(**own | {"box": None if box is None else tuple(box), "order": tuple(order)})
 
 
 def parse_grids(
@@ -205,25 +154,26 @@ class SideLayout:
     grids: tuple[ImageGrid, ...]
     role: str  # query or key, for the errors
 
-    def positions_in(self, box: Sequence[int]) -> list[int]:
-        """Return the cells of the first picture that have pixels in a box: left, top, right, bottom.
+    def positions_in(self, box: Sequence[float], image: int = 0, wanted: str = "") -> list[int]:
+        """Return the cells that have a part of a box in a picture: left, top, right, bottom.
 
         Raises:
-            InputMismatchError: no cell has.
+            InputMismatchError: no cell has, or the size of the picture is unknown.
         """
-        found: list[int] = []
-        picture = self.pictures[0] if self.pictures else None
+        place = f"--{self.role} {wanted or list(box)}"
+        if image >= len(self.pictures):
+            raise InputMismatchError(f"{place}: the pixels of picture {image} are unknown; give --image, or @r3c5")
+        _, width, height, _ = self.pictures[image]
+        found = []
         for grid in self.grids:
-            if grid.image or (picture is None and grid.box is None):
-                continue
-            width, height = (picture.width, picture.height) if picture else (0, 0)
-            for row, column in product(range(grid.rows), range(grid.columns)):
+            for (row, column), position in np.ndenumerate(grid.positions):
                 left, top, right, bottom = grid.cell_box(row, column, width, height)
-                if left < box[2] and box[0] < right and top < box[3] and box[1] < bottom:
-                    found.append(int(grid.positions[row, column]))
+                is_there = left < box[2] and box[0] < right and top < box[3] and box[1] < bottom
+                if grid.image == image and is_there and box[0] < width and box[1] < height:
+                    found.append(int(position))
         if not found:
-            where = "of a picture there" if self.grids else "of a picture; give --image, or name one in the line"
-            raise InputMismatchError(f"{self.role} {list(box)}: no {self.role} is a cell {where}")
+            size = f"{width} × {height} pixels"
+            raise InputMismatchError(f"{place}: no {self.role} is a cell there; picture {image} has {size}")
         return found
 
     @cached_property
@@ -235,8 +185,7 @@ class SideLayout:
         names: dict[int, str] = {}
         for grid in self.grids:
             image, is_largest = f"{grid.image}:" * bool(grid.image), grid is self._largest(grid.image)
-            places = product(range(grid.rows), range(grid.columns))
-            for (row, column), position in zip(places, grid.positions.flat, strict=True):
+            for (row, column), position in np.ndenumerate(grid.positions):
                 name = f"{image}r{row}c{column}"
                 if grid.is_overview and not is_largest:
                     name = f"overview {name}"
@@ -251,6 +200,15 @@ class SideLayout:
         own = (grid for grid in self.grids if grid.image == image)
         return max(own, key=lambda grid: (not grid.is_overview, grid.size))
 
+    def find(self, tokens: Tokens, wanted: str | int) -> list[int]:
+        """Return the positions that a user names, of tokens or of places in a picture.
+
+        Raises:
+            InputMismatchError: there are none; see `Tokens.find` and `positions_of`.
+        """
+        places = self.positions_of(wanted) if isinstance(wanted, str) else None
+        return tokens.find(wanted, self.role) if places is None else places
+
     def positions_of(self, wanted: str) -> list[int] | None:
         """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
 
@@ -263,23 +221,16 @@ class SideLayout:
         if (match := pixel or cell) is None:
             return None
         image, first, second = int(match[1] or 0), int(match[2]), int(match[3])
-        grids = [grid for grid in self.grids if grid.image == image]
-        place = f"--{self.role} {wanted}"
-        if not grids:
+        if all(grid.image != image for grid in self.grids):
             raise InputMismatchError(
-                f"{place}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or a token"
+                f"--{self.role} {wanted}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or "
+                "a token"
             )
-        if cell:
-            grid = self._largest(image)
-            if first >= grid.rows or second >= grid.columns:
-                there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
-                raise InputMismatchError(f"{place} is out of range: the grid has {there}")
-            return [int(grid.positions[first, second])]
-        if image >= len(self.pictures):
-            raise InputMismatchError(f"{place}: the pixels of picture {image} are unknown; give --image, or @r3c5")
-        picture = self.pictures[image]
-        found = [at for grid in grids if (at := grid.position_at(first, second, picture)) is not None]
-        if not found:
-            size = f"{picture.width} × {picture.height} pixels"
-            raise InputMismatchError(f"{place}: no cell is there; picture {image} has {size}")
-        return found
+        if pixel:  # its middle
+            x, y = first + 0.5, second + 0.5
+            return self.positions_in((x, y, np.nextafter(x, np.inf), np.nextafter(y, np.inf)), image, wanted)
+        grid = self._largest(image)
+        if first >= grid.rows or second >= grid.columns:
+            there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
+            raise InputMismatchError(f"--{self.role} {wanted} is out of range: the grid has {there}")
+        return [int(grid.positions[first, second])]

@@ -107,7 +107,7 @@ def load(
 
 
 def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
-    header = _object(_loads(tensors.metadata["attncli"]), "header")
+    header = {"pictures": [], "grids": []} | _object(_loads(tensors.metadata["attncli"]), "header")
     if header.get("schema") != SCHEMA:
         raise InputError(
             f"the trace file has schema {visible(str(header.get('schema')))}; this version of attn reads {SCHEMA}"
@@ -134,8 +134,8 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     notes = _shown(_list(header, "notes"))
     if not all(isinstance(each, str) for each in notes):
         raise TypeError("'notes' of its header are not text")
-    pictures = tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures")))
-    grids = tuple(map(ImageGrid.of, _listed(header, "grids")))
+    pictures = tuple(_picture(tensors, *each) for each in enumerate(_list(header, "pictures")))
+    grids = tuple(map(_grid, _list(header, "grids")))
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
     return Trace(
@@ -150,19 +150,20 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     )
 
 
-def _listed(header: dict[str, Any], name: str) -> list[Any]:
-    return _list(header, name) if name in header else []
-
-
 def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
     own = _plain(Picture, _shown(found), "picture")
     pixels = tensors.read(PIXELS.format(number))
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= MOST_SIDE**2 * 3:
         raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
     picture = Picture(own["name"][-_LONGEST_NAME:], own["width"], own["height"], pixels)
-    if not picture.is_sensible:
+    if not Picture.is_sensible_size(own["width"], own["height"]):
         raise ValueError(f"picture {number} has {picture.width} × {picture.height} pixels")
     return picture
+
+
+def _grid(found: Any) -> ImageGrid:
+    own, box = _plain(ImageGrid, _shown(found), "grid"), found.get("box")
+    return ImageGrid(**own, box=box and tuple(box), side=found.get("side"), order=tuple(found.get("order", ())))
 
 
 def _loads(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -199,8 +199,9 @@ class Trace(Displayed, Tabular, Drawable):
     @property
     def described_pictures(self) -> dict[str, Any]:
         """What JSON says of pictures and grids; empty without any."""
-        listed: dict[str, Sequence[Picture | ImageGrid]] = {"pictures": self.pictures, "grids": self.grids}
-        return {name: [each.as_dict() for each in values] for name, values in listed.items() if values}
+        pictures = [{"name": each.name, "width": each.width, "height": each.height} for each in self.pictures]
+        listed = {"pictures": pictures, "grids": [{**vars(grid)} for grid in self.grids]}
+        return {name: values for name, values in listed.items() if values}
 
     def check_recorded(self, what: str) -> None:
         """Raise UsageError if this is a derived trace; `what` names who needs a recorded one."""
@@ -231,11 +232,7 @@ class Trace(Displayed, Tabular, Drawable):
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
         """
-        is_place = isinstance(wanted, str) and wanted.startswith("@")
-        places = self.layout(role).positions_of(str(wanted)) if is_place else None
-        return (
-            (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
-        )
+        return self.layout(role).find(self.query_tokens if role == "query" else self.key_tokens, wanted)
 
     def __len__(self) -> int:
         """How many layers were recorded."""

@@ -53,7 +53,7 @@ def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path,
     words = ("inspect", "-m", models / "vit", "--image", tmp_path, "-o", f"{tmp_path}/out/", "--show", "metrics")
     ran = attn(*words, "-F", "jsonl")
     assert ran.code == 5
-    assert f"attn: sentence 4: {tmp_path}/3.png is not a picture" in ran.err
+    assert f"attn: sentence 4: the picture {tmp_path}/3.png is none that attn reads" in ran.err
     (part,) = (tmp_path / "out").glob("part-*.jsonl")
     assert [json.loads(line)["sentence"] for line in part.read_text().splitlines()] == [1, 2, 3, 5]
     words = [str(word).replace("/out/", "/beside/") for word in words]

@@ -125,20 +125,6 @@ def test_each_line_is_computed_with_its_own_pictures(models: Path, tmp_path: Pat
     np.testing.assert_allclose([found[place] for place in sorted(found)], np.mean(expected, axis=0), atol=1e-6)
 
 
-def test_a_line_of_a_picture_alone_is_for_a_vision_transformer(attn: Run, models: Path) -> None:
-    keys = {"keys": [[0, 0, 24, 16]], "among": ["@r0c0", "@r3c3"]}
-    lines = [{"image": "a.png", "query": "[CLS]", **keys}, {"image": "b.png", "query": "@r1c2", "keys": ["[CLS]"]}]
-    file = written(models, lines, "alone.jsonl")
-    for model in ("vit", "llava"):
-        document = attn("heads", "-m", models / model, "--pairs", file, "-F", "json").json
-        expected = []
-        for line, row, key in zip(lines, (0, 1 + 4 + 2), (1, 0), strict=True):
-            trace = attncli.inspect(str(models / str(line["image"])), str(models / model), tower="vision", layer="all")
-            expected.append([layer.head(head).weights[row, key] for layer in trace.layers for head in range(4)])
-        found = {(head["layer"], head["head"]): head["weight"] for head in document["heads"]}
-        np.testing.assert_allclose([found[place] for place in sorted(found)], np.mean(expected, axis=0), atol=1e-6)
-
-
 def test_json_lines_name_pictures_for_every_command(attn: Run, models: Path) -> None:
     lines = [{"image": "a.png", "text": "w40 w41"}, {"text": "w40 w41"}, {"image": ["b.png"], "text": "w42"}]
     file = written(models, lines, "questions.jsonl")
@@ -181,7 +167,7 @@ def test_a_line_whose_picture_is_wrong_is_named_and_the_others_count(attn: Run, 
     ran = attn("heads", "-m", models / "llava", "--pairs", written(models, lines), "-F", "json")
     assert (ran.code, ran.json["pairs"]) == (5, 2)
     assert f"sentence 2: the picture {models}/none.png does not exist" in ran.err
-    assert f"sentence 3: {models}/no.png is not a picture" in ran.err
+    assert f"sentence 3: the picture {models}/no.png is none that attn reads" in ran.err
     assert "sentence 5: the picture /dev/zero is a pipe or a device" in ran.err
 
 
@@ -194,23 +180,23 @@ def test_lines_that_cannot_be_are_one_sentence(attn: Run, models: Path, tmp_path
     refused(attn("heads", "-m", "demo", "--pairs", own), 2, "the lines name pictures, and demo reads text alone")
     file = written(tmp_path, [{"text": "red", "query": -1, "keys": [[0, 0, 8, 8]]}])
     ran = attn("heads", "-m", "demo-vision", "--pairs", file)
-    assert "key [0, 0, 8, 8]: no key is a cell of a picture; give --image, or name one in the line" in ran.err
+    assert "key [0, 0, 8, 8]: the pixels of picture 0 are unknown; give --image" in ran.err
     for wrong in (3, "", [""], {"path": "a.png"}):
         file = written(tmp_path, [{"text": "w40", **pair, "image": wrong}])
         ran = attn("heads", "-m", models / "llava", "--pairs", file)
         refused(ran, 5, f"{file}, line 1: 'image' is neither a path nor a list of paths")
-    file = written(tmp_path, [{"image": "a.png", **pair}, {"image": "a.png", "query": 0, "keys": [0]}])
-    refused(attn("heads", "-m", models / "llava", "--pairs", file), 5, "texts 1 and 2: one is a picture alone")
+    file = written(tmp_path, [{"image": "a.png", "query": 0, "keys": [0]}])
+    refused(attn("heads", "-m", models / "llava", "--pairs", file), 5, "line 1: 'text' is missing or no text")
     file = written(models, [{"text": "w40", "image": 3}], "wrong.jsonl")
     ran = attn("inspect", "-m", models / "llava", "--file", file, "-F", "json")
     assert "'image' is neither a path nor a list of paths" in ran.err
 
 
 def test_python_refuses_what_is_in_the_way_of_pictures(models: Path) -> None:
-    line = {"image": str(models / "a.png"), "query": "[CLS]", "keys": [1]}
+    line = {"image": str(models / "a.png"), "text": "w40", "query": "w40", "keys": [1]}
     with pytest.raises(UsageError, match="--image does not apply to pairs"):
-        attncli.heads(model=str(models / "vit"), pairs=[line], image=str(models / "a.png"))
+        attncli.heads(model=str(models / "llava"), pairs=[line], image=str(models / "a.png"))
     with pytest.raises(UsageError, match="--pair does not apply to a text with pictures"):
         attncli.inspect("w40", str(models / "llava"), image=str(models / "a.png"), pair="w41")
     with pytest.raises(InputError, match=r"sentence 2: the picture none\.png does not exist"):
-        attncli.heads(model=str(models / "vit"), pairs=[line, line | {"image": "none.png"}])
+        attncli.heads(model=str(models / "llava"), pairs=[line, line | {"image": "none.png"}])

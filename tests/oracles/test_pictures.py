@@ -123,9 +123,8 @@ def test_a_patch_is_where_it_is_claimed_to_be(name: str, tmp_path: Path) -> None
     model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     image.save(file)
     (sentence,) = [checkpoint.encoder.encode(str(file), None, None)]
-    assert sentence.seen is not None
     with torch.no_grad():
-        check_weights(trace, model(**sentence.seen.tensors, output_attentions=True).attentions)
+        check_weights(trace, model(**sentence.tensors, output_attentions=True).attentions)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -211,8 +210,7 @@ def test_a_language_model_that_sees_attends_as_transformers_computes_it(name: st
     words = [token for token in trace.key_tokens if token.start is not None and not token.special]
     assert [token.text for token in words] == [trace.text[token.start : token.end] for token in words] == TEXT.split()
     model = whole_class(name).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    assert sentence.seen is not None
-    inputs = {key: torch.tensor([ids]) for key, ids in sentence.inputs.items()} | dict(sentence.seen.tensors)
+    inputs = {key: torch.tensor([ids]) for key, ids in sentence.inputs.items()} | dict(sentence.tensors)
     with torch.no_grad():
         check_weights(trace, model(**inputs, output_attentions=True).attentions)
 
@@ -231,8 +229,7 @@ def test_a_model_writes_about_a_picture(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path, image=str(tmp_path / "x.png"), generate=3)
     trace = checkpoint.trace(TEXT)
     plain = opened(tmp_path, image=str(tmp_path / "x.png")).encoder.encode(TEXT, None, None)
-    assert plain.seen is not None
-    inputs = {key: torch.tensor([ids]) for key, ids in plain.inputs.items()} | dict(plain.seen.tensors)
+    inputs = {key: torch.tensor([ids]) for key, ids in plain.inputs.items()} | dict(plain.tensors)
     written = model.generate(**inputs, max_new_tokens=3, do_sample=False)[0].tolist()
     assert trace.key_tokens.ids == written
     assert trace.generated == len(written) - len(plain.tokens) > 0
@@ -262,8 +259,7 @@ def test_a_patch_of_a_vision_tower_is_where_it_is_claimed_to_be(
     for part in filter(None, checkpoint.part.path.split(".")):
         tower = getattr(tower, part)
     image.save(file)
-    seen = checkpoint.encoder.encode(str(file), None, None).seen
-    assert seen is not None
+    seen = checkpoint.encoder.encode(str(file), None, None)
     # The towers of Qwen return no weights, and compute them a window at a time.
     module, blocks = sys.modules[type(tower).__module__], list[torch.Tensor]()
     eager = module.eager_attention_forward

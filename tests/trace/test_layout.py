@@ -49,8 +49,12 @@ def test_a_pixel_and_a_cell_are_positions() -> None:
     assert trace.layout("key").positions_of("dog") is None
     assert trace.find(3, "key") == [3]
     assert View(queries=("@r1c0",), keys=("@0,0",)).columns(trace) == [1, 9]
-    for outside in ("@600,0", "@0,400", "@r2c0", "@r0c3", "@1:r0c0"):
-        with pytest.raises(InputMismatchError, match=r"out of range|no cell|no key"):
+    unseen = trace_of(trace.layers[0], grids=(newlines,)).layout("key")
+    assert unseen.positions_of("@r1c0") == [5]
+    with pytest.raises(InputMismatchError, match="the pixels of picture 0 are unknown; give --image, or @r3c5"):
+        unseen.positions_of("@0,0")
+    for outside in ("@600,0", "@0,400", "@r2c0", "@r0c3", "@1:r0c0", "@1:0,0"):
+        with pytest.raises(InputMismatchError, match=r"out of range|no key is a cell"):
             trace.layout("key").positions_of(outside)
 
 
@@ -63,6 +67,21 @@ def test_every_pixel_of_a_cell_is_its_position() -> None:
             for x in (max(left, 0), min(right, 600) - 1):
                 for y in (top + 0.5, bottom - 1):
                     assert trace.layout("key").positions_of(f"@{int(x)},{int(y)}") == [2 + row * 4 + column]
+
+
+def test_a_box_has_the_cells_that_have_pixels_in_it() -> None:
+    """Cells are 150 pixels wide and 200 high: the ends of a box are exclusive, and its sides are not alike."""
+    layout = pictured(ImageGrid(1, 2, 4)).layout("key")
+    expected = {
+        (150, 0, 300, 200): [2],
+        (149, 0, 301, 200): [1, 2, 3],
+        (450, 200, 600, 400): [8],
+        (310, 190, 320, 210): [3, 7],
+        (0, 200, 600, 201): [5, 6, 7, 8],
+    }
+    assert {box: layout.positions_in(box) for box in expected} == expected
+    with pytest.raises(InputMismatchError, match="no key is a cell there; picture 0 has 600 × 400"):
+        layout.positions_in((600, 0, 700, 100))
 
 
 def test_a_users_grid_has_to_fit() -> None:
@@ -98,7 +117,7 @@ def test_a_dump_names_its_grid(tmp_path: Path) -> None:
     [
         {"start": "1"}, {"rows": 0}, {"columns": 9}, {"order": [0, 0, 1, 2, 3, 4]}, {"order": [0]}, {"box": [0, 0, 1]},
         {"box": [0, 0, 1e-6, 1e-6]}, {"box": [-1e308, 0, 1e308, 9]}, {"box": [0, 0, 9, 9], "image": 1},
-        {"box": [5, 0, 5, 9]},  {"side": "left"}, {"patches": 0}, {"more": 1}, {"rows": True}, {"image": -1},
+        {"box": [5, 0, 5, 9]},  {"side": "left"}, {"patches": 0}, {"rows": True}, {"image": -1},
     ],
 )  # fmt: skip
 def test_a_damaged_grid_is_refused(damage: dict[str, object], tmp_path: Path) -> None:

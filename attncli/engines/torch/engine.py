@@ -256,10 +256,7 @@ class Checkpoint(OpenModel):
             if one.generated:
                 check_no_future(self.name, own, one.generated)
             sides = (*tokens, own, one.text, one.pair, one.target)
-            trace = Trace(source, *sides, one.notes, one.generated)
-            if one.seen is not None:
-                trace = replace(trace, pictures=one.seen.pictures, grids=one.seen.grids)
-            traces.append(trace)
+            traces.append(Trace(source, *sides, one.notes, one.generated, pictures=one.pictures, grids=one.grids))
         return traces
 
     def provenance(self) -> Provenance:

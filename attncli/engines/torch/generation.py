@@ -89,7 +89,7 @@ class Writer:
         # Logits of the last position alone: those of all would be the largest array of the run.
         last = {"logits_to_keep": 1} if "logits_to_keep" in signature(self.model.forward).parameters else {}
         tensors = {name: torch.tensor([ids]) for name, ids in inputs.items()}
-        tensors |= {} if sentence.seen is None else sentence.seen.tensors
+        tensors |= sentence.tensors
         tensors = {name: tensor.to(self.model.device) for name, tensor in tensors.items()}
         with translate_model_errors(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
             return int(self.model(**tensors, **last).logits[0, -1].argmax())

@@ -7,20 +7,21 @@ many positions there are is known when the model runs, and held against the prod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import AutoImageProcessor, BatchFeature
+from transformers import AutoImageProcessor
 
 from attncli.checkpoints.hub import first_sentence, translate_errors
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
-from attncli.encoding.encode import EncodedInput, InputEncoder, SeenPictures
+from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
@@ -32,40 +33,27 @@ from attncli.trace.tokens import Token, Tokens
 
 # --- what a processor does to a picture ---
 
-
 _STEPS = 255  # of a colour; few sizes are multiples of it, so that roundings even out
-
-
-class SeenTile(NamedTuple):
-    """A picture, or a part of it, as a model gets it."""
-
-    height: int  # in its own pixels
-    width: int
-    box: Box  # where all of it lies in the original picture, in that one's pixels
-
-    def cells(self, side: int) -> tuple[int, int, Box]:
-        """Return how many rows and columns of cells it has, and where these lie; what is no whole cell is not read."""
-        rows, columns = self.height // side, self.width // side
-        left, top, right, bottom = self.box
-        wide, high = (right - left) / self.width * side, (bottom - top) / self.height * side
-        return rows, columns, (left, top, left + columns * wide, top + rows * high)
-
-
 _AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours say where they stand
 
 
-def tiles_of(outputs: Mapping[str, Any], opened: OpenPicture) -> list[SeenTile]:
-    """Return where the parts of a picture lie in it, by what a processor makes of `map_picture`."""
-    size = opened.picture.width, opened.picture.height
-    return [SeenTile(tile.shape[1], tile.shape[2], place_of(tile, *size)) for tile in _tiles(outputs)]
+def grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patches: int = 1) -> list[ImageGrid]:
+    """Return the grids of the parts of a picture, by what a processor makes of `map_picture`, each from position 0.
 
-
-def overviews(tiles: Sequence[SeenTile], opened: OpenPicture) -> list[bool]:
-    """Return which of several parts of a picture show it whole, while others show it in detail."""
-    width, height = opened.picture.width, opened.picture.height
-    boxes = [tile.box for tile in tiles]
-    whole = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in boxes]
-    return whole if not all(whole) else [False] * len(whole)
+    One position stands for so many patches, each of so many pixels along a side; what is no whole cell is not read.
+    """
+    (width, height), side = opened.image.size, patch * patches
+    tiles = _tiles(outputs)
+    boxes = [place_of(tile, width, height) for tile in tiles]
+    shows_all = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in boxes]
+    grids = []
+    for tile, (left, top, right, bottom), is_whole in zip(tiles, boxes, shows_all, strict=True):
+        rows, columns = tile.shape[1] // side, tile.shape[2] // side
+        wide, high = (right - left) / tile.shape[2] * side, (bottom - top) / tile.shape[1] * side
+        box = (left, top, left + columns * wide, top + rows * high)
+        is_overview = is_whole and not all(shows_all)
+        grids.append(ImageGrid(0, rows, columns, box=box, patches=patches, is_overview=is_overview))
+    return grids
 
 
 def _tiles(outputs: Mapping[str, Any]) -> Any:
@@ -78,7 +66,7 @@ def map_picture(opened: OpenPicture) -> Any:
     """Return one of its size, of which each pixel says where it stands: red is how far right, green how far down."""
     from PIL import Image
 
-    width, height = opened.picture.width, opened.picture.height
+    width, height = opened.image.size
     across, down = (np.rint((np.arange(size) + 0.5) * _STEPS / size - 0.5) for size in (width, height))
     pixels = np.full((height, width, 3), 255, np.uint8)  # blue says that it is one of the picture
     pixels[..., 0], pixels[..., 1] = across[None], down[:, None]
@@ -111,20 +99,21 @@ def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 
 # --- vision towers ---
 
-_CLASS, _DISTILLED = "[CLS]", "[DISTILL]"
-
-
-def _registers(config: Any) -> tuple[str, ...]:
-    return (_CLASS, *(f"[REG{number}]" for number in range(config.num_register_tokens)))
-
-
-# What stands before the patches, by the model type of a vision tower.
-_BEFORE: dict[str, Callable[[Any], tuple[str, ...]]] = {
-    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "internvl_vision", "vit"), lambda config: (_CLASS,)),
-    **dict.fromkeys(("dinov2_with_registers", "dinov3_vit"), _registers),
-    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), lambda config: ()),
-    "deit": lambda config: (_CLASS, _DISTILLED),
+# What stands before registers and patches, by the model type of a vision tower.
+_BEFORE = {
+    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
+    **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
+    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
+    "deit": ("[CLS]", "[DISTILL]"),
 }
+
+
+def _before(config: Any) -> tuple[str, ...]:
+    """Return what stands before the patches of a tower."""
+    registers = range(getattr(config, "num_register_tokens", 0))
+    return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
+
+
 # Those that take flat patches, in blocks that will be merged, and are told how many rows and columns of them there are.
 _FLAT = ("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision")
 
@@ -175,139 +164,109 @@ class VisionCheckpoint(Checkpoint):
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
         """Read the settings of the processor; see `Checkpoint`."""
-        reader = _TowerReader(self.name, _image_processor(self.snapshot, self.options), self.part.config)
-        return lambda model: InputEncoder(self.name, None, special, None, truncate=False, looking=reader)
+        looking = partial(_read_alone, _image_processor(self.snapshot, self.options), self.part.config)
+        return lambda model: InputEncoder(self.name, None, special, None, truncate=False, looking=looking)
 
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
         """Return the one picture that runs; see `Checkpoint`."""
         (one,) = sentences
-        assert one.seen is not None
         whole = Span(*[slice(0, len(one.tokens))] * 2)
-        return PaddedBatch(dict(one.seen.tensors), [whole], whole)
+        return PaddedBatch(dict(one.tensors), [whole], whole)
 
 
-@dataclass(frozen=True)
-class _TowerReader:
-    """What a vision tower reads; see `attncli.encoding.encode.PictureReader`."""
-
-    name: str
-    processor: Any
-    config: Any
-
-    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
-        """Return a picture, by the name of its file, as a model reads it."""
-        opened = open_picture(text)
-        with processing(self.name):
-            outputs = self.processor(images=opened.image, return_tensors="pt")
-            if self.config.model_type in _FLAT:
-                sizes = outputs["image_grid_thw"]
-                _, rows, columns = sizes[0].tolist()
-                grid = ImageGrid(0, rows, columns, order=_flat_order(self.config, sizes))
-                tensors = {"hidden_states": outputs["pixel_values"], "grid_thw": sizes}
-                return _encoded(opened, (), grid, tensors, opened.notes)
-            placed = self.processor(images=map_picture(opened), return_tensors="np", **_AS_IT_IS)
-        tiles = tiles_of(placed, opened)
-        number, notes = 0, opened.notes
-        if len(tiles) > 1:
-            number = next((place for place, is_overview in enumerate(overviews(tiles, opened)) if is_overview), 0)
-            notes += (f"{text}: the model reads {len(tiles)} tiles apart; this is tile {number}",)
-        before = _BEFORE[self.config.model_type](self.config)
-        rows, columns, box = tiles[number].cells(_patch_size(self.config))
-        grid = ImageGrid(len(before), rows, columns, box=box)
-        return _encoded(opened, before, grid, {"pixel_values": _tiles(outputs)[number : number + 1]}, notes)
-
-
-def _encoded(
-    opened: OpenPicture, before: Sequence[str], grid: ImageGrid, tensors: Mapping[str, Any], notes: tuple[str, ...]
-) -> EncodedInput:
-    """Return a picture as a vision tower reads it: what stands before its patches, and these."""
+def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
+    """Return a picture, by the name of its file, as a vision tower reads it."""
+    opened = open_picture(text)
+    before, notes = _before(config), opened.notes
+    with processing(encoder.name):
+        outputs = processor(images=opened.image, return_tensors="pt")
+        pixels = outputs["pixel_values"]
+        if config.model_type in _FLAT:
+            sizes = outputs["image_grid_thw"]
+            _, rows, columns = sizes[0].tolist()
+            grid = ImageGrid(0, rows, columns, order=_flat_order(config, sizes))
+            tensors = {"hidden_states": pixels, "grid_thw": sizes}
+        else:
+            placed = processor(images=map_picture(opened), return_tensors="np", **_AS_IT_IS)
+            grids = grids_of(placed, opened, _patch_size(config))
+            number = next((place for place, grid in enumerate(grids) if grid.is_overview), 0)
+            if len(grids) > 1:
+                notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
+            grid = replace(grids[number], start=len(before), is_overview=False)
+            tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
     named = {int(place): f"r{row}c{column}" for (row, column), place in np.ndenumerate(grid.positions)}
     labels = [*before, *(named[place] for place in sorted(named))]
     tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
-    seen = SeenPictures((opened.picture,), (grid,), tensors)
-    return EncodedInput(opened.picture.name, None, None, tokens, tokens, {"input_ids": tokens.ids}, notes, seen=seen)
+    inputs, seen = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
+    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *seen)
 
 
 # --- models that read both ---
 
 
 class Run(NamedTuple):
-    """Consecutive positions of one picture: a grid, row by row."""
+    """Consecutive positions of one picture."""
 
-    rows: int
-    columns: int
-    box: Box | None  # where it lies in the picture; None is all of it
-    patches: int = 1  # that one position stands for, along a side
-    is_overview: bool = False
+    grid: ImageGrid  # row by row, from position 0
     skipped: int = 0  # positions before it, such as CLS
     line_end: int = 0  # positions behind each row, such as the mark of a newline
 
-
-class Look(NamedTuple):
-    """One picture, and what a processor made of it."""
-
-    opened: OpenPicture
-    outputs: BatchFeature  # of this picture alone
-    map_outputs: BatchFeature  # of `map_picture` in its place
-    config: Any  # of the model
-
     @property
-    def patch(self) -> int:
-        """The pixels of a patch, along a side."""
-        return _patch_size(self.config.vision_config)
+    def size(self) -> int:
+        """How many positions it has."""
+        return self.skipped + self.grid.size + self.grid.rows * self.line_end
 
 
-@dataclass(frozen=True)
-class Family:
+# Returns the positions of a picture, by what a processor makes of `map_picture`, and the configuration of the model.
+Runs = Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]
+
+
+class Family(NamedTuple):
     """What of models that read pictures beside text no processor tells."""
 
-    runs: Callable[[Look], Sequence[Run]]  # which positions a picture has
+    runs: Runs
     before: str = "{token}"  # how a picture is written before a text that does not say where it stands
 
 
-def _tiled(merged: Callable[[Any], int] = lambda config: 1) -> Callable[[Look], Sequence[Run]]:
+def _tiled(merged: Callable[[Any], int] = lambda config: 1) -> Runs:
     """Return the runs of a model that has one grid for each tile, of which so many patches along a side are merged."""
 
-    def runs(look: Look) -> Sequence[Run]:
-        patches, config = merged(look.config), look.config
-        tower = _BEFORE.get(config.vision_config.model_type, lambda config: ())(config.vision_config)
+    def runs(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
+        vision = config.vision_config
         has_all = getattr(config, "vision_feature_select_strategy", None) == "full"
-        tiles = tiles_of(look.map_outputs, look.opened)
-        return [
-            Run(*tile.cells(look.patch * patches), patches, is_overview, len(tower) * has_all)
-            for tile, is_overview in zip(tiles, overviews(tiles, look.opened), strict=True)
-        ]
+        skipped = len(_before(vision)) if has_all else 0
+        return [Run(grid, skipped) for grid in grids_of(outputs, opened, _patch_size(vision), merged(config))]
 
     return runs
 
 
-def _any_resolution(look: Look) -> Sequence[Run]:
+def _any_resolution(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
     """Return the runs of LLaVA-NeXT: the picture whole, and its tiles as one grid without padding, in lines."""
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
-    config, width, height = look.config, look.opened.picture.width, look.opened.picture.height
-    whole_side = config.vision_config.image_size
-    side, rest = divmod(whole_side, look.patch)
+    (width, height), patch = opened.image.size, _patch_size(config.vision_config)
+    tile = config.vision_config.image_size
+    side, rest = divmod(tile, patch)
     if rest:
-        raise NotExposedError(f"its tiles of {whole_side} pixels leave {rest} between patches of {look.patch}")
-    tiles = _tiles(look.map_outputs)
-    down, across = get_anyres_image_grid_shape((height, width), config.image_grid_pinpoints, whole_side)
-    canvas = np.concatenate(
-        [np.concatenate(list(tiles[1 + row * across : 1 + (row + 1) * across]), axis=2) for row in range(down)], axis=1
-    )
-    whole = down * side, across * side
-    rows, columns = unpad_image(torch.zeros(1, *whole), (height, width)).shape[1:]
+        raise NotExposedError(f"its tiles of {tile} pixels leave {rest} between patches of {patch}")
+    overview, *tiles = _tiles(outputs)
+    down, across = get_anyres_image_grid_shape((height, width), config.image_grid_pinpoints, tile)
+    canvas = np.block([tiles[row * across : (row + 1) * across] for row in range(down)])
+    rows, columns = unpad_image(torch.zeros(1, down * side, across * side), (height, width)).shape[1:]
     left, top, right, bottom = place_of(canvas, width, height)
-    spare = ((whole[0] - rows) / 2 * (bottom - top) / whole[0], (whole[1] - columns) / 2 * (right - left) / whole[1])
-    box = (left + spare[1], top + spare[0], right - spare[1], bottom - spare[0])
-    return [Run(side, side, place_of(tiles[0], width, height), is_overview=True), Run(rows, columns, box, line_end=1)]
+    wide, high = (right - left) * (1 - columns / across / side) / 2, (bottom - top) * (1 - rows / down / side) / 2
+    whole = ImageGrid(0, side, side, box=place_of(overview, width, height), is_overview=True)
+    return [
+        Run(whole),
+        Run(ImageGrid(0, rows, columns, box=(left + wide, top + high, right - wide, bottom - high)), 0, 1),
+    ]
 
 
-def _stretched(look: Look) -> Sequence[Run]:
+def _stretched(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
     """Return the runs of Qwen-VL, which stretches a picture to a size of its own, and merges neighbours."""
-    merged = look.config.vision_config.spatial_merge_size
-    _, rows, columns = (int(size) for size in look.outputs["image_grid_thw"][0])
-    return [Run(rows // merged, columns // merged, None, merged)]
+    merged = config.vision_config.spatial_merge_size
+    _, rows, columns = outputs["image_grid_thw"][0].tolist()
+    return [Run(ImageGrid(0, rows // merged, columns // merged, patches=merged))]
 
 
 def _gemma_merge(config: Any) -> int:
@@ -363,8 +322,7 @@ class PicturedCheckpoint(Checkpoint):
             encoder = reader(model)
             processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
             family, config = _FAMILIES[self.part.architecture], self.part.whole
-            looking = _PromptReader(processor, family, config, ())
-            return encoder._replace(looking=looking._replace(shown=looking.laid_out(opened, self.name)))
+            return encoder._replace(looking=_PromptReader(processor, family, config, opened).read)
 
         return made
 
@@ -372,28 +330,16 @@ class PicturedCheckpoint(Checkpoint):
         """Return one sentence with its pictures; see `Checkpoint`."""
         together = super().batched(sentences)
         (one,) = sentences
-        return together._replace(inputs={**together.inputs, **(one.seen.tensors if one.seen else {})})
-
-
-class _Shown(NamedTuple):
-    """A picture, and which positions it has."""
-
-    opened: OpenPicture
-    runs: Sequence[Run]
+        return together._replace(inputs={**together.inputs, **one.tensors})
 
 
 class _PromptReader(NamedTuple):
-    """What a language model reads of a text and pictures; see `attncli.encoding.encode.PictureReader`."""
+    """What a language model reads of a text and pictures."""
 
     processor: Any
     family: Family
     config: Any  # of the whole model
-    shown: Sequence[_Shown]  # beside every text
-
-    def laid_out(self, opened: Iterable[OpenPicture], name: str) -> list[_Shown]:
-        """Return pictures with their positions."""
-        with processing(name):
-            return [_Shown(each, self.family.runs(_look(self.processor, each, self.config))) for each in opened]
+    shown: Sequence[OpenPicture]  # beside every text
 
     def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
         """Return a text and the pictures as the model reads them; those that it names are open no longer than it is.
@@ -401,54 +347,51 @@ class _PromptReader(NamedTuple):
         Raises:
             UsageError: it names pictures, and others stand in every text.
         """
-        name, shown = encoder.name, self.shown
+        shown, token = self.shown, self.processor.image_token
         if isinstance(text, PicturedText) and (files := text.files):
             if shown:
                 raise UsageError("--image does not apply to a line that names its picture; drop one of them")
-            shown = self.laid_out(map(open_picture, files), name)
+            shown = [open_picture(file) for file in files]
         if not shown:
             return encoder._replace(looking=None).encode(text, None, None)
-        count = len(shown)
-        token = self.processor.image_token
         if encoder.chat is not None:
-            text = encoder.chat.write(text, pictures=count)
+            text = encoder.chat.write(text, pictures=len(shown))
         elif token not in text:
-            text = self.family.before.format(token=token) * count + text
-        images = [each.opened.image for each in shown]
+            text = self.family.before.format(token=token) * len(shown) + text
         adds_special = encoder.special and encoder.chat is None
-        with processing(name):
-            outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
+        with processing(encoder.name):
+            process = partial(self.processor, add_special_tokens=adds_special)
+            runs = []
+            for each in shown:
+                placed = process(images=[map_picture(each)], text=token, return_tensors="np", **_AS_IT_IS)
+                runs.append(self.family.runs(placed, each, self.config))
+            outputs = process(images=[each.image for each in shown], text=text, return_tensors="pt")
         ids = outputs["input_ids"][0].tolist()
-        grids = self._grids(name, ids, [each.runs for each in shown])
         tokens, written = self._tokens(ids, adds_special, encoder)
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        seen = SeenPictures(tuple(each.opened.picture for each in shown), grids, tensors)
-        notes = tuple(note for each in shown for note in each.opened.notes)
-        return EncodedInput(written, None, None, tokens, tokens, rows, notes, seen=seen)
+        grids, pictures = self._grids(encoder.name, ids, runs), tuple(each.picture for each in shown)
+        notes = tuple(note for each in shown for note in each.notes)
+        return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
     def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
         """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
         places = np.flatnonzero(np.array(ids) == self.config.image_token_id)
-        needed = sum(run.skipped + run.rows * (run.columns + run.line_end) for own in runs for run in own)
+        needed = sum(run.size for own in runs for run in own)
         if needed != len(places):
             raise NotExposedError(
                 f"{visible(name)} has {len(places)} positions for its pictures, and attn expects {needed}; it would "
                 "show the wrong places"
             )
-        grids, used = [], 0
-        for number, own in enumerate(runs):
+        grids = []
+        for image, own in enumerate(runs):
             for run in own:
-                used += run.skipped
-                count = run.rows * (run.columns + run.line_end)
-                cells = places[used : used + count].reshape(run.rows, -1)[:, : run.columns].ravel()
-                used += count
-                start = int(cells[0])
-                order = tuple((cells - start).tolist())
+                lines, places = places[run.skipped : run.size].reshape(run.grid.rows, -1), places[run.size :]
+                cells = lines[:, : run.grid.columns].ravel()
+                order = tuple((cells - cells[0]).tolist())
                 order = () if order == tuple(range(len(order))) else order
-                sizes = run.rows, run.columns, number, run.box
-                grids.append(ImageGrid(start, *sizes, "both", order, run.patches, run.is_overview, _MIXED))
+                grids.append(replace(run.grid, start=int(cells[0]), image=image, order=order, note=_MIXED))
         return tuple(grids)
 
     def _tokens(self, ids: Sequence[int], adds_special: bool, encoder: InputEncoder) -> tuple[Tokens, str]:
@@ -474,15 +417,6 @@ class _PromptReader(NamedTuple):
             return replace(token, start=token.start + shift, end=token.end + shift, special=token.id in special)
 
         return Tokens(map(placed, tokens_of(encoding, expanded))), written
-
-
-def _look(processor: Any, opened: OpenPicture, config: Any) -> Look:
-    """Return what a processor makes of one picture, and of one that says where its pixels stand."""
-
-    def processed(image: Any, **how: Any) -> BatchFeature:
-        return processor(images=[image], text=processor.image_token, return_tensors="np", **how)
-
-    return Look(opened, processed(opened.image), processed(map_picture(opened), **_AS_IT_IS), config)
 
 
 # --- transformers' processors ---

@@ -99,7 +99,7 @@ class TorchPredictor(Predictor):
         """Return the logits after each token, `[T, V]`, of a run in which the outputs of layers are edited."""
         named = signature(self._model.forward).parameters
         inputs = {name: torch.tensor([ids]) for name, ids in sentence.inputs.items() if name in named}
-        inputs |= {} if sentence.seen is None else sentence.seen.tensors
+        inputs |= sentence.tensors
         inputs = {name: tensor.to(self._model.device) for name, tensor in inputs.items()}
         failure = f"{visible(self._name)} does not run on the text alone"
         with ExitStack() as hooks, running_with(self._model, "eager"):
