@@ -23,13 +23,12 @@ from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import INSET, KEY, QUERY, PaneContent, faded, focus, framed, inside
-from attncli.render.explore.picture import PictureOfHeads, large_picture, small_pictures
+from attncli.render.explore.picture import large_picture, small_pictures
 from attncli.render.explore.tokens import BOTH, WeightedRow, token_strip
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.picture import facts_of
 from attncli.text import quoted, visible
-from attncli.trace.tokens import Tokens
 
 Pane = Literal[
     "mark", "text", "tokens", "head", "heads", "map", "why", "cell", "label", "line", "status", "foot", "help"
@@ -235,25 +234,18 @@ class PaneRenderer:
         return look, sight
 
     def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        cursor, port = CellCursor(look.head, look.query, look.key), tuple(look.port)
-        if (pictured := self._pictured(look, sight)) is not None:
-            label = self._labels(sight).get(look.head, "")
-            return self._once("head", large_picture, pictured, room, label).block
-        label = self._labels(sight).get(look.head, "")
+        cursor, label = CellCursor(look.head, look.query, look.key), self._labels(sight).get(look.head, "")
+        if sight.layout is not None:
+            return self._once("head", large_picture, sight, cursor, look.ramp, self._palette, room, label).block
+        port = tuple(look.port)
         return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room, label).block
 
     def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        if (pictured := self._pictured(look, sight)) is not None:
-            return self._once("heads", small_pictures, pictured, room).block
+        if sight.layout is not None:
+            cursor = CellCursor(look.head, look.query, look.key)
+            return self._once("heads", small_pictures, sight, cursor, look.ramp, self._palette, room).block
         labels = self._labels(sight)
         return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room, labels).block
-
-    def _pictured(self, look: ViewState, sight: LayerViewCache) -> PictureOfHeads | None:
-        """Return where the heads look in pictures, made once; None where there are none."""
-        if sight.layout is None:
-            return None
-        cursor = CellCursor(look.head, look.query, look.key)
-        return self._once("pictures", PictureOfHeads, sight, cursor, look.ramp, self._palette)
 
     def moved(self, look: ViewState, rows: int, columns: int) -> ViewState:
         """Return the look with the cursor so many cells further down and further right; see `ViewState.moved`."""
@@ -321,27 +313,15 @@ class PaneRenderer:
             row = WeightedRow(found[1], found[0].head, found[0].ramp)
         if scene.has_frames:
             room = room._replace(lines=room.lines - 1)
-        cells, places = self._cells(tokens), (look.query, look.key, around)
+        layout, places = row.sight.layout if row else None, (look.query, look.key, around)
+        cells = frozenset(layout.cells if layout else ())
         strip = self._once("tokens", token_strip, tokens, *places, self._palette, room, row, cells).block
-        if row is not None and row.sight.layout is not None and len(strip.lines) < room.lines:
-            known = facts_of(row.sight.layout.grids)
-            strip = strip._replace(lines=[*strip.lines, join_facts(known, room.width, self._palette)])
+        if layout is not None and len(strip.lines) < room.lines:
+            strip = strip._replace(lines=[*strip.lines, join_facts(facts_of(layout.grids), room.width, self._palette)])
         if not scene.has_frames:
             return strip
-        facts = [
-            f"{QUERY} query {KEY} key {BOTH} both",
-            _colored_by(row, look.query) if row else "",
-        ]
+        facts = [f"{QUERY} query {KEY} key {BOTH} both", _colored_by(row, look.query) if row else ""]
         return strip._replace(lines=[join_facts(facts, room.width, self._palette, "sentence"), *strip.lines])
-
-    def _cells(self, tokens: tuple[Tokens, Tokens]) -> frozenset[int]:
-        """Return which keys are cells of pictures, as of the last answer, whose pictures these tokens have too."""
-        before = None if self._seen is None else self._seen.room()
-        if before is None or before.layout is None or tokens[0] != tokens[1]:
-            return frozenset()
-        cells = frozenset(before.layout.cells)
-        is_same = max(cells) < len(tokens[1]) and all(tokens[1][cell].id == before.keys[cell].id for cell in cells)
-        return cells if is_same else frozenset()
 
     # --- words
 

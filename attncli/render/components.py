@@ -25,7 +25,7 @@ from attncli.render.legend import legend, mark_line, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
-from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, height, sentence
+from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 READ_ALOUD = 10  # queries of a long text
 _SPOKEN_KEYS = 3  # of each of them
 _FEW_HEADS = 4  # whose sentence is shown rather than all tokens of a long one
-_SPOKEN = {r"\br(\d+)c(\d+)": r"row \1 column \2", r"\bL(\d+)": r"layer \1", r"\bH(\d+)": r"head \1"}
 WALK = ("embeddings", "q", "scores", "weights", "output")  # from a query to what it becomes
 
 
@@ -130,8 +129,9 @@ class Components:
         Of a long text the last queries are taken.
         """
         layer, axis, precision = frame.layer, frame.columns, self.view.precision
+        cells = [self.trace.layout(role).cells if self.trace.looks(layer) else {} for role in ("query", "key")]
         names = [
-            name if axis.labels.count(name) == 1 else f"{name} {index}"
+            _in_words(cells[1].get(index)) or (name if axis.labels.count(name) == 1 else f"{name} {index}")
             for index, name in zip(axis.indices, axis.labels, strict=True)
         ]
         rows = range(len(frame.rows))[-READ_ALOUD if len(frame.rows) > LONG else None :]
@@ -147,7 +147,8 @@ class Components:
                     for place, (key, number) in enumerate(zip(keys, numbers, strict=True))
                     if place == 0 or number.strip("0.-")
                 )
-                lines.append(f"query {frame.rows.indices[row]} {frame.rows.labels[row]}: {listed or 'no key'}")
+                query = _in_words(cells[0].get(frame.rows.indices[row])) or frame.rows.labels[row]
+                lines.append(f"query {frame.rows.indices[row]} {query}: {listed or 'no key'}")
             yield Text(self.palette.fit("\n".join(lines)))
 
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
@@ -208,8 +209,8 @@ class Components:
             line._replace(weights=line.weights[columns], allowed=line.allowed[columns])
             for line in head_lines([one.layer for one in frames], query, keys, self.labels)
         ]
-        verb = "attends to" if frame.layer.measure == "weights" else f"has {frame.layer.measure} from"
-        title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(f" {verb}", DIM)]
+        who = f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}"
+        title = [Segment(who, BOLD), Segment(f" {_relation(frame.layer)}", DIM)]
         more = self._sentence_key(heads) if has_legend else self._ramp_of_words
         return self._sentence_of([title, *more], tokens, heads, marks, lines)
 
@@ -300,39 +301,18 @@ class Components:
         Of several queries it is the last one where each sees those before it, and else their mean. Where keys alone
         were chosen, it is from which cells heads look at these.
         """
-        from attncli.render.picture import PictureView
+        from attncli.render.picture import CHOSEN, OWN, PictureView
 
-        layout, found = self.trace.layout("query" if self._sought else "key"), self._looks
+        rows, sought, layer = self._rows_of_pictures, self._sought, self._of_pictures[0].layer
+        layout, found = self.trace.layout("query" if sought else "key"), self._looks(sought)
         weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
         scale = Scale.up_to(float(max(weights, default=1)), self.view.ramp)
-        has_shares = not self._sought and self._of_pictures[0].layer.measure == "weights"
-        keys = self.view.columns(self.trace) if self.view.keys and not self._sought else []
-        return PictureView(self._who, found, layout, self._marks, self.palette, scale, has_shares, keys)
-
-    def pictures_in_words(self) -> Iterator[Text]:
-        """Yield where each head looks in pictures, as sentences, to be read aloud."""
-        role: Literal["query", "key"] = "query" if self._sought else "key"
-        layout = self.trace.layout(role)
-        tokens = self.trace.query_tokens if role == "query" else self.trace.key_tokens
-        digits = 2 if self.view.precision is None else self.view.precision
-
-        def named(place: int) -> str:
-            cell = layout.cells.get(place)
-            return f"{self.palette.label(tokens[place].label)} {place}" if cell is None else _spoken(cell)
-
-        yield Text(self.palette.fit(" ".join(self._who)))
-        lines = []
-        for look in self.look.heads:
-            counted = np.where(look.allowed, np.nan_to_num(look.weights), 0)
-            heaviest = np.argsort(-counted, kind="stable")[: self.view.top_keys or _SPOKEN_KEYS].tolist()
-            numbers = [number_text(float(counted[place]), digits) for place in heaviest]
-            listed = [f"{number} {named(place)}" for place, number in zip(heaviest, numbers, strict=True)]
-            # A number that is all zeros says nothing, but the first one does: that all are so small.
-            listed = (
-                listed[:1] + [each for each, number in zip(listed, numbers, strict=True) if number.strip("0.-")][1:]
-            )
-            lines.append(f"{_spoken(look.name)}: {', '.join(listed)}")
-        yield Text(self.palette.fit("\n".join(lines)))
+        keys, is_self = self.view.columns(self.trace) if self.view.keys else [], layer.kind == "self"
+        marks = dict.fromkeys(keys if is_self or not sought else [], CHOSEN)
+        marks |= dict.fromkeys(rows if is_self and not sought and len(rows) == 1 else [], OWN)
+        who = self._called(sought, "key") if sought else "mean of " * (len(rows) > 1) + self._called(rows, "query")
+        title, has_shares = (who, _relation(layer, bool(sought))), not sought and layer.measure == "weights"
+        return PictureView(title, found, layout, marks, self.palette, scale, has_shares, [] if sought else keys)
 
     @cached_property
     def _rows_of_pictures(self) -> list[int]:
@@ -341,43 +321,18 @@ class Components:
         is_last = first.is_causal and not self.view.chooses_rows(self.trace)
         return first.cells.rows[-1:] if is_last else first.cells.rows
 
-    @cached_property
-    def _looks(self) -> list[HeadLook]:
-        """What each head gives to each key, the mean of the queries; or what each query gives to sought keys."""
+    def _looks(self, sought: Sequence[int]) -> list[HeadLook]:
+        """Return what each head gives to each key, the mean of the queries; or what each query gives to sought keys."""
         from attncli.render.picture import HeadLook
 
-        return [
-            HeadLook(
-                self._head_name(frame, head),
-                *(_given(frame, head, self._sought) if self._sought else _mean(frame, head, self._rows_of_pictures)),
-            )
-            for frame in self._of_pictures
-            for head in frame.layer.heads
-        ]
-
-    @property
-    def _marks(self) -> dict[int, str]:
-        """What stands on cells."""
-        from attncli.render.picture import CHOSEN, OWN
-
-        is_self, sought = self._of_pictures[0].layer.kind == "self", bool(self._sought)
-        own = self._rows_of_pictures if is_self and not sought and len(self._rows_of_pictures) == 1 else []
-        keys = self.view.columns(self.trace) if self.view.keys and (is_self or not sought) else []
-        return dict.fromkeys(keys, CHOSEN) | dict.fromkeys(own, OWN)
-
-    @property
-    def _who(self) -> tuple[str, str]:
-        """Who looks, and what that is called."""
-        if self._sought:
-            return self._called(self._sought, "key"), self._received
-        rows, measure = self._rows_of_pictures, self._of_pictures[0].layer.measure
-        who = "mean of " * (len(rows) > 1) + self._called(rows, "query")
-        return who, "attends to" if measure == "weights" else f"has {measure} from"
-
-    @property
-    def _received(self) -> str:
-        measure = self._of_pictures[0].layer.measure
-        return "is attended to by" if measure == "weights" else f"contributes {measure} to"
+        found = []
+        for frame in self._of_pictures:
+            for head in frame.layer.heads:
+                layer, _, own = head_name(frame.layer, head).partition(" ")
+                name = f"{layer} {own}" if len(self._of_pictures) > 1 else own
+                weights = _received(frame, head, sought) if sought else _mean(frame, head, self._rows_of_pictures)
+                found.append(HeadLook(name, *weights))
+        return found
 
     def beside_pictures(self, lines: int) -> Block | None:
         """Return the text around pictures, on the colours of its weights; None where there is none, or many queries.
@@ -394,23 +349,15 @@ class Components:
         places = self._outside_pictures(first.cells.rows if self._sought else range(first.layer.num_queries), "query")
         if not places:
             return None
-        heads = []
-        for frame in self._of_pictures:
-            for head in frame.layer.heads:
-                weights, allowed = _given(frame, head, sought)
-                label = strongest(self.labels, (frame.layer.layer, frame.layer.kind, head))
-                name = f"L{frame.layer.label} H{frame.layer.head_label(head)}"
-                heads.append(SentenceLine(name, weights[places], allowed[places], label))
-        heads.sort(key=lambda line: -float(np.nan_to_num(line.weights).max()))
+        heads = [(frame.layer, head) for frame in self._of_pictures for head in frame.layer.heads]
+        found = []
+        for (layer, head), look in zip(heads, self._looks(sought), strict=True):
+            label = strongest(self.labels, (layer.layer, layer.kind, head))
+            found.append(SentenceLine(head_name(layer, head), look.weights[places], look.allowed[places], label))
+        found.sort(key=lambda line: -float(np.nan_to_num(line.weights).max()))
         tokens = [self.trace.query_tokens[place] for place in places]
-        title = [Segment(self._called(sought, "key"), BOLD), Segment(f" {self._received}", DIM)]
-        return self._sentence_of([title, *self._ramp_of_words], tokens, heads, {}, lines)[0]
-
-    def _head_name(self, frame: MatrixFrame, head: int) -> str:
-        """Return what a head is called beside a picture."""
-        names = zip("LH", (frame.layer.label, frame.layer.head_label(head)), strict=True)
-        parts = [f"{what}{each}" if isinstance(each, int) else each for what, each in names]
-        return " ".join(parts[len(self._of_pictures) == 1 :])
+        title = [Segment(self._called(sought, "key"), BOLD), Segment(f" {_relation(first.layer, True)}", DIM)]
+        return self._sentence_of([title, *self._ramp_of_words], tokens, found, {}, lines)[0]
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
         """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
@@ -513,11 +460,16 @@ class Components:
         return side_by_side(matrices, self.palette, self.width, self.view.precision)
 
 
-def _spoken(name: str) -> str:
-    """Return what is read aloud of the short name of a cell or a head."""
-    for short, words in _SPOKEN.items():
-        name = re.sub(short, words, name)
-    return name
+def _in_words(cell: str | None) -> str:
+    """Return what is read aloud of the name of a cell; empty for what is none."""
+    return re.sub(r"\br(\d+)c(\d+)", r"row \1 column \2", cell or "")
+
+
+def _relation(layer: LayerTrace, is_received: bool = False) -> str:
+    """Return what stands between a query and its keys, or between a key and its queries."""
+    if layer.measure == "weights":
+        return "is attended to by" if is_received else "attends to"
+    return f"contributes {layer.measure} to" if is_received else f"has {layer.measure} from"
 
 
 def _mean(frame: MatrixFrame, head: int, rows: Sequence[int]) -> _Weighed:
@@ -529,7 +481,7 @@ def _mean(frame: MatrixFrame, head: int, rows: Sequence[int]) -> _Weighed:
     return total / len(rows), allowed
 
 
-def _given(frame: MatrixFrame, head: int, keys: Sequence[int]) -> _Weighed:
+def _received(frame: MatrixFrame, head: int, keys: Sequence[int]) -> _Weighed:
     """Return what each query of a head gives to some keys together, and which queries may attend to one of them."""
     parts = list(frame.layer.head(head, range(frame.layer.num_queries)).blocks())
     weights = [part.weights[:, keys].sum(axis=1, dtype=np.float64) for part in parts]

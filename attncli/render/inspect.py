@@ -61,8 +61,6 @@ class Layout:
         if self._screen is not None:
             return [self._screen.shown[1]] if self._screen.shown[1] else []
         if self._is_in_words:
-            if self._parts.looks_at_pictures:
-                return []
             longest = max(len(frame.rows) for frame in self._parts.frames)
             note = f"{longest} queries: the last {READ_ALOUD} are printed. --query chooses others."
             return [note] if longest > LONG else []
@@ -112,9 +110,6 @@ class Layout:
         if trace.origin is not None:
             yield Text(palette.fit("\n".join(trace.origin.rules)))
         looks = parts.looks_at_pictures and self.view.show is None
-        if self._is_in_words and looks:
-            yield from parts.pictures_in_words()
-            return
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,10 @@ from rich.style import Style
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, flowing, hstack, stack
-from attncli.render.fit import Bounds
-from attncli.render.heatmap import GAP, Extent, Heatmap, heatmaps
+from attncli.render.cell_grid import WIDE, CellGrid, map_lines
+from attncli.render.explore.pane import PaneContent
+from attncli.render.fit import Bounds, crop
+from attncli.render.heatmap import GAP, Heatmap
 from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
+Positions = np.ndarray[Any, Any]  # of the cells at some places, -1 where none is, `[rows, columns]`
 Pixels = np.ndarray[Any, Any]  # red, green and blue, from 0 to 255, `[rows, columns, 3]`
 
 _WIDEST, _NARROWEST = 60, 10  # cells of a picture
@@ -46,6 +50,16 @@ class HeadLook(NamedTuple):
     weights: Float[np.ndarray, " N"]
     allowed: Bool[np.ndarray, " N"]
 
+    def sampled(self, own: Positions) -> tuple[Float[np.ndarray, "rows columns"], Bool[np.ndarray, "rows columns"]]:
+        """Return the weights of the cells at some places, and where there is one: allowed, and a number."""
+        is_there = (own >= 0) & self.allowed[own] & np.isfinite(self.weights[own])
+        return np.where(is_there, self.weights[own], 0), is_there
+
+    def heaviest(self, cells: Int[np.ndarray, " C"]) -> int:
+        """Return which of some positions has the largest weight."""
+        counted = np.where(self.allowed & np.isfinite(self.weights), self.weights, -np.inf)[cells]
+        return int(cells[int(np.argmax(counted))])
+
 
 class Canvas(NamedTuple):
     """One picture, and the grids of its cells that are drawn together.
@@ -61,6 +75,12 @@ class Canvas(NamedTuple):
     number: int
 
     @property
+    def name(self) -> str:
+        """What it is called, without the folders of its file."""
+        name = f"picture {self.number}" if self.picture is None else self.picture.name.rpartition("/")[2]
+        return name + " overview" * self.is_overview
+
+    @property
     def is_overview(self) -> bool:
         """Whether it shows a picture whole whose details others show."""
         return self.grids[0].is_overview
@@ -70,21 +90,13 @@ class Canvas(NamedTuple):
         """Its width and height, in its pixels, or in cells where those are unknown."""
         if self.picture is not None:
             return self.picture.width, self.picture.height
-        placed = [grid.box for grid in self.grids if grid.box is not None]
-        if placed:
-            return max(box[2] for box in placed), max(box[3] for box in placed)
-        return self.grids[0].columns, self.grids[0].rows
+        boxes = [grid.box or (0, 0, grid.columns, grid.rows) for grid in self.grids]
+        return max(box[2] for box in boxes), max(box[3] for box in boxes)
 
-    def middle_of(self, position: int) -> tuple[float, float] | None:
-        """Return how far down and right, as shares, the middle of a cell lies; None where it is none of these."""
-        width, height = self.size
-        for grid in self.grids:
-            for row, column in np.argwhere(grid.positions == position).tolist():
-                left, top, right, bottom = grid.cell_box(row, column, width, height)
-                across, down = (left + right) / 2 / width, (top + bottom) / 2 / height
-                if 0 <= across < 1 and 0 <= down < 1:
-                    return down, across
-        return None
+    @property
+    def positions(self) -> Int[np.ndarray, " N"]:
+        """The positions that are its cells."""
+        return np.concatenate([grid.positions.ravel() for grid in self.grids])
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -93,17 +105,7 @@ class Canvas(NamedTuple):
         wide, high = min(box[2] - box[0] for box in boxes), min(box[3] - box[1] for box in boxes)
         return max(round(self.size[1] / high), 1), max(round(self.size[0] / wide), 1)
 
-    def share(self, head: HeadLook) -> float:
-        """Return how much of its weight a head gives to the cells."""
-        return sum(float(head.weights[grid.positions].sum()) for grid in self.grids)
-
-    def grayed(self, size: Bounds) -> Pixels:
-        """Return its pixels without colours, two of them in a character; black where they are unknown."""
-        if self.picture is None:
-            return np.zeros((2 * size.lines, size.width, 3))
-        return grayed(resized(self.picture.pixels, 2 * size.lines, size.width))
-
-    def placed(self, rows: int, columns: int) -> Int[np.ndarray, "rows columns"]:
+    def placed(self, rows: int, columns: int) -> Positions:
         """Return the position of the cell that lies at each of so many places; -1 where none does."""
         found = np.full((rows, columns), -1)
         width, height = self.size
@@ -115,19 +117,6 @@ class Canvas(NamedTuple):
             own = grid.positions[np.ix_(down[of_rows].astype(int), across[of_columns].astype(int))]
             found[np.ix_(of_rows, of_columns)] = own
         return found
-
-    def sampled(
-        self, head: HeadLook, rows: int, columns: int
-    ) -> tuple[Float[np.ndarray, "rows columns"], Bool[np.ndarray, "rows columns"]]:
-        """Return the weight of the cell that lies at each of so many places, and where there is one that is allowed."""
-        own = self.placed(rows, columns)
-        return np.where(own >= 0, head.weights[own], 0), (own >= 0) & head.allowed[own]
-
-    def heaviest(self, head: HeadLook) -> int:
-        """Return the position of the cell with the largest weight."""
-        cells = np.concatenate([grid.positions.ravel() for grid in self.grids])
-        counted = np.where(head.allowed & np.isfinite(head.weights), head.weights, -np.inf)[cells]
-        return int(cells[int(np.argmax(counted))])
 
 
 def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
@@ -155,46 +144,11 @@ def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
 
 
 class Tiling(NamedTuple):
-    """How pictures of one shape stand in a room.
-
-    Attributes:
-        size: of each.
-        in_a_strip: how many stand side by side.
-        capacity: how many there is room for, at least one.
-    """
+    """How panels of one size stand in a room: so many side by side, and at least one in all."""
 
     size: Bounds
     in_a_strip: int
     capacity: int
-
-
-def tiling(
-    size: tuple[float, float], count: int, room: Bounds, least: int, above: int = 1, widest: int = _WIDEST
-) -> Tiling:
-    """Return how so many pictures fit, as large as they may be, or as many as do.
-
-    Args:
-        size: width and height of a picture, in any unit.
-        count: how many there are.
-        room: for all of them.
-        least: columns of one.
-        above: lines above each.
-        widest: columns of one.
-    """
-
-    def of(wide: int) -> Tiling:
-        high = max(round(wide * size[1] / size[0] / 2), 1)
-        side_by_side = max((room.width + GAP) // (wide + GAP), 1)
-        return Tiling(Bounds(high, wide), side_by_side, side_by_side * (room.lines // (high + above)))
-
-    wide = min(widest, room.width)
-    while wide > least and of(wide).capacity < count:
-        wide -= 1
-    found = of(wide)
-    if not found.capacity:  # higher than the room
-        return Tiling(Bounds(max(room.lines - above, 1), wide), found.in_a_strip, found.in_a_strip)
-    strips = -(-min(count, found.capacity) // found.in_a_strip)
-    return found._replace(in_a_strip=-(-min(count, found.capacity) // strips))  # as many in each of them
 
 
 def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int | None:
@@ -205,59 +159,24 @@ def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int
     for canvas in canvases(layout, has_overview=True):
         cells = canvas.placed(*canvas.cells)
         for row, column in np.argwhere(cells == position).tolist()[:1]:
-            own = cells[cells >= 0]
-            row, column = row + rows, min(max(column + columns, 0), cells.shape[1] - 1)
-            if row < 0:
-                return int(own.min()) + row
-            if row >= len(cells):
-                return int(own.max()) + row - len(cells) + 1
+            row, column, own = row + rows, min(max(column + columns, 0), cells.shape[1] - 1), cells[cells >= 0]
+            if not 0 <= row < len(cells):
+                return int(own.min()) + row if row < 0 else int(own.max()) + row - len(cells) + 1
             return int(cells[row, column]) if cells[row, column] >= 0 else position
     return None
 
 
-def overlay(
-    canvas: Canvas, gray: Pixels, head: HeadLook, palette: Palette, scale: Scale, marks: Mapping[int, str]
-) -> list[list[Segment]]:
-    """Return a picture in half-blocks under the weights of a head, dark where it may not look.
+class Panel(NamedTuple):
+    """A picture under the weights of a head, or without one as it is; behind its name stands a fact that fits."""
 
-    Args:
-        canvas: the picture.
-        gray: its pixels without colours, two of them in a character.
-        head: the weights.
-        palette: how weights look.
-        scale: which weight each colour stands for.
-        marks: what stands on cells, by their positions.
-    """
-    rows, columns = gray.shape[:2]
-    weights, is_inside = canvas.sampled(head, rows, columns)
-    place = scale.placed(np.where(np.isfinite(weights), weights, 0))
-    ramp = np.array([style.bgcolor.triplet for _, style in palette.ramp(1, scale.is_signed) if style and style.bgcolor])
-    heat = ramp[np.minimum(place * len(ramp), len(ramp) - 1).astype(int)]
-    cover = COVER * (np.abs(2 * place - 1) if scale.is_signed else place)[..., None]
-    for mark, where in scale.odd(weights).items():
-        if mark[-1] in "IX" and (style := palette.swatch(mark[-1])) and style.bgcolor and style.bgcolor.triplet:
-            heat[where], cover[where] = style.bgcolor.triplet, 1
-    if canvas.picture is None:
-        cover = np.ones_like(cover)
-    lines = half_blocks(np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK))
-    for position, mark in marks.items():
-        if (at := canvas.middle_of(position)) is not None:
-            line, column = (
-                min(int(share * most), most - 1) for share, most in zip(at, (rows // 2, columns), strict=True)
-            )
-            lines[line][column] = _written(lines[line][column], palette.fit(mark))
-    return lines
+    canvas: Canvas
+    head: HeadLook | None
+    name: str
+    facts: Sequence[str] = ()  # the longest first
 
 
-def _written(halves: Segment, mark: str) -> Segment:
-    """Return a mark in the place of two halves, on the colour of the upper one."""
-    color = halves.style.color if halves.style is not None else None
-    triplet = color.get_truecolor() if color is not None else (0, 0, 0)
-    is_light = sum(triplet) > _LIGHT
-    return Segment(mark, Style(color="#000000" if is_light else "#ffffff", bgcolor=color, bold=True))
-
-
-class PictureView(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PictureView:
     """Where some heads look.
 
     Attributes:
@@ -269,6 +188,7 @@ class PictureView(NamedTuple):
         scale: which weight each colour stands for.
         has_shares: whether the weights are of one query, or a mean, so that their sum is a share of all.
         keys: those that were chosen, whose weight stands beside each head; without any its heaviest cell does.
+        resized: the pixels of pictures in the sizes that were drawn, by their numbers.
     """
 
     title: tuple[str, str]
@@ -279,116 +199,163 @@ class PictureView(NamedTuple):
     scale: Scale
     has_shares: bool = True
     keys: Sequence[int] = ()
+    resized: dict[tuple[int, Bounds], Pixels] = field(default_factory=dict)
 
     @property
-    def lacks_overviews(self) -> bool:
-        """Whether overviews are left out, for there are several heads."""
-        return len(self.heads) > 1 and any(grid.is_overview for grid in self.layout.grids)
+    def facts(self) -> list[str]:
+        """What a reader has to know of the cells and of what is left out."""
+        lacks_overviews = len(self.heads) > 1 and any(grid.is_overview for grid in self.layout.grids)
+        return ["the overview is drawn for one --head"] * lacks_overviews + facts_of(self.layout.grids)
+
+    def share(self, head: HeadLook, canvas: Canvas) -> str:
+        """Return how much of its weight a head gives to the cells, behind a blank; empty where that is no share."""
+        return f" {float(head.weights[canvas.positions].sum()):.0%}" * self.has_shares
+
+    def heaviest(self, head: HeadLook, cells: Int[np.ndarray, " C"]) -> str:
+        """Return the name and the weight of the keys that were chosen, or of the heaviest of some cells."""
+        shown = list(self.keys) or [head.heaviest(cells)]
+        name = self.layout.cells.get(shown[0], str(shown[0])) if len(shown) == 1 else f"{len(shown)} keys"
+        return f"{name} {weight_text(float(head.weights[shown].sum()))}"
 
     @property
-    def query(self) -> int | None:
-        """The position of the one query, if that is a cell itself."""
-        own = (place for place, mark in self.marks.items() if mark == OWN)
-        return next((place for place in own if place in self.layout.cells), None)
+    def panels(self) -> list[Panel]:
+        """What is drawn of each head, and of the only one the overview too."""
+        found = []
+        for head in self.heads:
+            for each in canvases(self.layout, len(self.heads) == 1):
+                name, share = head.name + " overview" * each.is_overview, self.share(head, each)
+                cell = f" {self.heaviest(head, each.positions).removeprefix('overview ')}"
+                found.append(Panel(each, head, name, (cell + share, cell, share, "")))
+        return found
 
     def drawn(self, bounds: Bounds) -> tuple[Block, int]:
         """Return as many heads as there is room for, those first that give most to one cell, and how many they are."""
-        ranked = sorted(self.heads, key=lambda head: -self._most(head))
-        header = self._header(bounds.width)
+        header, cells = self._header(bounds.width), [*self.layout.cells]
         room = Bounds(max(bounds.lines - len(header.lines), 1), bounds.width)
-        draw = self._colored if self.palette.has_halves else self._shaded
-        drawn, count = draw(ranked, room)
-        return stack([header, drawn]), count
-
-    def _facts(self, head: HeadLook, canvas: Canvas) -> list[str]:
-        """Return what may stand beside a head, the longest first: its heaviest cell, and its weight on all of them."""
-        name, listed = " overview" * canvas.is_overview, [f" {canvas.share(head):.0%}"] * self.has_shares
-        shown = self.keys or [canvas.heaviest(head)]
-        place = self.layout.cells.get(shown[0], str(shown[0])).removeprefix("overview ")
-        place = f"{len(shown)} keys" if len(shown) > 1 else place
-        cell = f" {place} {weight_text(float(head.weights[[*shown]].sum()))}"
-        return [name + cell + "".join(listed), name + cell, *(name + each for each in listed), name]
-
-    def _widths(self, heads: Sequence[HeadLook], drawn: Sequence[Canvas]) -> list[int]:
-        """Return how wide the longest name of a head is with each of these."""
-        names = [[len(head.name + each) for each in self._facts(head, one)] for head in heads for one in drawn]
-        return [max(each) for each in zip(*names, strict=True)]
-
-    def _most(self, head: HeadLook) -> float:
-        return float(max(np.nan_to_num(head.weights[grid.positions]).max() for grid in self.layout.grids))
-
-    def _in_order(self, heads: Sequence[HeadLook]) -> list[HeadLook]:
-        return [head for head in self.heads if any(head is each for each in heads)]
+        plain = [Panel(each, None, each.name) for each in canvases(self.layout, False) if each.picture is not None]
+        plain *= self.palette.has_halves
+        panels = self.panels
+        widths = [max(len(one.name + one.facts[1]), min(one.canvas.cells[1], 2 * _NARROWEST)) for one in panels]
+        tiles = self.tiling([*plain, *panels], room, max(*widths, _NARROWEST), _WIDEST)
+        each = len(panels) // len(self.heads)
+        count = min(max((tiles.capacity - len(plain)) // each, 1), len(self.heads))
+        most = [float(np.nan_to_num(head.weights[cells]).max()) for head in self.heads]
+        chosen = sorted(np.argsort([-weight for weight in most], kind="stable")[:count].tolist())
+        panels = [panel for place in chosen for panel in panels[place * each : (place + 1) * each]]
+        return stack([header, self.hung([*plain, *panels], tiles).block]), count
 
     def _header(self, width: int) -> Block:
-        fit, grids = self.palette.fit, self.layout.grids
+        fit, cells = self.palette.fit, [*self.layout.cells]
         parts = [[Segment(fit(self.title[0]), BOLD), Segment(fit(f" {self.title[1]}"), DIM)]]
         if self.scale.low < self.scale.high:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
         facts += ["%: its weight on the picture"] * self.has_shares
-        cells = [*self.layout.cells]
-        if self.palette.has_halves:
-            there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
-            facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
-            facts += ["darkest: masked"] * (not all(one.allowed[cells].all() for one in self.heads))
-        facts += facts_of(grids)
-        facts += ["the overview is drawn for one --head"] * self.lacks_overviews
+        there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
+        facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
+        is_dark = self.palette.has_halves and not all(one.allowed[cells].all() for one in self.heads)
+        facts += ["darkest: masked, or no number"] * is_dark + self.facts
         return stack([flowing(parts, width), flowing([[Segment(fit(fact), DIM)] for fact in facts], width)])
 
-    # --- colours ---
+    # --- panels ---
 
-    def _colored(self, heads: Sequence[HeadLook], bounds: Bounds) -> tuple[Block, int]:
-        drawn = canvases(self.layout, len(self.heads) == 1)
-        plain = [each for each in canvases(self.layout, False) if each.picture is not None]
-        width, height = (max(sizes) for sizes in zip(*(each.size for each in drawn), strict=True))
-        widths = self._widths(heads, drawn)
-        least = max(_NARROWEST, widths[-2], min(max(each.cells[1] for each in drawn), 2 * _NARROWEST))
+    def tiling(self, panels: Sequence[Panel], room: Bounds, least: int, widest: int) -> Tiling:
+        """Return how all panels fit, as large as they may be; where they do not, as many as do.
 
-        tiles = tiling((width, height), len(plain) + len(heads) * len(drawn), bounds, least)
-        chosen = self._in_order(heads[: max((tiles.capacity - len(plain)) // len(drawn), 1)])
-        wide, strip = tiles.size.width, tiles.in_a_strip
-        way = next((way for way, longest in enumerate(widths) if longest <= wide), -1)
-        looks = (self.palette, self.scale, self.marks)
-        panels = [self._plain(each, tiles.size) for each in plain]
-        grays = [each.grayed(tiles.size) for each in drawn]
-        for head in chosen:
-            for each, gray in zip(drawn, grays, strict=True):
-                title = [Segment(head.name, BOLD), Segment(self._facts(head, each)[way], DIM)]
-                panels.append(Block([title, *overlay(each, gray, head, *looks)], wide))
-        rows = (panels[start : start + strip] for start in range(0, len(panels), strip))
-        return stack(hstack(row, GAP) for row in rows), len(chosen)
+        Pictures are from `least` to `widest` columns wide; shades end at the size in which each cell has its own.
+        """
+        width, height = (max(sizes) for sizes in zip(*(panel.canvas.size for panel in panels), strict=True))
+        rows, columns = (max(sizes) for sizes in zip(*(panel.canvas.cells for panel in panels), strict=True))
+        margin, named = len(str(rows - 1)) + 1, max(len("".join((panel.name, *panel.facts[:1]))) for panel in panels)
 
-    def _plain(self, canvas: Canvas, size: Bounds) -> Block:
-        """Return a picture as it is, below its name."""
-        assert canvas.picture is not None
-        name = self.palette.shortened(canvas.picture.name, size.width, keeps_end=True)
-        pixels = resized(canvas.picture.pixels, 2 * size.lines, size.width)
-        return Block([[Segment(name, BOLD)], *half_blocks(pixels)], size.width)
+        def of(wide: int) -> Tiling:
+            if self.palette.has_halves:
+                size = Bounds(max(round(wide * height / width / 2), 1), wide)
+            else:
+                step = -(-columns * WIDE.columns // max(wide - margin, WIDE.columns))
+                size = Bounds(-(-rows // step) + 1, max(margin + -(-columns // step) * WIDE.columns, min(wide, named)))
+            side_by_side = max((room.width + GAP) // (size.width + GAP), 1)
+            return Tiling(size, side_by_side, side_by_side * (room.lines // (size.lines + 1)))
 
-    # --- shades ---
+        if not self.palette.has_halves:
+            widest = max(margin + columns * WIDE.columns, named)
+        wide = min(widest, room.width)
+        ways = (of(each) for each in range(wide, min(least, wide) - 1, -1))
+        found = next((way for way in ways if way.capacity >= len(panels)), of(min(least, wide)))
+        if not found.capacity:  # higher than the room
+            size = Bounds(max(room.lines - 1, 1), min(found.size.width, room.width))
+            return Tiling(size, found.in_a_strip, found.in_a_strip)
+        count = min(len(panels), found.capacity)
+        return found._replace(in_a_strip=-(-count // -(-count // found.in_a_strip)))  # as many in each of the strips
 
-    def _shaded(self, heads: Sequence[HeadLook], bounds: Bounds) -> tuple[Block, int]:
-        drawn = canvases(self.layout, len(self.heads) == 1)
-        lines = bounds.lines // len(drawn)
-        maps, count = [], len(heads)
-        for canvas in drawn:
-            rows, columns = canvas.cells
-            step = max(-(-rows // max(lines - 2, 1)), -(-columns * 2 // max(bounds.width - 5, 1)))
-            high, least = -(-rows // step) + 3, -(-columns // step) * 2
-            widths = [max(longest, least) + GAP for longest in self._widths(heads, [canvas])]
-            fitting = [max(bounds.width // wide, 1) * max((lines + 1) // high, 1) for wide in widths]
-            way = next((way for way, most in enumerate(fitting) if most >= count), len(fitting) - 2)
-            count = min(count, fitting[way])
-            chosen = self._in_order(heads[:count])
-            pictures = []
-            for head in chosen:
-                values, is_inside = canvas.sampled(head, rows, columns)
-                title = head.name + self._facts(head, canvas)[way]
-                pictures.append(Heatmap(title, values, is_inside, Extent.of(values, is_inside)).pooled(step, step))
-            axes = [Axis(("",) * size, tuple(range(size))) for size in (rows, columns)]
-            maps.append(heatmaps(pictures, axes[0], axes[1], (step, step), self.palette, bounds.width, self.scale))
-        return stack(maps, gap=1), count
+    def hung(self, panels: Sequence[Panel], tiles: Tiling) -> PaneContent[tuple[int, int | None]]:
+        """Return panels side by side; at a place of them is the number of a panel, and a position that it shows."""
+        (high, wide), in_a_strip, _ = tiles
+        lengths = zip(*([len(one.name + fact) for fact in one.facts] for one in panels if one.facts), strict=True)
+        way = next((way for way, longest in enumerate(map(max, lengths)) if longest <= wide), -1)
+        draw, blocks, places = self._overlay if self.palette.has_halves else self._shaded, [], []
+        for panel in panels:
+            name = self.palette.shortened(panel.name, wide, keeps_end=True)
+            title = [Segment(name, BOLD), Segment(panel.facts[way] if panel.facts else "", DIM)]
+            lines, own = draw(panel.canvas, panel.head, tiles.size)
+            blocks.append(crop([title, *lines], Bounds(high + 1, wide)))
+            places.append(own)
+        strips = (blocks[start : start + in_a_strip] for start in range(0, len(blocks), in_a_strip))
+
+        def at(line: int, column: int) -> tuple[int, int | None] | None:
+            (strip, line), (place, column) = divmod(line, high + 1), divmod(column, wide + GAP)
+            number = strip * in_a_strip + place
+            if not (strip >= 0 and 0 <= place < in_a_strip and number < len(panels) and column < wide):
+                return None
+            found = places[number][line - 1 : line, column : column + 1].tolist() if line else []
+            return number, next((position for row in found for position in row if position >= 0), None)
+
+        return PaneContent(stack(hstack(strip, GAP) for strip in strips), at)
+
+    def _overlay(self, canvas: Canvas, head: HeadLook | None, size: Bounds) -> tuple[list[list[Segment]], Positions]:
+        """Return a picture in half-blocks, under the weights of a head dark where it may not look, and its cells."""
+        rows, columns = 2 * size.lines, size.width
+        own = canvas.placed(rows, columns)
+        pixels = self.resized.get((canvas.number, size), np.zeros((rows, columns, 3)))
+        if canvas.picture is not None and (canvas.number, size) not in self.resized:
+            pixels = self.resized[canvas.number, size] = resized(canvas.picture.pixels, rows, columns)
+        if head is None:
+            return half_blocks(pixels), own[::2]
+        weights, is_inside = head.sampled(own)
+        place, is_signed = self.scale.placed(weights), self.scale.is_signed
+        ramp = [style.bgcolor.triplet for _, style in self.palette.ramp(1, is_signed) if style and style.bgcolor]
+        heat = np.array(ramp)[np.minimum(place * len(ramp), len(ramp) - 1).astype(int)]
+        cover = COVER * (np.abs(2 * place - 1) if is_signed else place)[..., None] if canvas.picture else 1
+        gray = grayed(pixels)
+        pixels = np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK)
+        lines = half_blocks(pixels)
+        for position in (place for place in self.marks if (own == place).any()):
+            row, column = np.argwhere(own == position).mean(axis=0).astype(int)
+            ink, paper = "#000000" if pixels[row, column].sum() > _LIGHT else "#ffffff", lines[row // 2][column].style
+            style = Style(color=ink, bgcolor=paper and paper.color, bold=True)
+            lines[row // 2][column] = Segment(self.palette.fit(self.marks[position]), style)
+        return lines, own[::2]
+
+    def _shaded(self, canvas: Canvas, head: HeadLook | None, size: Bounds) -> tuple[list[list[Segment]], Positions]:
+        """Return the cells as shades with their axes, of many the largest of each block; and which lie there."""
+        assert head is not None
+        rows, columns = canvas.cells
+        digits = len(str(rows - 1))
+        wide, high = max((size.width - digits - 1) // WIDE.columns, 1), max(size.lines - 1, 1)
+        step = max(-(-rows // high), -(-columns // wide))
+        own = canvas.placed(rows, columns)
+        drawn = Heatmap("", *head.sampled(own)).pooled(step, step, self.scale.is_signed)
+        axes = [Axis(("",) * len(part), tuple(part)) for part in (range(0, rows, step), range(0, columns, step))]
+        mark, marked, across = "", None, None  # of the last one, beside the shades, which have no room for it
+        for position in (place for place in self.marks if (own == place).any()):
+            mark, (marked, across) = self.marks[position], (np.argwhere(own == position)[0] // step).tolist()
+        body = map_lines(drawn.values, drawn.allowed, CellGrid(axes[0], axes[1], WIDE), self.palette, self.scale)
+        lines = [[Segment(" " * (digits + 1)), *axes[1].ticks(WIDE.columns, self.palette, across)]]
+        for place, (index, shades) in enumerate(zip(axes[0].indices, body, strict=True)):
+            shown = self.palette.fit(mark) if place == marked else " "
+            lines.append([Segment(f"{index:>{digits}}", DIM), Segment(shown, BOLD), *shades])
+        first = own[::step, ::step].repeat(WIDE.columns, axis=1)
+        return lines, np.pad(first, ((1, 0), (digits + 1, 0)), constant_values=-1)
 
 
 def grayed(pixels: Pixels) -> Pixels:
@@ -399,16 +366,10 @@ def grayed(pixels: Pixels) -> Pixels:
 def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:
     """Return a picture in so many pixels, each the mean of those that lie in it, or the nearest one."""
     for axis, count in enumerate((rows, columns)):
-        size = pixels.shape[axis]
-        starts = np.arange(count) * size // count
-        if count >= size:
-            pixels = np.take(pixels, starts, axis=axis)
-            continue
-        sums = np.add.reduceat(pixels.astype(np.float64), starts, axis=axis)
-        shape = [1, 1, 1]
-        shape[axis] = count
-        pixels = sums / np.diff(np.append(starts, size)).reshape(shape)
-    return pixels.astype(np.float64)
+        starts = np.arange(count) * pixels.shape[axis] // count
+        sizes = np.maximum(np.diff(starts, append=pixels.shape[axis]), 1)
+        pixels = np.add.reduceat(pixels, starts, axis=axis, dtype=np.float64) / np.expand_dims(sizes, (1 - axis, 2))
+    return pixels
 
 
 def half_blocks(pixels: Pixels) -> list[list[Segment]]:

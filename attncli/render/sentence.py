@@ -80,14 +80,16 @@ def head_lines(
         for head in layer.heads:
             row = layer.head(head, [query])
             label = strongest(labels or {}, (layer.layer, layer.kind, head))
-            names = (layer.label, layer.head_label(head))
-            name = " ".join(
-                f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
-            )
-            line = SentenceLine(name, row.weights[0], drawn_cells(row)[0], label)
+            line = SentenceLine(head_name(layer, head), row.weights[0], drawn_cells(row)[0], label)
             counted = np.where(line.allowed & np.isfinite(line.weights), line.weights, 0)[list(keys)]
             ranked.append((-float(counted.max(initial=0)), -_bits_from_uniform(line), len(ranked), line))
     return [line for *_, line in sorted(ranked, key=lambda each: each[:3])]
+
+
+def head_name(layer: LayerTrace, head: int) -> str:
+    """Return what a head is called in short, such as `L3 H2`, behind its layer."""
+    names = zip("LH", (layer.label, layer.head_label(head)), strict=True)
+    return " ".join(f"{what}{each}" if isinstance(each, int) else each for what, each in names)
 
 
 def distant_keys(tokens: Sequence[Token], query: int | None) -> list[int]:

@@ -111,10 +111,11 @@ def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> Non
     row, grid = trace.layers[0].head(1).weights[-1], trace.grids[0].positions
     place = int(row.argmax())
     cell = np.argwhere(grid == place).tolist()
-    name = f"row {cell[0][0]} column {cell[0][1]}" if cell else f"{trace.key_tokens[place].label} {place}"
-    title, heads = aloud.out.strip().split("\n\n")[1:]
-    assert title == "17 w41 attends to"
-    assert heads.startswith(f"head 1: {row[place]:.2f} {name}, ")
+    name = f"row {cell[0][0]} column {cell[0][1]}" if cell else trace.key_tokens[place].label
+    head, *queries = aloud.out.strip().split("\n\n")[1].split("\n")
+    assert head.startswith("layer 0 head 1")
+    assert queries[-1].startswith(f"query 17 w41: {row[place]:.2f} {name}, ")
+    assert queries[0].startswith("query 0 row 0 column 0: ")
 
 
 def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_program_that_looks_at_pictures_is_laid_over_one(attn: Run, models: Pa
     weights = np.exp(q[1, 16] @ k[1].T / np.sqrt(8))
     assert f" {weights[1:].sum() / weights.sum():.0%}" in ran.out
     heaviest = np.unravel_index(weights[1:].argmax(), (4, 4))
-    rows = [line[2:] for line in ran.out.splitlines() if line[:2] in {f"{row} " for row in range(4)}]
+    rows = [line[2:] for line in ran.out.splitlines() if line[:2] in {"0 ", "1 ", "2 ", "3▸"}]
     assert rows[heaviest[0]][2 * heaviest[1] :].startswith("██")
 
 

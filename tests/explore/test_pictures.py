@@ -15,7 +15,7 @@ from attncli.explore.command import InputSource, ViewSnapshot, command_of
 from attncli.explore.view_state import ViewState
 from attncli.render.explore.head import CellCursor
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.picture import PictureOfHeads, large_picture, small_pictures
+from attncli.render.explore.picture import large_picture, small_pictures
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette
 from attncli.render.picture import neighbour
@@ -103,9 +103,9 @@ def test_neighbours_are_those_of_the_picture(dump: Path) -> None:
 def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Bounds) -> None:
     sight, palette = sight_of(dump), Palette(tier, "ascii" if tier == "ascii" else "utf-8")
     for head, query in ((0, 0), (1, 7)):
-        heads = PictureOfHeads(sight, CellCursor(head, query, 5), None, palette)
+        seen = (sight, CellCursor(head, query, 5), None, palette, room)
         weights = sight.layer.head(head, [query]).weights[0]
-        large, small = large_picture(heads, room), small_pictures(heads, room)
+        large, small = large_picture(*seen), small_pictures(*seen)
         for drawn in (large, small):
             assert drawn.block.width <= room.width
             assert len(drawn.block.lines) <= room.lines
@@ -122,8 +122,8 @@ def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Boun
 
 
 def test_the_heaviest_cell_is_the_brightest(dump: Path) -> None:
-    heads = PictureOfHeads(sight_of(dump), CellCursor(0, 0, 0), None, Palette("truecolor"))
-    drawn = large_picture(heads, Bounds(30, 60))
+    sight = sight_of(dump)
+    drawn = large_picture(sight, CellCursor(0, 0, 0), None, Palette("truecolor"), Bounds(30, 60))
     lightness: dict[int, float] = {}
     for line in range(30):
         letters = [segment for segment in drawn.block.lines[line] for _ in segment.text]
@@ -131,7 +131,7 @@ def test_the_heaviest_cell_is_the_brightest(dump: Path) -> None:
             cell = drawn.at(line, column)
             if cell is not None and segment.text == "▀" and segment.style and segment.style.color:
                 lightness[cell] = sum(segment.style.color.get_truecolor())
-    weights = heads.looks[0].weights
+    weights = sight.layer.head(0, [0]).weights[0]
     assert sorted(lightness, key=lambda cell: -lightness[cell])[0] == 1 + int(weights[1:].argmax())
 
 

@@ -74,9 +74,9 @@ def test_a_cropped_picture_has_no_cells_beside_the_crop() -> None:
     )
     assert canvas.cells == (2, 4)
     head = HeadLook("H0", np.arange(4.0), np.array([True, True, True, False]))
-    values, is_inside = canvas.sampled(head, 2, 4)
+    values, is_inside = head.sampled(canvas.placed(2, 4))
     np.testing.assert_array_equal(is_inside, [[0, 1, 1, 0], [0, 1, 0, 0]])
-    np.testing.assert_array_equal(values, [[0, 0, 1, 0], [0, 2, 3, 0]])
+    np.testing.assert_array_equal(values, [[0, 0, 1, 0], [0, 2, 0, 0]])
 
 
 def test_tiles_are_one_picture_and_the_overview_another() -> None:
@@ -84,7 +84,7 @@ def test_tiles_are_one_picture_and_the_overview_another() -> None:
     overview = ImageGrid(8, 2, 2, box=(0, 0, 20, 10), is_overview=True)
     layout = SideLayout((Picture("x", 20, 10, GRAY),), (*tiles, overview), "key")
     (only,) = canvases(layout, has_overview=False)
-    values, _ = only.sampled(HeadLook("H0", np.arange(12.0), np.ones(12, bool)), 2, 4)
+    values, _ = HeadLook("H0", np.arange(12.0), np.ones(12, bool)).sampled(only.placed(2, 4))
     np.testing.assert_array_equal(values, [[0, 1, 4, 5], [2, 3, 6, 7]])
     assert [each.grids for each in canvases(layout, has_overview=True)] == [tiles, [overview]]
 

@@ -21,7 +21,7 @@ from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_tellin
 from attncli.errors import InputError, UsageError
 from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
-from attncli.formats.page.pictures import picture_blocks, picture_document, telling_cell
+from attncli.formats.page.pictures import picture_blocks, picture_document
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
@@ -138,7 +138,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
-        "start": telling_cell(trace, view) if trace.looks_at_pictures else _start(trace, layers, labels),
+        "start": _start(trace, layers, labels),
         "decimals": 4 if trace.looks_at_pictures else 3,
         **picture_document(trace),
         "ramp": view.ramp or DEFAULT_RAMP,
@@ -168,11 +168,12 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
 def _start(
     trace: Trace, layers: list[tuple[LayerTrace, Cells]], labels: dict[HeadKey, tuple[Label, ...]]
 ) -> dict[str, int]:
-    """Return the head with the strongest label, and the last word among its queries."""
+    """Return the head with the strongest label, and the last word among its queries, or the first one."""
     heads = {_key(layer, head): (place, head) for place, (layer, _) in enumerate(layers) for head in layer.heads}
     ((place, head),) = (heads[head] for head in most_telling([*heads], labels, 1))
     layer, cells = layers[place]
-    words = [row for row, index in enumerate(cells.rows) if not trace.sides(layer)[0][index].special]
+    patches, tokens = trace.layout("query").cells, trace.sides(layer)[0]
+    words = [row for row, index in enumerate(cells.rows) if not tokens[index].special and index not in patches]
     return {"place": place, "head": head, "row": words[-1] if words else 0}
 
 

@@ -39,12 +39,10 @@ async function readPicture({ pixels: [width, height] }, number) {
 async function buildPictures(state, move) {
   if (!panels.length) return;
   shades.push(...await Promise.all(page.pictures.map(readPicture)));
-  const shown = [...new Set(panels.map((panel) => panel.picture))].filter((number) => number !== null);
-  const plain = shown.map((number) => {
-    const canvas = document.createElement("canvas"), size = panels.find((panel) => panel.picture === number).size;
-    const [width, height] = fitted(size, PANEL);
-    paintShade(sized(canvas, width, height), shades[number][0], 0, 0, width, height);
-    return figureOf(page.pictures[number].name, canvas);
+  const plain = page.pictures.map(({ name, pixels }, number) => {
+    const canvas = document.createElement("canvas"), [width, height] = fitted(pixels, PANEL);
+    paintShade(sized(canvas, width, height), shades[number][0], width, height);
+    return figureOf(name, canvas);
   });
   const covered = panels.map((panel, number) => {
     panel.canvas = document.createElement("canvas");
@@ -77,31 +75,31 @@ function fitted([width, height], side) {
   return [Math.max(1, Math.round(width * share)), Math.max(1, Math.round(height * share))];
 }
 
-function paintShade(context, shade, x, y, width, height) {
+function paintShade(context, shade, width, height) {
   context.imageSmoothingEnabled = width < 3 * shade.width;  // else its pixels are to be seen
-  context.drawImage(shade, x, y, width, height);
+  context.drawImage(shade, 0, 0, width, height);
 }
 
 // Draws a picture under the codes of its cells: what is no key, or masked, stays dark.
-function paintLook(context, panel, codes, view, top, x, y, width, height) {
+function paintLook(context, panel, codes, view, top, width, height) {
   const color = painter(view.colormap, view.ramp, top), [all, down] = [width / panel.size[0], height / panel.size[1]];
   const shade = panel.picture === null ? null : shades[panel.picture];
   const lit = panel.cells.map(({ box }, at) => ({ code: codes[at], box: scaled(box, all, down) })).filter(({ code }) => code !== MASKED);
   const bare = new Path2D();
-  for (const { box: [left, up, right, low] } of lit) bare.rect(x + left, y + up, right - left, low - up);
+  for (const { box: [left, up, right, low] } of lit) bare.rect(left, up, right - left, low - up);
   context.save();
   context.beginPath();
-  context.rect(x, y, width, height);
+  context.rect(0, 0, width, height);
   context.clip();
   context.fillStyle = themed("--masked");
-  context.fillRect(x, y, width, height);
-  if (shade) paintShade(context, shade[2], x, y, width, height);
+  context.fillRect(0, 0, width, height);
+  if (shade) paintShade(context, shade[2], width, height);
   context.clip(bare);
-  if (shade) paintShade(context, shade[1], x, y, width, height);
+  if (shade) paintShade(context, shade[1], width, height);
   for (const { code, box: [left, up, right, low] } of lit) {
     context.globalAlpha = shade && isNumber(code) ? COVER * placed(code, view.ramp, top) : 1;
     context.fillStyle = `rgb(${color(code).join(" ")})`;
-    context.fillRect(x + left, y + up, right - left, low - up);
+    context.fillRect(left, up, right - left, low - up);
   }
   context.restore();
 }
@@ -119,37 +117,25 @@ function lookOf(head, row) {
 // The largest weight that is given to a cell, where the colours end.
 const topOf = (look) => look.flat().reduce((top, code) => (isNumber(code) ? Math.max(top, code) : top), 1);
 
-// Pictures side by side, without overviews, as a thumbnail.
-function drawSmallLook(canvas, look, view, top) {
-  const shown = panels.flatMap((panel, at) => (panel.overview ? [] : [{ panel, codes: look[at], size: fitted(panel.size, SMALL) }]));
-  canvas.width = shown.reduce((width, { size }) => width + size[0], 0);
-  canvas.height = Math.max(...shown.map(({ size }) => size[1]));
-  let x = 0;
-  for (const { panel, codes, size } of shown) {
-    paintLook(canvas.getContext("2d"), panel, codes, view, top, x, 0, ...size);
-    x += size[0];
-  }
+// The first picture as a thumbnail.
+function drawSmallLook(canvas, [codes], view, top) {
+  [canvas.width, canvas.height] = fitted(panels[0].size, SMALL);
+  paintLook(canvas.getContext("2d"), panels[0], codes, view, top, canvas.width, canvas.height);
 }
-
-let drawnLook = "";
 
 function showPicture(view, row, column) {
   element("picture-section").hidden = !looks(view);
   if (!looks(view)) return;
   const look = lookOf(view, row), top = topOf(look);
-  const now = [view.place, view.head, row, view.ramp, view.colormap, document.documentElement.dataset.theme].join();
-  if (now !== drawnLook) {
-    panels.forEach((panel, at) => {
-      const [width, height] = fitted(panel.size, PANEL);
-      paintLook(sized(panel.canvas, width, height), panel, look[at], view, top, 0, 0, width, height);
-      const sum = look[at].reduce((total, code) => (isNumber(code) ? total + code : total), 0);
-      panel.caption.textContent = `${panel.overview ? "overview: " : ""}${Math.round((100 * sum) / UNIT)} % of the query's weight`;
-    });
-    const facts = [`weights, ${view.ramp} scale`, ...page.facts].map((fact) => labelled("span", fact));
-    if (isCell(view, view.rows[row])) facts.splice(1, 0, swatch(OWN, "", "the query's own cell"));
-    element("picture-legend").replaceChildren(scaleBar(painter(view.colormap, view.ramp, top), view.ramp, top), ...facts);
-    drawnLook = now;
-  }
+  panels.forEach((panel, at) => {
+    const [width, height] = fitted(panel.size, PANEL);
+    paintLook(sized(panel.canvas, width, height), panel, look[at], view, top, width, height);
+    const sum = look[at].reduce((total, code) => (isNumber(code) ? total + code : total), 0);
+    panel.caption.textContent = `${panel.overview ? "overview: " : ""}${Math.round((100 * sum) / UNIT)} % of the query's weight`;
+  });
+  const facts = [`weights, ${view.ramp} scale`, ...page.facts].map((fact) => labelled("span", fact));
+  if (isCell(view, view.rows[row])) facts.splice(1, 0, swatch(OWN, "", "the query's own cell"));
+  element("picture-legend").replaceChildren(scaleBar(painter(view.colormap, view.ramp, top), view.ramp, top), ...facts);
   for (const panel of panels) {
     mark(panel, panel.own, view.rows[row], (cell) => cell.queries);
     mark(panel, panel.key, view.columns[column], () => true);

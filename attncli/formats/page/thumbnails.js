@@ -2,7 +2,6 @@
 
 const THUMB_PIXELS = 64;
 const AT_ONCE = 12;  // pictures between two frames
-const MOST_PICTURES = 8;  // beside each other, where each is a photograph
 const pooled = new Map();  // small pictures by "place-head"
 
 async function smallOf(place, head) {
@@ -32,18 +31,17 @@ const rank = (code) => (code === MASKED ? -Infinity : isNumber(code) ? code : 1e
 function buildThumbnails(kind) {
   const places = [...page.layers.keys()].filter((place) => page.layers[place].kind === kind);
   const heads = [...new Set(places.flatMap((place) => page.layers[place].heads))];
-  const grid = element("heads"), hasPictures = looks({ layer: { kind } });
-  const isWrapped = hasPictures && heads.length > MOST_PICTURES, across = isWrapped ? MOST_PICTURES : heads.length;
-  grid.style.gridTemplateColumns = `auto repeat(${across}, auto)`;
-  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : hasPictures ? 52 : heads.length <= 16 ? 46 : 30}px`);
-  Object.assign(grid.dataset, { looks: hasPictures, across });
-  const cells = isWrapped ? [] : ["", ...heads].map((head) => labelled("span", head));
+  const grid = element("heads");
+  grid.style.gridTemplateColumns = `auto repeat(${heads.length}, auto)`;
+  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : heads.length <= 16 ? 46 : 30}px`);
+  grid.dataset.looks = looks({ layer: { kind } });
+  const cells = ["", ...heads].map((head) => labelled("span", head));
   for (const place of places) {
     cells.push(labelled("span", page.layers[place].layer));
     cells.at(-1).style.gridColumn = 1;
     for (const head of page.layers[place].heads) {
-      const button = thumbnail(place, head, isWrapped ? `${head} ` : "");
-      button.style.gridColumn = 2 + (heads.indexOf(head) % across);
+      const button = thumbnail(place, head);
+      button.style.gridColumn = 2 + heads.indexOf(head);
       cells.push(button);
     }
   }
@@ -52,7 +50,7 @@ function buildThumbnails(kind) {
   element("heads-section").hidden = places.length * heads.length < 2;
 }
 
-function thumbnail(place, head, name) {
+function thumbnail(place, head) {
   const button = document.createElement("div");
   button.setAttribute("role", "radio");
   const label = page.layers[place].labels[head] ?? "";
@@ -60,7 +58,7 @@ function thumbnail(place, head, name) {
   button.title = button.getAttribute("aria-label");
   button.dataset.place = place;
   button.dataset.head = head;
-  button.append(document.createElement("canvas"), labelled("span", name + label));
+  button.append(document.createElement("canvas"), labelled("span", label));
   return button;
 }
 
@@ -116,8 +114,7 @@ function listenToThumbnails(choose) {
   grid.addEventListener("keydown", (event) => {
     const buttons = [...grid.querySelectorAll("[data-head]")];
     const at = buttons.indexOf(event.target);
-    const inLayer = buttons.filter((button) => button.dataset.place === event.target.dataset.place).length;
-    const width = Math.min(inLayer, grid.dataset.across);
+    const width = buttons.filter((button) => button.dataset.place === event.target.dataset.place).length;
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width }[event.key];
     const wanted = { Home: 0, End: buttons.length - 1 }[event.key] ?? at + step;
     if (at < 0 || !(wanted in buttons)) return;

@@ -63,8 +63,8 @@ class LayerViewCache:
         return self.trace.layout("key") if self.trace.looks(self.layer) else None
 
     @cached_property
-    def grays(self) -> dict[tuple[int, Bounds], Pixels]:
-        """The pixels of pictures, by number and size, without colours; kept, for a large picture takes long."""
+    def resized(self) -> dict[tuple[int, Bounds], Pixels]:
+        """The pixels of pictures, by number and size; kept, for a large picture takes long."""
         return {}
 
     def cell_name(self, token: Token) -> str:
