@@ -123,18 +123,20 @@ class Components:
         """What heads do."""
         return labels_of_heads(self.trace)
 
-    def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
-        """Yield what each query of each head attends to, as sentences, to be read aloud.
+    def rows_read_aloud(self, frame: MatrixFrame) -> range:
+        """Return the places of the rows that are read: of a long text the last ones, beside a picture the last one."""
+        most = len(self._rows_of_pictures if self.trace.looks(frame.layer) else frame.rows)
+        return range(len(frame.rows))[-(READ_ALOUD if most > LONG else most) :]
 
-        Of a long text the last queries are taken.
-        """
+    def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
+        """Yield what queries of each head attend to, as sentences, to be read aloud."""
         layer, axis, precision = frame.layer, frame.columns, self.view.precision
         cells = [self.trace.layout(role).cells if self.trace.looks(layer) else {} for role in ("query", "key")]
         names = [
             _in_words(cells[1].get(index)) or (name if axis.labels.count(name) == 1 else f"{name} {index}")
             for index, name in zip(axis.indices, axis.labels, strict=True)
         ]
-        rows = range(len(frame.rows))[-READ_ALOUD if len(frame.rows) > LONG else None :]
+        rows = self.rows_read_aloud(frame)
         for head in layer.heads:
             kind = "" if self.trace.target is None else f" {layer.kind}"
             place = f"{titled('layer', layer.label)}{kind} {titled('head', layer.head_label(head))}"

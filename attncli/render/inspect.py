@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attncli.render.cell_grid import NARROW, WIDE
-from attncli.render.components import READ_ALOUD, WALK, Components, layer_title
+from attncli.render.components import WALK, Components, layer_title
 from attncli.render.fit import LINES, LONG, Bounds
 from attncli.render.heatmap import pooling
 from attncli.render.layer_group import LayerGroup
@@ -61,9 +61,10 @@ class Layout:
         if self._screen is not None:
             return [self._screen.shown[1]] if self._screen.shown[1] else []
         if self._is_in_words:
-            longest = max(len(frame.rows) for frame in self._parts.frames)
-            note = f"{longest} queries: the last {READ_ALOUD} are printed. --query chooses others."
-            return [note] if longest > LONG else []
+            frame = max(self._parts.frames, key=lambda frame: len(frame.rows))
+            longest, count = len(frame.rows), len(self._parts.rows_read_aloud(frame))
+            printed = "the last one is" if count == 1 else f"the last {count} are"
+            return [f"{longest} queries: {printed} printed. --query chooses others."] if count < longest else []
         frames = self._parts.frames if "mask" in (self.view.show or ()) else []
         found = [pooling(frame.rows, frame.columns, self._parts.room) for frame in frames]
         pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
@@ -113,6 +114,8 @@ class Layout:
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
+            if parts.looks_at_pictures:
+                yield Text(palette.fit("\n".join(["rows and columns count from 0", *parts.look.facts])))
             return
         if looks and self.view.top_keys is None and not self.is_all:
             yield parts.picture(_ENDLESS)[0]

@@ -112,10 +112,14 @@ def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> Non
     place = int(row.argmax())
     cell = np.argwhere(grid == place).tolist()
     name = f"row {cell[0][0]} column {cell[0][1]}" if cell else trace.key_tokens[place].label
-    head, *queries = aloud.out.strip().split("\n\n")[1].split("\n")
+    _, read, facts = aloud.out.strip().split("\n\n")
+    head, query = read.split("\n")
     assert head.startswith("layer 0 head 1")
-    assert queries[-1].startswith(f"query 17 w41: {row[place]:.2f} {name}, ")
-    assert queries[0].startswith("query 0 row 0 column 0: ")
+    assert query.startswith(f"query 17 w41: {row[place]:.2f} {name}, ")
+    assert facts.startswith("rows and columns count from 0\na cell is where a token came from")
+    assert "18 queries: the last one is printed. --query chooses others." in aloud.err
+    chosen = attn(*words, "--query", "@r0c0", ACCESSIBLE="1")
+    assert "\nquery 0 row 0 column 0: " in chosen.out
 
 
 def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
