@@ -74,14 +74,14 @@ class ImageGrid:
         """Refuse what is no grid."""
         whole = (self.start, self.rows - 1, self.columns - 1, self.image, self.patches - 1)
         if min(whole) < 0 or self.rows * self.columns > MOST_CELLS or self.side not in get_args(Side):
-            raise ValueError(f"a grid of {self.rows} × {self.columns} cells from position {self.start} is none")
+            raise ValueError(f"attn reads no grid of {self.rows} × {self.columns} cells from position {self.start}")
         count = len({step for step in self.order if type(step) is int and step >= 0})
         if self.order and not count == len(self.order) == self.size:
-            raise ValueError(f"the order of a grid names {count} positions for {self.size} cells")
+            raise ValueError(f"a grid has {self.size} cells, and its order {count} positions")
         if self.box is not None:
             left, top, right, bottom = self.box
             if not (all(abs(edge) <= _FARTHEST for edge in self.box) and left < right and top < bottom):
-                raise ValueError(f"a grid lies in no box: {list(self.box)}")
+                raise ValueError(f"the box of a grid is left, top, right and bottom, not {list(self.box)}")
 
     def is_fine(self, pictures: Sequence[Picture]) -> bool:
         """Whether its cells are too small to be drawn in its picture."""

@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_one_sentence(attn: Run, models: Path, tmp_path: 
     vit, llava = ("inspect", "-m", models / "vit"), ("inspect", "-m", models / "llava")
     refused(attn(*vit, "x"), 4, "reads a picture, not text; give a picture alone: --image x.png")
     refused(attn(*vit, "x", *image), 4, "reads a picture, not text")
-    refused(attn("inspect", "-m", "demo", "x", *image), 4, "is none of the models whose pictures attn reads")
+    refused(attn("inspect", "-m", "demo", "x", *image), 4, "reads text alone, or attn does not know its pictures")
     refused(attn("inspect", "-m", "demo", *image), 4, "has no vision transformer that attn knows, but llama")
     refused(attn(*llava, *image, "--tower", "text"), 2, "give a sentence")
     refused(attn(*llava, *image, "<image> <image> x"), 5, "does not read this")
