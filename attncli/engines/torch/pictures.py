@@ -306,8 +306,8 @@ class PicturedCheckpoint(Checkpoint):
         part = super().find_part(snapshot, options)
         if part.architecture not in _FAMILIES or not part.path:
             raise NotExposedError(
-                f"{visible(snapshot.model_name)} ({visible(part.architecture)}) reads text alone, or attn does not know "
-                f"its pictures, but those of {', '.join(sorted(_FAMILIES))}; drop --image, or take -m demo-vision"
+                f"{visible(snapshot.model_name)} ({visible(part.architecture)}) reads text alone, or attn does not "
+                f"know its pictures, but those of {', '.join(sorted(_FAMILIES))}; drop --image, or take -m demo-vision"
             )
         return replace(part, is_whole=True)
 
