@@ -98,7 +98,7 @@ def check_drawn(attn: Run, one: Looking, folder: Path) -> None:
         if one.side != "query":
             cells = weights[-1, 1, at, one.prefix :][: rows * columns].reshape(rows, columns)
             shown = attn(*words, "--query", str(query), *last).out
-            assert f"{cells.sum():.0%}\n" in shown
+            assert re.search(rf"^H1 \S+ \S+ {cells.sum():.0%}", shown, re.MULTILINE)
             check_heaviest(shown, cells)
     if one.side != "key":
         shown = attn(*words, "--key", "3", *last).out
@@ -110,8 +110,8 @@ def check_heaviest(shown: str, cells: np.ndarray) -> None:
     """Check which cell of the first head is named, and that it is drawn darkest."""
     row, column = np.unravel_index(cells.argmax(), cells.shape)
     assert f"H1 r{row}c{column} " in shown
-    lines = [line[2:] for line in shown.splitlines() if re.fullmatch(r"\d [ ░▒▓█]+", line)]
-    assert lines[row][2 * column :].startswith("██")
+    shades = re.findall(rf"^\d[ ▸▾]([ ░▒▓█]{{{2 * cells.shape[1]}}})", shown, re.MULTILINE)
+    assert shades[row][2 * column :].startswith("██")
 
 
 @pytest.mark.filterwarnings("ignore")  # of diffusers, about itself
