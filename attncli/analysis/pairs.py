@@ -128,9 +128,11 @@ def _paired_text(number: int, record: Any, place: str, folder: str = "") -> Pair
     if record.get("image") is not None:
         text = PicturedText(text, record["image"], folder)
         try:
-            assert text.files
+            has_files = bool(text.files)
         except InputError as error:
             raise refused(str(error)) from None
+        if not has_files:
+            raise refused("'image' names no picture")
     return PairedText(number, text, target, tuple(found))
 
 

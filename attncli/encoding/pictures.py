@@ -107,12 +107,12 @@ def _reading(path: str) -> Iterator[Any]:
         raise
     except Exception as error:  # a decoder may raise anything
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        known = {
+        reasons = {
             Image.DecompressionBombError: f"has more than {MOST_PIXELS // 10**6} million pixels; make it smaller",
-            UnidentifiedImageError: f"is none that attn reads: {', '.join(_FORMATS)}; check the file",
+            UnidentifiedImageError: f"has no format that attn reads: {', '.join(_FORMATS)}; check the file",
             MemoryError: "does not fit into memory; make it smaller",
         }
-        why = known.get(type(error), f"cannot be decoded ({visible(reason)}); save it anew")
+        why = reasons.get(type(error), f"cannot be decoded ({visible(reason)}); save it anew")
         raise InputError(f"{shown} {why}") from None
 
 

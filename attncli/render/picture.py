@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.axes import Axis
-from attncli.render.block import Block, flowing, hstack, stack
+from attncli.render.block import Block, flowing, hstack, in_words, stack
 from attncli.render.cell_grid import WIDE, CellGrid, map_lines
 from attncli.render.explore.pane import PaneContent
 from attncli.render.fit import Bounds, crop
@@ -255,7 +255,8 @@ class PictureView:
         facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
         is_dark = self.palette.has_halves and not all(one.allowed[cells].all() for one in self.heads)
         facts += ["darkest: masked, or no number"] * is_dark + self.facts
-        return stack([flowing(parts, width), flowing([[Segment(fit(fact), DIM)] for fact in facts], width)])
+        listed = ([Segment(line, DIM)] for fact in facts for line in in_words(fit(fact), width))
+        return stack([flowing(parts, width), flowing(listed, width)])
 
     # --- panels ---
 

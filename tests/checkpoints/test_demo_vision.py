@@ -68,6 +68,8 @@ def test_its_heaviest_key_is_in_the_picture_that_is_shown(attn: Run, scene: tupl
     assert drawn.cells[0] + 1 in [int(np.argmax(row)) for row in rows]
     screen = attn("inspect", question, *options, "--width", "80")
     assert "a cell is where a token came from" in screen.out
+    narrow = attn("inspect", question, *options, "--width", "40")
+    assert "came from: the vision tower has mixed all cells before" in " ".join(narrow.out.split())
     assert screen.err == ""
     of_first = attn("inspect", question, "-m", MODEL, "--image", file, "--width", "80")
     assert "layer 0 of 2; --layer all looks in every layer" in of_first.err

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictured_models import picture, save_pictured, save_tower
+from pictured_models import picture, save_models
 from refusals import refused
 from safetensors.numpy import save_file
 
@@ -19,17 +19,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    save_tower("vit", folder / "vit")
-    for name in ("llava", "qwen2_vl"):
-        save_pictured(name, folder / name)
-    (folder / "qwen2_vl" / "chat_template.jinja").write_text(
-        "{% for each in messages[0].content %}{% if each.type == 'image' %}<|vision_start|><image><|vision_end|>"
-        "{% else %}w50 {{ each.text }} {% endif %}{% endfor %}"
-    )
-    picture(96, 64).save(folder / "a.png")
-    picture(50, 90, seed=1).save(folder / "b.png")
-    return folder
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 def test_pictures_alone_go_through_a_vision_transformer_one_after_the_other(attn: Run, models: Path) -> None:
@@ -53,7 +43,7 @@ def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path,
     words = ("inspect", "-m", models / "vit", "--image", tmp_path, "-o", f"{tmp_path}/out/", "--show", "metrics")
     ran = attn(*words, "-F", "jsonl")
     assert ran.code == 5
-    assert f"attn: sentence 4: the picture {tmp_path}/3.png is none that attn reads" in ran.err
+    assert f"attn: sentence 4: the picture {tmp_path}/3.png has no format that attn reads" in ran.err
     (part,) = (tmp_path / "out").glob("part-*.jsonl")
     assert [json.loads(line)["sentence"] for line in part.read_text().splitlines()] == [1, 2, 3, 5]
     words = [str(word).replace("/out/", "/beside/") for word in words]

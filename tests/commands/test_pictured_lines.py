@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_scenes import box_of, save_scene
-from pictured_models import picture, save_pictured, save_tower
+from pictured_models import save_models
 from refusals import refused
 
 import attncli
@@ -54,17 +54,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    save_tower("vit", folder / "vit")
-    for name in ("llava", "qwen2_vl"):
-        save_pictured(name, folder / name)
-    (folder / "qwen2_vl" / "chat_template.jinja").write_text(
-        "{% for each in messages[0].content %}{% if each.type == 'image' %}<|vision_start|><image><|vision_end|>"
-        "{% else %}w50 {{ each.text }} {% endif %}{% endfor %}"
-    )
-    picture(96, 64).save(folder / "a.png")
-    picture(50, 90, seed=1).save(folder / "b.png")
-    return folder
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 # --- the model that sees ----------------------------------------------------------------------------------------------
@@ -167,7 +157,7 @@ def test_a_line_whose_picture_is_wrong_is_named_and_the_others_count(attn: Run, 
     ran = attn("heads", "-m", models / "llava", "--pairs", written(models, lines), "-F", "json")
     assert (ran.code, ran.json["pairs"]) == (5, 2)
     assert f"sentence 2: the picture {models}/none.png does not exist" in ran.err
-    assert f"sentence 3: the picture {models}/no.png is none that attn reads" in ran.err
+    assert f"sentence 3: the picture {models}/no.png has no format that attn reads" in ran.err
     assert "sentence 5: the picture /dev/zero is a pipe or a device" in ran.err
 
 
@@ -185,6 +175,8 @@ def test_lines_that_cannot_be_are_one_sentence(attn: Run, models: Path, tmp_path
         file = written(tmp_path, [{"text": "w40", **pair, "image": wrong}])
         ran = attn("heads", "-m", models / "llava", "--pairs", file)
         refused(ran, 5, f"{file}, line 1: 'image' is neither a path nor a list of paths")
+    file = written(tmp_path, [{"text": "w40", **pair, "image": []}])
+    refused(attn("heads", "-m", models / "llava", "--pairs", file), 5, "line 1: 'image' names no picture")
     file = written(tmp_path, [{"image": "a.png", "query": 0, "keys": [0]}])
     refused(attn("heads", "-m", models / "llava", "--pairs", file), 5, "line 1: 'text' is missing or no text")
     file = written(models, [{"text": "w40", "image": 3}], "wrong.jsonl")

@@ -81,9 +81,9 @@ def test_a_picture_that_is_a_line_is_refused(size: tuple[int, int], file: Path) 
 
 def test_what_is_no_picture_is_one_sentence(file: Path, tmp_path: Path) -> None:
     expected = {
-        b"": "is none that attn reads",
-        b"no picture": "is none that attn reads",
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n": "is none that attn reads",  # Pillow would run Ghostscript
+        b"": "has no format that attn reads",
+        b"no picture": "has no format that attn reads",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n": "has no format that attn reads",  # Pillow would run Ghostscript
         claimed(50, 50): "cannot be decoded",
         claimed(50, 50)[:40]: "picture",
     }
@@ -177,7 +177,7 @@ def test_folders_and_globs_are_pictures(tmp_path: Path) -> None:
     assert picture_files(str(tmp_path)) == [str(tmp_path / "a.JPG"), str(tmp_path / "b.png")]
     files = [str(tmp_path / "b.png"), str(tmp_path / "pictures" / "y.png")]
     assert picture_files([f"{tmp_path}/*.png", files[1]]) == files
-    with pytest.raises(InputError, match="is none that attn reads"):  # one that is named by itself
+    with pytest.raises(InputError, match="has no format that attn reads"):  # one that is named by itself
         picture_files(str(tmp_path / "b.png"))
     with pytest.raises(InputError, match="does not exist"):
         picture_files(str(tmp_path / "d.png"))

@@ -161,3 +161,20 @@ def without_mixing(model: PreTrainedModel) -> None:
             is_tower = any(part in name for part in ("vision", "visual"))
             if is_tower and name.rpartition(".")[0].endswith(ends):
                 parameter.zero_()
+
+
+def save_models(folder: Path) -> Path:
+    """Save a vision transformer, two models that read both, one with a chat template, and two pictures; return where.
+
+    They are `vit`, `llava`, `qwen2_vl`, `a.png` and `b.png`.
+    """
+    save_tower("vit", folder / "vit")
+    for name in ("llava", "qwen2_vl"):
+        save_pictured(name, folder / name)
+    (folder / "qwen2_vl" / "chat_template.jinja").write_text(
+        "{% for each in messages[0].content %}{% if each.type == 'image' %}<|vision_start|><image><|vision_end|>"
+        "{% else %}w50 {{ each.text }} {% endif %}{% endfor %}"
+    )
+    picture(96, 64).save(folder / "a.png")
+    picture(50, 90, seed=1).save(folder / "b.png")
+    return folder
