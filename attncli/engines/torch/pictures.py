@@ -320,7 +320,9 @@ class PicturedCheckpoint(Checkpoint):
             encoder = reader(model)
             processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
             family, config = _FAMILIES[self.part.architecture], self.part.whole
-            return encoder._replace(looking=_PromptReader(processor, family, config, opened).read)
+            prompts = _PromptReader(processor, family, config)
+            shown = [prompts.located(each, self.name) for each in opened]
+            return encoder._replace(looking=partial(prompts.read, shown))
 
         return made
 
@@ -331,25 +333,34 @@ class PicturedCheckpoint(Checkpoint):
         return together._replace(inputs={**together.inputs, **one.tensors})
 
 
+_Located = tuple[OpenPicture, Sequence[Run]]
+
+
 class _PromptReader(NamedTuple):
     """What a language model reads of a text and pictures."""
 
     processor: Any
     family: Family
     config: Any  # of the whole model
-    shown: Sequence[OpenPicture]  # beside every text
 
-    def read(self, text: str, encoder: InputEncoder) -> EncodedInput:
+    def located(self, opened: OpenPicture, name: str) -> _Located:
+        """Return a picture, and which positions the model of that name has for it."""
+        with processing(name):
+            image, text = map_picture(opened), self.processor.image_token
+            outputs = self.processor(images=[image], text=text, return_tensors="np", **_AS_IT_IS)
+            return opened, self.family.runs(outputs, opened, self.config)
+
+    def read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
         """Return a text and the pictures as the model reads them; those that it names are open no longer than it is.
 
         Raises:
             UsageError: it names pictures, and others stand in every text.
         """
-        shown, token = self.shown, self.processor.image_token
+        token = self.processor.image_token
         if isinstance(text, PicturedText) and (files := text.files):
             if shown:
                 raise UsageError("--image does not apply to a line that names its picture; drop one of them")
-            shown = [open_picture(file) for file in files]
+            shown = [self.located(open_picture(file), encoder.name) for file in files]
         if not shown:
             return encoder._replace(looking=None).encode(text, None, None)
         if encoder.chat is not None:
@@ -358,19 +369,18 @@ class _PromptReader(NamedTuple):
             text = self.family.before.format(token=token) * len(shown) + text
         adds_special = encoder.special and encoder.chat is None
         with processing(encoder.name):
-            process = partial(self.processor, add_special_tokens=adds_special)
-            runs = []
-            for each in shown:
-                placed = process(images=[map_picture(each)], text=token, return_tensors="np", **_AS_IT_IS)
-                runs.append(self.family.runs(placed, each, self.config))
-            outputs = process(images=[each.image for each in shown], text=text, return_tensors="pt")
+            images = [each.image for each, _ in shown]
+            outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
         ids = outputs["input_ids"][0].tolist()
         tokens, written = self._tokens(ids, adds_special, encoder)
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        grids, pictures = self._grids(encoder.name, ids, runs), tuple(each.picture for each in shown)
-        notes = tuple(note for each in shown for note in each.notes)
+        grids = self._grids(encoder.name, ids, [runs for _, runs in shown])
+        pictures, notes = (
+            tuple(each.picture for each, _ in shown),
+            tuple(note for each, _ in shown for note in each.notes),
+        )
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
     def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
