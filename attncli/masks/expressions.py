@@ -319,7 +319,7 @@ def _docs(at: Grid, *lengths: int) -> Bool[np.ndarray, "Q K"]:
         listed = ",".join(map(str, lengths))
         raise InputError(
             f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up "
-            "to it to it"
+            "to it"
         )
     ends = np.cumsum(lengths)  # a table of all positions could be of any size
     return np.searchsorted(ends, at.i, "right") == np.searchsorted(ends, at.j, "right")
