@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # How many bytes of a file are read whole, by what it holds; no real one comes near. Tensors are mapped.
 MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
-MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights, a mask in CSV
+MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights
 MOST_PACKED = 2**31  # a mask in an archive
 
 
