@@ -28,11 +28,11 @@ class StoredMask(NamedTuple):
 
     Attributes:
         values: booleans or numbers; bfloat16 comes as float32, which holds it exactly.
-        dtype: what the file calls their type.
+        dtype: what the file calls their type; None where it is not known.
     """
 
     values: np.ndarray[Any, Any]
-    dtype: str
+    dtype: str | None
 
 
 def as_stored(array: Any, name: str) -> StoredMask:
