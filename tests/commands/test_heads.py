@@ -53,7 +53,7 @@ def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> 
     assert attn("heads", text, "-F", "json").json["heads"][0]["duplicate"] is None
     assert rows_of(attn("heads", text, "-F", "tsv").out)[0]["duplicate"] == ""
     table = attn("heads", text, "--sort", "duplicate").out
-    assert "layer  head  label     duplicate  entropy" in table
+    assert "layer  head  label  duplicate  entropy" in table
     assert "no head is ranked: duplicate is not defined for this sentence" in table
     grid = attn("heads", text, "--metrics", "duplicate").out
     assert re.search(r"L0 +– – – –\n", grid)
