@@ -226,6 +226,8 @@ def write_pairs(report: PairReport, precision: int | None) -> str:
         "source": report.source.as_dict(),
         "texts": report.sentences,
         "pairs": report.pairs,
+        "left_out": list(report.left_out),
+        **plain({"by_chance": report.by_chance}, precision),
         "heads": [plain(asdict(head), precision) for head in report.heads],
     }) + "\n"  # fmt: skip
 
