@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.statistics import binomial_tail
 from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
 from attncli.attention import row_blocks
 from attncli.encoding.pictures import PicturedText
@@ -370,7 +371,7 @@ class PairReport(RunSummary, Displayed, Tabular):
         it no smaller (Hoeffding 1956, "On the distribution of the number of successes in independent trials").
         """
         fewest = ceil(round(self.heads[0].hits * self.pairs, 6))
-        return sum(_at_least(fewest, self.pairs, head.hits_uniform) for head in self.heads)
+        return sum(binomial_tail(fewest, self.pairs, head.hits_uniform) for head in self.heads)
 
     @property
     def median(self) -> tuple[float, float]:
@@ -380,16 +381,6 @@ class PairReport(RunSummary, Displayed, Tabular):
 
     def __repr__(self) -> str:
         return f"PairReport({self.source.title}, {plural(len(self.heads), 'head')}, {plural(self.pairs, 'pair')})"
-
-
-def _at_least(hits: int, pairs: int, chance: float) -> float:
-    """Return the probability of so many hits or more, each with the same chance."""
-    if not 0 < chance < 1:
-        return float(hits <= pairs * chance)
-    logarithms = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, pairs + 1)))])  # of factorials
-    counts = np.arange(hits, pairs + 1)
-    ways = logarithms[pairs] - logarithms[counts] - logarithms[pairs - counts]
-    return float(np.exp(ways + counts * np.log(chance) + (pairs - counts) * np.log1p(-chance)).sum())
 
 
 class PairStats:

@@ -15,6 +15,7 @@ from rich.text import Text
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import (
     CHANGED,
+    NOTABLE,
     CellDifference,
     Difference,
     Differences,
@@ -244,6 +245,7 @@ class DiffView:
         """Return how many heads changed and where, and what a bit is worth."""
         heads = self.difference.heads
         changed, most = self._changed, heads[0]
+        notable = [each for each in changed if (each.jensen_shannon or 0) > NOTABLE]
         if most.jensen_shannon is None:
             sentence = "No query row could be compared"
         elif not changed:
@@ -252,9 +254,10 @@ class DiffView:
                 f"No head of {len(heads)} changed: {at_most if most.jensen_shannon else 'the weights are the same'}"
             )
         else:
-            every, own = ({each.layer for each in some} for some in (heads, changed))
-            where = f", all in layer {changed[0].layer}" if len(own) == 1 < len(every) else ""
-            sentence = f"{len(changed)} of {plural(len(heads), 'head')} changed{where}"
+            every, own = ({each.layer for each in some} for some in (heads, notable))
+            where = f", all in layer {notable[0].layer}" if len(own) == 1 < len(every) else ""
+            count = f"{len(notable)} of {plural(len(heads), 'head')}" if notable else f"No head of {len(heads)}"
+            sentence = f"{count} changed by more than {NOTABLE:g} bits{where}"
             sentence += f", most {self._name(most)}: {self._number(most.jensen_shannon)} bits"
         worth = f"Jensen-Shannon divergence, {over}. {WORTH}"
         return block(
