@@ -19,8 +19,8 @@ from attncli.render.block import (
     flowing,
     hstack,
     in_words,
+    ranking,
     stack,
-    table,
     trimmed,
 )
 from attncli.render.fit import lines_of
@@ -170,8 +170,11 @@ class _View:
             least = 0 if is_beside else _FEWEST + 2
             if grid.width <= self.width and (left is None or len(grid.lines) + least <= left):
                 break
-        count = len(ranked) if left is None else min(left - 1 - (0 if is_beside else len(grid.lines) + 1), _MOST)
-        listed = self._listed(ranked[: max(count, _FEWEST)])
+        count = len(ranked)
+        if left is not None:
+            lines = left - 1 - (0 if is_beside else len(grid.lines) + 1)
+            count = max(min(lines - (lines < count), _MOST), _FEWEST)
+        listed = self._listed(ranked[:count])
         both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
         yield stack([above, both])
         note = block([Segment(line, DIM)] for line in in_words(self.palette.fit(DIRECT), self.width))
@@ -207,4 +210,4 @@ class _View:
         if any(head.direct is not None for head in heads):
             direct = ["" if head.direct is None else number(head.direct, self.digits, is_signed=True) for head in heads]
             columns.append(Column("adds directly", direct))
-        return table(columns, self.width)
+        return ranking(columns, len(self.ablation.heads) - len(heads), self.width)

@@ -51,11 +51,11 @@ def pair_parts(
     beside = columns - _table(report, _FEWEST, digits).width - _GAP
     maps = _maps(report, palette, beside, room, digits)
     if maps.width <= beside:
-        rows = max(len(maps.lines) - 3, _FEWEST) if listed is None else listed
+        rows = max(len(maps.lines) - 4, _FEWEST) if listed is None else listed
         both = hstack([maps, _table(report, rows, digits)], _GAP)
     else:
-        maps = _maps(report, palette, columns, room - _FEWEST - 4, digits)
-        rows = max(room - len(maps.lines) - 4, _FEWEST) if listed is None else listed
+        maps = _maps(report, palette, columns, room - _FEWEST - 5, digits)
+        rows = max(room - len(maps.lines) - 5, _FEWEST) if listed is None else listed
         both = stack([maps, _table(report, rows, digits)], gap=1)
     return [headline, legend, both, note]
 
@@ -84,14 +84,17 @@ def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: 
 
 
 def _table(report: PairReport, rows: int, digits: int) -> Block:
-    """Return the best heads, then the one in the middle and a uniform one."""
+    """Return the best heads and how many more there are, then the one in the middle and a uniform one."""
     best, several = report.heads[:rows], len({head.kind for head in report.heads}) > 1
-    uniform = report.heads[0].hits_uniform, report.heads[0].weight_uniform
-    lines = [(head.hits, head.weight) for head in best] + [report.median, uniform]
+    others = {"median": report.median, "uniform": (report.heads[0].hits_uniform, report.heads[0].weight_uniform)}
+    left_out = [f"{len(report.heads) - len(best):,} more"] * (len(best) < len(report.heads))
     names = [f"{head.kind} " * several + f"L{head.layer}H{head.head}" for head in best]
-    styles = [*[None] * len(best), DIM, DIM]
-    numbers = [
-        Column(name, [number_text(line[place], digits) for line in lines], styles)
-        for place, name in enumerate(NUMBERS[:2])
-    ]
-    return table([Column("head", [*names, "median", "uniform"], [*[BOLD] * len(best), DIM, DIM], "<"), *numbers], None)
+    styles = [*[None] * len(best), *[DIM] * (len(left_out) + len(others))]
+    columns = [Column("head", [*names, *left_out, *others], [style or BOLD for style in styles], "<")]
+    for place, name in enumerate(NUMBERS[:2]):
+        first, last = (
+            [number_text(line[place], digits) for line in lines]
+            for lines in ([(head.hits, head.weight) for head in best], others.values())
+        )
+        columns.append(Column(name, [*first, *[""] * len(left_out), *last], styles))
+    return table(columns, None)

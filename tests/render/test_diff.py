@@ -27,7 +27,7 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
     assert drawn(difference, width=80) == (
         "toy layer · 1 head · mask full · zeros weights, seed 0 (numpy) · 16 parameters\n"
         "random embeddings: patterns mean nothing; -m demo is a trained model\n"
-        "No head of 1 changed by more than 0.05 bits, most L0H0: 0.0207 bits\n"
+        "No head of 1 changed by more than 0.05 bits, most L0H0: 0.0207\n"
         "Jensen-Shannon divergence, query row 1/0 b. 0 = same weights, 0.05 = a tenth\n"
         "moved to a new key, 0.31 = half, 1 = no key in common.\n"
         "tokens A  0 a  1 b\n"
