@@ -248,7 +248,8 @@ class Components:
         above = 0 if palette.has_color else 1  # the sentence itself
         left = max(lines - len(header.lines), 1)
         whole = height(tokens, heads[0], palette, self.room, marks)
-        most = max(min(whole, left // (min(len(heads), _FEW_HEADS) + above)), 1)
+        few = len(heads) if len(heads) < every else min(len(heads), _FEW_HEADS)  # all whose maps are drawn, of more
+        most = max(min(whole, left // (few + above)), 1)
         count = min(max(left // most - above, 1), len(heads))
         shown = sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
         return stack([titled_with(count), shown]), count
