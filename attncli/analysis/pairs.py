@@ -197,7 +197,7 @@ class PairScores(SentenceFacts):
         hidden = f"the mask {trace.layers[0].mask} hides the keys from the query"
         left_out = [
             f"sentence {text.number}: {_named(text.pairs, number)}{_CUT if is_cut[number] else hidden}"
-            for number in np.flatnonzero(~is_reached)
+            for number in np.flatnonzero(~is_reached).tolist()
         ]
         return cls(
             **vars(SentenceFacts.of_trace(trace)),
@@ -220,11 +220,13 @@ class _Rows(NamedTuple):
     @classmethod
     def of(cls, text: PairedText, trace: Trace, layer: LayerTrace) -> _Rows:
         query_tokens, key_tokens = trace.sides(layer)
-        own = text.target if layer.kind == "cross" and text.target is not None else text.text
-        queries = _Side(query_tokens, trace.layout("query"), own)
-        keys = _Side(key_tokens, trace.layout("key"), text.text)
+        own, target = text.text, text.text if text.target is None else text.target
+        queries = _Side(query_tokens, trace.layout("query"), target if layer.kind in ("decoder", "cross") else own)
+        keys = _Side(key_tokens, trace.layout("key"), target if layer.kind == "decoder" else own)
         rows: list[tuple[int, int]] = []
-        right, compete, is_cut = [], [], []
+        right: list[list[int]] = []
+        compete: list[list[int]] = []
+        is_cut: list[bool] = []
         for number, pair in enumerate(text.pairs):
             is_cut.append(queries.is_cut(pair.query) or all(map(keys.is_cut, pair.keys)))
             right.append([])
