@@ -54,6 +54,7 @@ def test_any_text_comes_out_as_it_went_in(
     rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("odd")
+    rows = [*rows, ("time", "flies")]
     columns = {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
     for ending, separator in ((".csv", ","), (".tsv", "\t")):
         with open(folder / f"a{ending}", "w", encoding="utf-8", newline="") as stream:
@@ -63,7 +64,8 @@ def test_any_text_comes_out_as_it_went_in(
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, objects)), encoding="utf-8")
     for ending in (".csv", ".tsv", ".parquet", ".jsonl"):
         for place, column in enumerate(columns):
-            assert [text for _, text in texts(folder / f"a{ending}", column=column)] == [row[place] for row in rows]
+            expected = [row[place] for row in rows if row[place].strip()]
+            assert [text for _, text in texts(folder / f"a{ending}", column=column)] == expected
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
@@ -167,6 +169,19 @@ def test_sentences_come_before_the_file_has_been_read(tmp_path: Path) -> None:
         assert next(found).text == "time"
     os.close(read_end)
     assert [one.text for one in found] == ["flies"]
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("x.txt", b"time\n   \n\t\n"), ("x.jsonl", b'{"text": "time"}\n  \n{"text": " \\t"}\n'),
+    ("x.csv", b'text\ntime\n" "\n\xc2\xa0\n'), ("x.tsv", b"id\ttext\n1\ttime\n2\t \n3\t\n"),
+])  # fmt: skip
+def test_a_text_of_blanks_is_empty(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    message: list[str] = []
+    found = list(SentenceReader.of(str(tmp_path / name)).sentences(message.append))
+    assert [(one.number, one.text) for one in found] == [(1, "time")]
+    noun = "lines" if name == "x.txt" else "texts"
+    assert message == [f"{tmp_path / name}: 2 empty {noun} were skipped"]
 
 
 # --- what is bad -------------------------------------------------------------------------------------------
