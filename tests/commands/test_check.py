@@ -25,7 +25,7 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
-from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
+from attncli.engines.torch.attention_backend import set_backend
 from attncli.errors import NotExposedError, UsageError
 from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import CODES, Finding
