@@ -25,7 +25,6 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
-from attncli.engines.torch.attention_backend import set_backend
 from attncli.errors import NotExposedError, UsageError
 from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import CODES, Finding
@@ -60,10 +59,8 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
         save_tokenizer(tmp_path)
 
         def planted(_: str, __: Any, how: LoadOptions, *___: Any) -> tuple[Any, tuple[str, ...], str]:
-            model = build_with_recorder(functools.partial(tiny_text_part, name))
+            model = tiny_text_part(name, None)
             model.to(getattr(torch, how.dtype or "float32")).config.use_cache = False
-            if not model._can_set_attn_implementation():
-                set_backend(model, "eager")
             if plant is not None:
                 plant(model, monkeypatch)
             return model, (), ""

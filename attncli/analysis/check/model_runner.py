@@ -109,9 +109,7 @@ class ModelRunner:
         for number, span in enumerate(batch.spans):
             yield {place: self._seen(recorded, number, place, span) for place in recorded.layers[number]}
 
-    def _seen(
-        self, recorded: Recorder, number: int, place: Sublayer, span: Span
-    ) -> CapturedLayer:
+    def _seen(self, recorded: Recorder, number: int, place: Sublayer, span: Span) -> CapturedLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])

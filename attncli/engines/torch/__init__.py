@@ -80,6 +80,7 @@ _REFUSED = {
     "yoso": f"{_NO_WEIGHTS} estimates attention by how often hashes of queries and keys collide, without a softmax",
 }
 
+
 def check_supported(name: str, config: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose architecture is refused, or that of its encoder or decoder.
 

@@ -17,6 +17,7 @@ from attncli.checkpoints.tensors.open_store import is_plain, open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch import attention_modules
+from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import LoadError
@@ -70,6 +71,10 @@ def load_model(
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
+    inner = model.get_submodule(part.path)
+    if part.tower is not None and any(getattr(module, "is_causal", None) is False for module in inner.modules()):
+        # The whole makes the masks of such a tower. Alone, the fused kernel would run without the causal one.
+        set_backend(inner, "eager")
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)

@@ -92,9 +92,9 @@ def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, ki
     read = "the pictures" if part is not model and not model.config.is_encoder_decoder else "the text alone"
     failure = f"the model did not run on {read}" if request.mask is None else "the model does not take --mask; drop it"
     texts = f"{len(batch.spans)} × {batch.whole.text.stop} tokens"
-    with translate_model_errors(texts, f"{architecture}: {failure}"):
-        with watching(recorder.take, notes=notes), recorder.following(), suppress(StopForward):
-            part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
+    running = translate_model_errors(texts, f"{architecture}: {failure}"), watching(recorder.take, notes=notes)
+    with running[0], running[1], recorder.following(), suppress(StopForward):
+        part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
     if notes.fault is not None:
         raise notes.fault
     recorder.check(architecture)
@@ -172,7 +172,11 @@ class Recorder:
         """Keep a call of a layer that was asked for until its module ends."""
         inner = (run for run in reversed(self._running) if id(run.module) in self.modules.by_id)
         run = next(inner, self._running[-1] if self._running else None)
-        if run is None or not self.modules.has(run.module) or (self.scope is not None and id(run.module) not in self.scope):
+        if (
+            run is None
+            or not self.modules.has(run.module)
+            or (self.scope is not None and id(run.module) not in self.scope)
+        ):
             return
         if run.sublayer is None:
             kind = self.modules.kind(run.module)
@@ -298,5 +302,3 @@ def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
         return one.scale == other.scale and len({len(side) for side in sides}) == 1 and all(map(torch.equal, *sides))
     same = one.scores.shape == other.scores.shape
     return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
-
-
