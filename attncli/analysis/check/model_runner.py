@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
@@ -25,6 +26,7 @@ from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
+from attncli.masks.findings import Finding
 from attncli.recording.rerun import GIVEN, ModuleOutput, OutputChange, changes_in_row, recorded
 from attncli.trace.layer import LayerTrace
 
@@ -58,6 +60,7 @@ class CapturedLayer:
         has_mask: whether a mask reached the layer.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
         sums: of the weights that the model itself computed, for every row.
+        findings: of the reader of its call.
     """
 
     trace: LayerTrace
@@ -67,6 +70,7 @@ class CapturedLayer:
     has_mask: bool
     mask: Any
     sums: Float[np.ndarray, "H Q"]
+    findings: tuple[Finding, ...]
 
 
 class ModelRunner:
@@ -113,11 +117,14 @@ class ModelRunner:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
-        handed, mask = recorded.calls[place].masks, None
-        if (values := next((one.values for one in handed if one.convention == "additive"), None)) is not None:
-            own = number if len(values) > 1 else 0
-            mask = to_numpy(values[own])
-        return CapturedLayer(layer, self.implied[place], rows, columns, bool(handed), mask, sums)
+        masks = recorded.calls[place].masks
+        # Values that hide keys are audited as they are; several masks are known by their cells alone.
+        hiding = [one.values for one in masks if one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()]
+        mask = None
+        if len(hiding) == 1 and hiding[0].is_floating_point():
+            mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
+        findings = recorded.calls[place].findings
+        return CapturedLayer(layer, self.implied[place], rows, columns, bool(masks), mask, sums, findings)
 
     # --- in one way and another ---
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_backend import translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
@@ -285,7 +286,7 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     if not all(_has_same_scores(first, other) for other in others):
         raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmaxes; attn reads one")
     if first.unsupported is not None:
-        raise NotExposedError(f"layer {sublayer[0]}: attn cannot read {first.unsupported}")
+        first = _by_scores(first, sublayer)
     if not others:
         return first
     outputs = [call.output for call in calls if call.output is not None]
@@ -294,6 +295,24 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
         v=torch.cat([call.v for call in calls if call.v is not None], dim=-1),
         output=torch.cat(outputs, dim=-1) if len(outputs) == len(calls) else None,
     )
+
+
+def _by_scores(call: AttentionCall, sublayer: Sublayer) -> AttentionCall:
+    """Return a call of which only the scores and the weights are understood; its mask is read from the scores.
+
+    Raises:
+        NotExposedError: the values were not multiplied with these weights.
+    """
+    scores, weights, v, output = call.scores, call.weights, call.v, call.output
+    if scores is None or weights is None or v is None or output is None:
+        raise NotExposedError(f"layer {sublayer[0]}: attn cannot read {call.unsupported}")
+    values = v.repeat_interleave(call.shape[1] // v.shape[1], dim=1).float()
+    least = 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0)
+    if not torch.allclose(weights.float() @ values, output.float(), rtol=0, atol=least, equal_nan=True):
+        raise NotExposedError(f"layer {sublayer[0]}: attn cannot read {call.unsupported}")
+    # What a model adds to a forbidden score is -1e4 at the least, and no score comes near. NaN is no mask.
+    masks = (MaskArgument("scores", scores <= FORBIDDEN_BELOW / 2, "masked"),)
+    return replace(call, masks=masks, scale=None, softcap=None, unsupported=None)
 
 
 def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
