@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def load_model(
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
     inner = model.get_submodule(part.path)
-    if part.tower is not None and any(getattr(module, "is_causal", None) is False for module in inner.modules()):
+    reads_text = part.tower is not None and "input_ids" in signature(inner.forward).parameters
+    if reads_text and any(getattr(module, "is_causal", None) is False for module in inner.modules()):
         # The whole makes the masks of such a tower. Alone, the fused kernel would run without the causal one.
         set_backend(inner, "eager")
     model = model.eval() if options.device_map else model.eval().to(options.device)

@@ -269,7 +269,7 @@ def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | No
     allowed = (window[:, None] == window)[None, None]
     tensors: dict[str, Any] = {name: torch.cat(own, dim=2) for name, own in parts.items()}
     masks = (MaskArgument("windows", allowed, "attend"),)
-    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, **tensors)
+    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, scores=None, weights=None, **tensors)
 
 
 def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
