@@ -26,15 +26,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from attncli.checkpoints.options import LoadOptions
-from attncli.checkpoints.snapshot import Snapshot, resolve
+from attncli.checkpoints.snapshot import Snapshot
 from attncli.engines import open_source
 from attncli.engines.torch.engine import Checkpoint
-from attncli.engines.torch.model_masks import BlankCheckpoint
 from attncli.errors import AttnError
 from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
-from attncli.trace.selection import Indices
 from attncli.trace.trace import Trace
 
 EXACT = 1e-6  # the largest difference of two float32 weights that counts as the same
@@ -169,14 +166,6 @@ def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
         checkpoint = open_source(model=str(folder), layer=layers, special=False, engine="transformers", **more)
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint
-
-
-def blank(folder: Path) -> BlankCheckpoint:
-    """Open a checkpoint without its weights, to be asked for its masks."""
-    every, options = (Indices.of("layer", None), Indices.of("head", None)), LoadOptions()
-    with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        snapshot = resolve(str(folder), options)
-        return BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=False, options=options)
 
 
 def stacked(layer: LayerTrace) -> Any:

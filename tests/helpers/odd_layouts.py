@@ -8,8 +8,8 @@ import numpy as np
 Cells = Iterator[tuple[tuple[int, ...], int, int]]  # where a weight stands in what is returned, its query and its key
 
 
-def whole_map(name: str, returned: Any, queries: int, keys: int, is_padding: Any = ()) -> Any:
-    """Return the weights `[H, Q, K]` of one sentence; what fills the last block must have none, but for padding."""
+def whole_map(name: str, returned: Any, queries: int, keys: int) -> Any:
+    """Return the weights `[H, Q, K]` of one sentence; what fills the last block must have none."""
     if name not in LAYOUTS or returned.shape[-2:] == (queries, keys):
         return returned
     heads = returned.shape[0]
@@ -18,7 +18,7 @@ def whole_map(name: str, returned: Any, queries: int, keys: int, is_padding: Any
         weights = returned[place]
         if query < queries and 0 <= key < keys:
             found[:, query, key] += weights
-        elif query < queries and not (len(is_padding) and is_padding[query]):
+        elif query < queries:
             assert not weights.any(), (query, key)
     return found
 

@@ -12,7 +12,6 @@ from conformance import (
     WITH_TIMM,
     ConformanceRow,
     arrays,
-    blank,
     conform,
     conform_whole,
     opened,
@@ -21,8 +20,6 @@ from readme import pages
 from safetensors import safe_open
 
 from attncli.encoding.auto_tokenizer import limit_by
-from attncli.engines.torch.expected_masks import selected_keys
-from attncli.errors import NotExposedError
 
 # What never calls transformers' attention function, so that its softmax is watched.
 WATCHED = set(
@@ -38,9 +35,6 @@ UNCUT = {"albert", "blip", "hrm_text", "longcat_flash"}
 
 # Their configuration counts layers itself: they are text models that read pictures as tokens.
 COUNTED_AT_THE_TOP = {"chameleon", "git", "mistral4"}
-
-# It chooses keys by their content, whatever the configuration says; see `check_masks`.
-BY_CONTENT = {"qwen4_exp_text"}
 
 # What says how many keys a query attends to at most.
 BUDGETS = (
@@ -62,7 +56,6 @@ def test_an_architecture_is_exact_or_refused_for_a_known_reason(name: str, tmp_p
     assert row.checkpoint is not None
     assert row.checkpoint.encoder.limit == limit_by(row.checkpoint.part.whole)  # which `attn tokens` says without it
     check_budgets(name, row)
-    check_masks(row, tmp_path)
     check_cut(row, tmp_path)
 
 
@@ -77,28 +70,6 @@ def check_exact(row: ConformanceRow) -> set[str]:
     assert len(proofs) == len(row.trace.layers)
     assert max(proof.max_abs_error for proof in proofs) <= 1e-4  # outputs of these models go up to a hundred
     return {proof.against for proof in proofs}
-
-
-def check_masks(row: ConformanceRow, folder: Path) -> None:
-    """Check that the masks of a model without weights are those that the model with weights showed."""
-    assert row.trace is not None
-    trace, checkpoint = row.trace, blank(folder)
-    text, kinds = trace.text or "", {layer.kind for layer in trace.layers}
-    most = selected_keys(checkpoint.model.config)
-    if most is not None and most < max(len(trace.key_tokens), len(trace.query_tokens)):
-        with pytest.raises(NotExposedError, match="that it ranks first"):
-            checkpoint.masks([text], target=trace.target)
-        return
-    ((sentence,), _) = checkpoint.masks([text], target=trace.target)
-    built = {
-        (layer, mask.kind if mask.kind in kinds else "self"): mask for mask in sentence.masks for layer in mask.layers
-    }
-    assert built.keys() == {(layer.layer, layer.kind) for layer in trace.layers}
-    for layer in trace.layers:
-        shown = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
-        mask = built[layer.layer, layer.kind]
-        np.testing.assert_array_equal(np.broadcast_to(mask.allowed, shown.shape), shown, err_msg=layer.kind)
-        assert trace.sides(layer) == (mask.queries, mask.keys)
 
 
 def check_cut(row: ConformanceRow, folder: Path) -> None:
@@ -137,7 +108,6 @@ def test_the_documentation_counts_them() -> None:
     assert exact >= 200
     page = pages()["docs/reference/architectures.md"]
     assert f"| that read text | {count} | {exact} | [{len(NOT_REACHED)}](" in page
-    assert f"{exact - len(BY_CONTENT)} of the {count} text architectures" in " ".join(page.split())
     wholes = len(IMAGE_TEXT) - len(NEED_MORE_THAN_TEXT)
     assert wholes >= 88
     assert f" | {len(IMAGE_TEXT)} | {wholes} | [{len(NEED_MORE_THAN_TEXT)}](" in page

@@ -45,7 +45,6 @@ DEVELOPMENT = {"docs", "test"}
 """The extras of those who work on attncli."""
 WITH_TORCH = (
     "attn check",
-    "attn mask model",
     "attn run",
     "--engine",
     "verify",

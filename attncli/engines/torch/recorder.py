@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 
@@ -35,7 +34,6 @@ class RecordRequest:
     heads: Indices  # the heads that were asked for
     mask: Expression | None  # a mask in place of the model's own, in every layer
     audits: bool = False  # whether to keep the calls too, with the sums of their weights
-    is_blank: bool = False  # whether the model has no weights, so that its masks alone are worth recording
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Recorder:
     # --- what was recorded ---
 
     def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
-        """Keep one layer of every sentence; of a model without weights its mask alone."""
+        """Keep one layer of every sentence."""
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
@@ -189,11 +187,6 @@ class Recorder:
             if self.request.mask is not None:
                 mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
             more: dict[str, Any] = {"scale": fitted_scale(layer)} if layer.scale is None else {}
-            if self.request.is_blank:  # its numbers, which mean nothing, become zeros that take no memory
-                names = ("q", "k", "v", "bias", "recorded_scores", "recorded_weights")
-                arrays = {name: array for name in names if (array := getattr(layer, name)) is not None}
-                zeros = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
-                more |= {"proof": None, **zeros}
             layers[sublayer] = replace(layer, layer=sublayer[0], kind=sublayer[1], heads=heads, mask=mask, **more)
 
     def check(self, architecture: str) -> None:

@@ -44,7 +44,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
     if model.config._attn_implementation in (interface.ATTENTION, interface.EAGER_MASKS):
         recorder = Recorder(request, find_attention_modules(model), kinds, batch, scope)
         reader = interface.InterfaceReader(
-            recorder.wants, recorder.emit, model._supports_sdpa, request.mask, request.is_blank, request.audits
+            recorder.wants, recorder.emit, model._supports_sdpa, request.mask, request.audits
         )
         try:
             with interface.reading(reader), recorder.following():
@@ -56,7 +56,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
             if request.mask is not None and any(recorder.order.values()):
                 raise
         else:
-            if request.mask is None and not request.is_blank:
+            if request.mask is None:
                 verify_unmodified(root, recorder, forward)
             return recorder
         _log.info("the model does not call transformers' attention function; tracing its softmax")

@@ -124,7 +124,6 @@ class InterfaceReader:
     emit: Callable[[Any, AttentionCall], None]
     has_sdpa: bool  # the fused kernel computes what the eager function does
     mask: Expression | None = None  # in place of the model's own
-    is_blank: bool = False  # the model has no weights, so that there is nothing to compute
     sums_weights: bool = False  # the weights of each row are added up
     # What is known of the masks of this pass, by their `id`; with the mask, lest another one gets its id.
     _kinds: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
@@ -137,9 +136,6 @@ class InterfaceReader:
         used = self._with_mask(handed)
         if not is_wanted:
             return self._sdpa_or_eager(used)
-        if self.is_blank:
-            self.emit(handed.module, used.to_call(None, None))
-            return used.query.new_zeros(*used.query.transpose(1, 2).shape[:3], used.value.shape[-1]), None
         sums: list[torch.Tensor] | None = [] if self.sums_weights else None
         output, weights = self._eager(used, sums)
         self.emit(handed.module, used.to_call(output, torch.cat(sums, dim=-1) if sums else None))
