@@ -307,6 +307,20 @@ def test_weights_may_be_in_several_files_and_in_half_precision(
     assert compared(family, *both(tmp_path)).is_exact
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_type_of_the_weights_is_read_natively_and_told(dtype: torch.dtype, tmp_path: Path, attn: Run) -> None:
+    save_whole("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
+    name = str(dtype).removeprefix("torch.")
+    form = f"weights: {name} · " * (name != "float32")
+    auto, usual = (attn("inspect", "w7 w8 w9", "-m", tmp_path, *how).out for how in (("--dtype", "auto"), ()))
+    assert f"causal · {form}float32 on cpu · native engine" in auto
+    assert auto.replace(form, "") == usual
+    assert "float32 on cpu" not in attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "float64").out
+    verified = attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "auto", "--engine", "verify")
+    assert (verified.code, verified.out) == (4, "")
+    assert "it computes in float32 only; drop the option" in verified.err
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "distilbert"])
 def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path) -> None:
     config = config_of(family, {})
