@@ -3,7 +3,6 @@
 `python tests/helpers/readme.py` writes all pages, and `… docs/tutorial/tour.md README.md` these.
 """
 
-import json
 import os
 import re
 import shlex
@@ -162,10 +161,9 @@ def bring_models(command: str, folder: Path) -> None:
 
         (folder / "smollm2.gguf").symlink_to(smollm_file())
     if "rxnmapper" in command:
-        from rxnmapper import atom_pairs, rxnmapper_folder
+        from rxnmapper import rxnmapper_folder
 
         (folder / "rxnmapper").symlink_to(rxnmapper_folder())
-        (folder / "atoms.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in atom_pairs()))
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
