@@ -5,19 +5,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
 from attncli.analysis.metrics import countable_rows
-from attncli.analysis.statistics import RunningMoments
 from attncli.analysis.warnings import warnings_of
 from attncli.errors import InputError
 from attncli.text import as_list, plural, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.layer import HeadTrace
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
@@ -247,109 +246,5 @@ def warnings_of_both(difference: Difference) -> Iterator[str]:
         yield f"{'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
 
 
-# --- over many sentences -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HeadDifferences:
-    """How far one head is from its counterpart, over many sentences.
-
-    Attributes:
-        layer: index of the layer, in both.
-        kind: the layer's kind of attention.
-        head: the head, in both.
-        jensen_shannon: the mean over the sentences in which it is defined; None where it never is.
-        std: the sample standard deviation (n − 1) over these sentences; None for fewer than two.
-        count: how many they are.
-        elsewhere: mean weight in A and in B on tokens that are not shared, and in a sink; None as `jensen_shannon`.
-    """
-
-    layer: int
-    kind: str
-    head: int
-    jensen_shannon: float | None
-    std: float | None
-    count: int
-    elsewhere: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
-class Differences:
-    """Two models compared over many sentences.
-
-    Attributes:
-        first: A.
-        second: B.
-        sentences: how many there were.
-        heads: every compared head, the most changed one first; those without a number last.
-        notes: what was not compared, a sentence each.
-    """
-
-    first: Provenance
-    second: Provenance
-    sentences: int
-    heads: tuple[HeadDifferences, ...]
-    notes: tuple[str, ...]
-
-
-class SentenceDifference(NamedTuple):
-    """One sentence, of whose two traces the distances of heads alone are left; see `Difference`."""
-
-    first: Provenance
-    second: Provenance
-    heads: tuple[HeadDifference, ...]
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, found: Difference) -> SentenceDifference:
-        """Return what is left of a comparison."""
-        notes = tuple(not_compared(found.first, found.second))
-        return cls(found.first.source, found.second.source, found.heads, notes)
-
-
-class DiffStats:
-    """How far two models are apart over sentences, none of which is kept."""
-
-    def __init__(self) -> None:
-        self._first: SentenceDifference | None = None
-        self._sentences = 0
-
-    def add(self, sentence: SentenceDifference) -> None:
-        """Count a sentence."""
-        heads = sorted(sentence.heads, key=lambda head: (head.kind, head.layer, head.head))
-        numbers = np.array([(head.jensen_shannon, *(head.elsewhere or (None, None))) for head in heads], float)
-        if self._first is None:
-            self._first, self._heads, self._moments = sentence, heads, RunningMoments(numbers.shape)
-        self._sentences += 1
-        self._moments.add(numbers)
-
-    def differences(self) -> Differences:
-        """Return what a person reads of it.
-
-        Raises:
-            InputError: there is no sentence.
-        """
-        first = self._first
-        if first is None:
-            raise InputError("no sentence can be read by both models")
-        stds, counts = self._moments.std[:, 0].tolist(), self._moments.count[:, 0].tolist()
-        heads = [
-            HeadDifferences(
-                head.layer,
-                head.kind,
-                head.head,
-                mean if count else None,
-                std if count > 1 else None,
-                count,
-                (elsewhere[0], elsewhere[1]) if count else None,
-            )
-            for head, (mean, *elsewhere), std, count in zip(
-                self._heads, self._moments.mean.tolist(), stds, counts, strict=True
-            )
-        ]
-        heads.sort(key=_divergence, reverse=True)
-        return Differences(first.first, first.second, self._sentences, tuple(heads), first.notes)
-
-
-def _divergence(head: HeadDifference | HeadDifferences) -> float:
+def _divergence(head: HeadDifference) -> float:
     return -1.0 if head.jensen_shannon is None else head.jensen_shannon

@@ -301,8 +301,13 @@ def heads(
                 raise UsageError(f"{name} does not apply to {instead}; drop one of them")
     if pairs is not None:
         return _paired(read_pairs(pairs), model, layer, options)
+    more: dict[str, Any] = dict(options)
     if induction:
         texts = repeated_sequences(model)
+    elif model is not None and more.get("image"):
+        from attncli.encoding.pictures import pictures_alone
+
+        texts = pictures_alone(texts, more) or texts
     if isinstance(texts, Trace):
         arguments = {
             "model": model,
@@ -314,7 +319,7 @@ def heads(
         if unused := [name for name, value in arguments.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
-    source = open_source(model, layer=layer, **options)
+    source = open_source(model, layer=layer, **more)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))
     return survey((trace for _, trace in traces), view, is_test=induction)

@@ -1,41 +1,46 @@
-"""A configuration that keeps book of the fields that were read: a field that was not may change the numbers."""
+"""A configuration that records which fields were read: a field that was not may change the numbers."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from attncli.trace.selection import MOST_LAYERS
 
-# What says nothing about a forward pass in evaluation: training, generation, heads on top, bookkeeping.
-_IDLE_NAMES = """
-    _attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures attention_dropout
-    attention_probs_dropout_prob attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id
-    cache_implementation chunk_size_feed_forward classifier_activation classifier_dropout
-    classifier_dropout_prob decoder_start_token_id directionality diversity_penalty do_sample
-    down_scale_factor dropout dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id
-    eos_token_ids exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-    gap_size gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_factor
-    initializer_range is_llama_config keys_to_ignore_at_inference label2id length_penalty mask_token_id
-    max_length min_length model_type n_ctx n_special name_or_path net_structure_type no_repeat_ngram_size
-    num_beam_groups num_beams num_labels num_memory_blocks num_return_sequences output_attentions
-    output_hidden_states output_past output_scores pad_token_id pooler_fc_size pooler_num_attention_heads
-    pooler_num_fc_layers pooler_size_per_head pooler_type predict_special_tokens prefix pretraining_tp
-    problem_type qa_dropout remove_invalid_values repetition_penalty resid_pdrop return_dict
-    return_dict_in_generate sep_token_id seq_classif_dropout summary_activation summary_first_dropout
-    summary_last_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-    task_specific_params temperature tf_legacy_loss tie_encoder_decoder tie_weights_ tie_word_embeddings
-    tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version
-    typical_p unsloth_version use_bfloat16 use_cache
+# Fields without a part in the forward pass of evaluation, of PretrainedConfig and GenerationConfig in transformers 4
+# and 5: first bookkeeping, then generation, which older versions kept in config.json.
+_IGNORED_FIELDS = """
+    architectures attn_implementation chunk_size_feed_forward directionality dtype experts_implementation
+    finetuning_task gradient_checkpointing id2label initializer_factor initializer_range is_llama_config
+    keys_to_ignore_at_inference label2id loss_type model_type n_ctx n_special name_or_path net_structure_type
+    num_labels output_attentions output_hidden_states output_past predict_special_tokens prefix pretraining_tp
+    problem_type return_dict task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tie_weights_
+    tie_word_embeddings tokenizer_class torch_dtype torchscript transformers.js_config transformers_version
+    unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict xla_device
+
+    assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight assistant_lookbehind bad_words_ids
+    begin_suppress_tokens cache_config cache_implementation compile_config constraints continuous_batching_config
+    disable_compile diversity_penalty do_sample dola_layers down_scale_factor early_stopping
+    encoder_no_repeat_ngram_size encoder_repetition_penalty epsilon_cutoff eta_cutoff exponential_decay_length_penalty
+    force_words_ids forced_decoder_ids gap_size generation_kwargs guidance_scale is_assistant length_penalty low_memory
+    max_cache_len max_length max_matching_ngram_size max_new_tokens max_time min_length min_new_tokens min_p
+    no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups num_beams
+    num_memory_blocks num_return_sequences output_logits output_scores penalty_alpha prefill_chunk_size
+    prompt_lookup_num_tokens remove_invalid_values renormalize_logits repetition_penalty return_dict_in_generate
+    return_legacy_cache sequence_bias speculation_type stop_strings suppress_tokens target_lookbehind temperature
+    token_healing top_h top_k top_p typical_p use_mtp watermarking_config
 """
-_IDLE = frozenset(_IDLE_NAMES.split())
+_IGNORED = frozenset(_IGNORED_FIELDS.split())
+# Private state of a Python object; heads above the layers; ids, which come with the text; what evaluation leaves out.
+_IGNORED_NAMES = re.compile(r"_.*|(?:classifier|pooler|summary)_.*|.*_token_ids?|.*(?:dropout|dropout_prob|pdrop)")
 # What has to be as it is in every family, if it is there.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "is_decoder": (False,),
     "is_encoder_decoder": (False,), "output_router_logits": (False,), "position_embedding_type": ("absolute", None),
-    "pruned_heads": ({}, None), "quantization_config": (None,), "auto_map": (None,), "rope_interleaved": (False,),
-    "use_bidirectional_attention": (False, None),
+    "per_layer_config": ({}, None), "pruned_heads": ({}, None), "quantization_config": (None,), "auto_map": (None,),
+    "rope_interleaved": (False,), "use_bidirectional_attention": (False, None), "use_mrope": (False,),
 }  # fmt: skip
 
 _ABSENT = object()
@@ -111,7 +116,7 @@ class ConfigReader:
     def reject_unknown(self) -> None:
         """Raise UnsupportedError for a field that nobody read and that may say something about the forward pass."""
         for name, value in self._values.items():
-            if name in self.read or name in _IDLE:
+            if name in self.read or name in _IGNORED or _IGNORED_NAMES.fullmatch(name):
                 continue
             if name not in _FIXED:
                 raise UnsupportedError(f"it does not support the field {name}")

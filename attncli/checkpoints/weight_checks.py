@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.tensors import Store
 
-_FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
+# Types that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale.
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _FIELDS = ("quantization_config", "quantization")  # of a configuration; the second is that of MLX
 # What a name says of a tensor by one of its words: weight_scale_inv, qzeros, weight.absmax, lora_A.
 _WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
@@ -71,8 +72,10 @@ def unknown_quantization(name: str, method: Any) -> LoadError:
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
-def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> None:
-    """Refuse weights that are stored as codes (int8, float8) where the model has floats: a cast would hide it.
+def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> set[str]:
+    """Return the types in which weights are stored; LoadError for codes (int8, float8) where the model has floats.
+
+    A cast would hide them.
 
     Args:
         name: of the checkpoint.
@@ -87,6 +90,7 @@ def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> 
             f"the weights of {visible(name)} are quantized in an unknown way ({_some(codes)}: stored as "
             f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
         )
+    return {_FLOATS[kind] for kind in types.values()}
 
 
 def check_unread(

@@ -42,7 +42,7 @@ _MASK_COMMANDS = {
     "check": "Check a mask for errors.",
     "diff": "Show where two masks differ.",
     "convert": "Write a mask for another API.",
-    "model": "Show the masks that a checkpoint builds.",
+    "model": "Show the masks that a checkpoint attends by.",
 }
 
 

@@ -165,6 +165,12 @@ Model = Annotated[
     str | None,
     model_option("Use a checkpoint, or demo (built in). Default: the toy layer.", "NAME_OR_FOLDER", "-m", setting=None),
 ]
+DemoModel = Annotated[
+    str | None,
+    model_option(
+        "Use a checkpoint. Default: demo, or the toy layer with its options.", "NAME_OR_FOLDER", "-m", setting=None
+    ),
+]
 Mask = Annotated[
     str | None,
     choice_option(

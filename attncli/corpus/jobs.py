@@ -1,4 +1,4 @@
-"""The jobs of the commands: traces of sentences and what is made of each, two traces compared, cuts, tokens."""
+"""The jobs of the commands: traces of sentences and what is made of each, cuts, tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.analysis.ablation import AblationChoice
-    from attncli.analysis.diff import SentenceDifference
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.pairs import PairedText, PairScores
     from attncli.engines.predictor import Predictor
@@ -134,34 +133,6 @@ class TraceJob(NamedTuple, Generic[Value]):
         except InputMismatchError as error:
             return Result(number, Failure(str(error), kind=InputMismatchError, metadata=trace.metadata))
         return Result(number, value, tuple(warnings), trace.source.notes)
-
-
-class DiffJob(NamedTuple):
-    """Two models, and how far they are apart on each sentence; see `Job`."""
-
-    first: TraceJob[Trace]  # makes the traces of A
-    second: TraceJob[Trace]  # makes those of B
-    queries: tuple[str, ...] = ()  # whose rows are compared; none are all shared ones
-
-    def open(self, first: Source | None = None, second: Source | None = None) -> BatchFn[SentenceDifference]:
-        """Open both sources, unless they are given, and return the function from a batch to its results."""
-        return partial(self._results, first or self.first.source(), second or self.second.source())
-
-    def _results(self, first: Source, second: Source, batch: Batch) -> Iterator[Result[SentenceDifference]]:
-        both = zip(self.first.traces(first, batch), self.second.traces(second, batch), strict=True)
-        for (number, one), (_, other) in both:
-            yield self._result(number, one, other)
-
-    def _result(self, number: int, one: Trace | Failure, other: Trace | Failure) -> Result[SentenceDifference]:
-        from attncli.analysis.diff import SentenceDifference, diff, warnings_of_both
-
-        if isinstance(one, Failure) or isinstance(other, Failure):
-            return Result(number, one if isinstance(one, Failure) else other)  # type: ignore[arg-type]
-        try:
-            difference = diff(one, other, queries=self.queries, top=0)
-        except (InputError, UsageError) as error:
-            return Result(number, Failure(str(error), kind=type(error), metadata=one.metadata))
-        return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
 
 
 class AblateJob(NamedTuple):

@@ -48,11 +48,13 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
     """Return a text as sources take it: of a list of messages, the conversation.
 
     Raises:
-        UsageError: a list is given, and its options ask for no chat.
+        UsageError: a list is given, of texts or without `chat`.
         InputError: it is no list of messages.
     """
     if not isinstance(text, list | tuple):
         return text  # type: ignore[return-value]  # what else it may be, `check_texts` refuses
+    if not any(isinstance(each, Mapping) for each in text):
+        raise UsageError(f"expected one text, not a list of {len(text)}; call it once for each text")
     if not options.get("chat"):
         raise UsageError("a list of messages needs chat=True")
     from attncli.encoding.chat import Conversation

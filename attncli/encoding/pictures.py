@@ -57,6 +57,18 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     return files
 
 
+def pictures_alone(text: object, options: dict[str, Any]) -> list[str]:
+    """Return the files of pictures that are read in the place of a text; the options become those of a vision tower.
+
+    Raises:
+        InputError: see `picture_files`.
+    """
+    if text or not options.get("image") or options.get("tower") == "text":
+        return []
+    options["tower"] = "vision"
+    return picture_files(options.pop("image"))
+
+
 class PicturedText(str):
     """A text with the pictures that its line names, which a model that reads text alone leaves out."""
 

@@ -77,7 +77,7 @@ def inspect(
         trace.layer(1).head(3).weights      # NumPy, [Q, K]
 
     Args:
-        text: the sentence; with `chat`, a user's turn, or a list of messages.
+        text: the sentence; with `chat`, a user's turn, or a list of messages. Without it `image` is read alone.
         model: a checkpoint's folder or hub name, or `demo`; None is the toy layer.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
@@ -90,5 +90,14 @@ def inspect(
     """
     from attncli.encoding.encode import as_conversation
 
-    text = as_conversation(text, options)
-    return open_source(model, **options).trace(text, pair, target)
+    more: dict[str, Any] = dict(options)
+    if model is not None and more.get("image"):
+        from attncli.encoding.pictures import pictures_alone
+        from attncli.errors import UsageError
+
+        if pictures := pictures_alone(text, more):
+            text, *others = pictures
+            if others:
+                raise UsageError(f"expected one picture without a text, not {len(pictures)}; call it once for each")
+    text = as_conversation(text, more)
+    return open_source(model, **more).trace(text, pair, target)

@@ -47,6 +47,7 @@ class OpenModel(Source):
 
     name: str  # what it is called
     attention_layers: Sequence[int]  # those that have softmax attention, in order
+    is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
     is_incremental: bool  # whether a layer is computed from the one below it, if that was asked for before
 
     @abstractmethod

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
     from attncli.analysis.composition import Composition
-    from attncli.analysis.diff import CellDifference, Difference, Differences
+    from attncli.analysis.diff import CellDifference, Difference
     from attncli.analysis.heads import HeadReport, HeadSummary
     from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove import ModelProof
@@ -325,19 +325,6 @@ def write_difference(difference: Difference, precision: int | None) -> str:
         "heads": [plain(vars(head), precision) for head in difference.heads],
         "cells": [plain(_changed_cell(cell), precision) for cell in difference.cells],
         "notes": difference.notes,
-    }) + "\n"  # fmt: skip
-
-
-def write_differences(found: Differences, precision: int | None) -> str:
-    """Return the document of many sentences: every compared head, the most changed one first, and no cell."""
-    return dumped({
-        "schema": "attncli.diff/1",
-        "a": {"source": found.first.as_dict()},
-        "b": {"source": found.second.as_dict()},
-        "sentences": found.sentences,
-        "unit": "bits",
-        "heads": [plain(vars(head), precision) for head in found.heads],
-        "notes": found.notes,
     }) + "\n"  # fmt: skip
 
 

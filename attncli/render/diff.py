@@ -1,4 +1,4 @@
-"""Two traces or two models compared: what they share, which heads and cells changed most, and the maps of one head."""
+"""Two traces compared: what they share, which heads and cells changed most, and the maps of one head."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from attncli.analysis.diff import (
     CHANGED,
     CellDifference,
     Difference,
-    Differences,
     HeadDifference,
-    HeadDifferences,
     weights_of,
 )
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
@@ -31,8 +29,7 @@ from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatm
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.sections import architecture_of, cautioned, numbers_of, proof_line, what_ran
-from attncli.render.sections import joined as joined_facts
+from attncli.render.sections import cautioned, proof_line, what_ran
 from attncli.text import plural
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Provenance
@@ -138,13 +135,9 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
 
 @dataclass(frozen=True)
 class DiffView:
-    """A comparison laid out for one output.
+    """A comparison laid out for one output: of the heads the `top` are listed. A `height` of None shows all of it."""
 
-    It is of two traces, or of two models over many sentences; of the heads the `top` are listed. A `height` of None
-    shows all of it.
-    """
-
-    difference: Difference | Differences
+    difference: Difference
     palette: Palette
     width: int | None
     precision: int = DIGITS
@@ -154,10 +147,7 @@ class DiffView:
 
     def renderables(self) -> list[RenderableType]:
         """Return the view, part by part; a blank line belongs between two parts."""
-        found = self.difference
-        return self._over_sentences(found) if isinstance(found, Differences) else self._of_traces(found)
-
-    def _of_traces(self, difference: Difference) -> list[RenderableType]:
+        difference = self.difference
         traces = (difference.first, difference.second)
         headline = self._headline([what_ran(trace, self.palette) for trace in traces], [one.source for one in traces])
         tokens = [self._alignment(difference.keys, "tokens")]
@@ -181,15 +171,6 @@ class DiffView:
             proof.append(Text(f"--all shows {' and '.join(left_out)}", DIM))
         return [headline, *parts, *cells, *maps, *proof]
 
-    def _over_sentences(self, found: Differences) -> list[RenderableType]:
-        sources = found.first, found.second
-        lines = [
-            joined_facts(each.title, [*architecture_of(each), *numbers_of(each)], self.palette) for each in sources
-        ]
-        over = f"mean ± standard deviation over {plural(found.sentences, 'sentence')}"
-        elsewhere = "elsewhere: weight on tokens only one sentence has, or in sinks (counted as one extra cell)"
-        return [self._headline(lines, sources), self._summary(over), *self._heads(elsewhere)]
-
     @property
     def _room(self) -> int:
         return self.width or COMFORTABLE
@@ -203,8 +184,7 @@ class DiffView:
                 for line, one in zip(lines, sources, strict=True)
             ]
         named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
-        is_one = lines[0] == lines[1] and isinstance(self.difference, Difference)
-        return cautioned(lines[0] if is_one else Text("\n").join(named), sources, self.palette)
+        return cautioned(lines[0] if lines[0] == lines[1] else Text("\n").join(named), sources, self.palette)
 
     def _alignment(self, aligned: Alignment, title: str) -> Block:
         """Return both sequences, tokens that are shared one above the other and marked."""
@@ -263,10 +243,10 @@ class DiffView:
         )
 
     @property
-    def _changed(self) -> list[HeadDifference | HeadDifferences]:
+    def _changed(self) -> list[HeadDifference]:
         return [each for each in self.difference.heads if (each.jensen_shannon or 0) >= CHANGED]
 
-    def _name(self, of: HeadDifference | HeadDifferences | CellDifference) -> str:
+    def _name(self, of: HeadDifference | CellDifference) -> str:
         several = len({each.kind for each in self.difference.heads}) > 1
         return f"{of.kind} " * several + f"L{of.layer}H{of.head}"
 
@@ -302,19 +282,12 @@ class DiffView:
 
     def _listed(self, count: int) -> Block:
         """Return the heads that changed most, and their weight on tokens that are not shared."""
-        found, heads = self.difference, self._changed[:count]
+        heads = self._changed[:count]
         columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
-        if isinstance(found, Differences):
-            means = [one for one in heads if isinstance(one, HeadDifferences)]
-            bits = [f"{self._number(one.jensen_shannon)} ±{self._number(one.std)}" for one in means]
-            columns.append(Column("bits", bits))
-            if any(one.count < found.sentences for one in found.heads):
-                columns.append(Column("sentences", [str(one.count) for one in means]))
-        else:
-            columns.append(self._numbers("bits", [each.jensen_shannon for each in heads]))
+        columns.append(self._numbers("bits", [each.jensen_shannon for each in heads]))
         return table([*columns, *self._elsewhere(heads)], self._room)
 
-    def _elsewhere(self, found: Sequence[HeadDifference | HeadDifferences]) -> list[Column]:
+    def _elsewhere(self, found: Sequence[HeadDifference]) -> list[Column]:
         """Return the columns of the weight that is on no shared token; none where no head has any."""
         if not any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads):
             return []

@@ -69,6 +69,11 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
     [
         (["one"], 2, "one sentence to compare; give two, or one with two checkpoints: -m A -m B"),
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
+        (
+            ["so it goes", "time flies", "-m", "a", "-m", "b"],
+            2,
+            "compares two checkpoints on one sentence; for many, run attn inspect",
+        ),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
         (["--from", "a", "--from", "b"], 5, "trace file a does not exist"),

@@ -12,6 +12,8 @@ from pictured_models import picture, save_models
 from refusals import refused
 from safetensors.numpy import save_file
 
+import attncli
+from attncli.errors import NotExposedError, UsageError
 from attncli.trace.store import load
 
 Run = Callable[..., Any]
@@ -34,6 +36,21 @@ def test_pictures_alone_go_through_a_vision_transformer_one_after_the_other(attn
     tower = attn("inspect", "-m", models / "llava", "--image", files[0])
     assert "vision tower" in tower.out
     assert "mean of 17 queries attends to" in tower.out
+
+
+def test_a_picture_is_read_alone_in_python_too(models: Path) -> None:
+    file, other = str(models / "a.png"), str(models / "b.png")
+    for model in ("vit", "llava"):
+        trace = attncli.inspect("", str(models / model), image=file)
+        assert (trace.text, len(trace.pictures), len(trace.grids)) == (file, 1, 1)
+        assert attncli.inspect(model=str(models / model), image=[file], tower="vision").text == file
+    with pytest.raises(UsageError, match="expected one picture without a text, not 2"):
+        attncli.inspect("", str(models / "vit"), image=[file, other])
+    assert attncli.heads(model=str(models / "vit"), image=[file, other]).sentences == 2
+    with pytest.raises(NotExposedError, match="reads a picture, not text"):
+        attncli.inspect("w40", str(models / "vit"), image=file)
+    with pytest.raises(UsageError, match="--image does not apply to the toy layer"):
+        attncli.inspect("", image=file)
 
 
 def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path, tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
     ("arguments", "parallel_from"),
     [
         (["inspect", "-F", "jsonl"], 512),
-        (["diff", "-m", "demo", "-m", "demo", "--layer", "0"], 512),
         (["tokens", "-F", "jsonl"], 4096),
     ],
 )

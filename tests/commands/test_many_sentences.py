@@ -1,4 +1,4 @@
-"""`attn heads` and `attn diff` over many sentences: means, processes, and bad ones."""
+"""`attn heads` over many sentences: means, processes, and bad ones."""
 
 import json
 import statistics
@@ -45,26 +45,3 @@ def test_means_and_deviations_are_those_of_single_runs(attn: Run, records: Path)
     assert attn("heads", "--file", records, "-o", path).code == 5
     frame = attncli.heads(TEXTS, model="demo").to_dataframe("pandas")
     assert pd.read_parquet(path).astype(frame.dtypes).equals(frame)
-
-
-def test_two_checkpoints_are_compared_over_many_sentences(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.txt"
-    path.write_bytes("\n".join(TEXTS[:3]).encode() + b"\n\xff\n")
-    ran = attn("diff", "-m", "demo", "-m", tiny_llama, "--file", path, "-F", "json")
-    assert ran.code == 5
-    assert "attn: sentence 4: it is not UTF-8" in ran.err
-    document = ran.json
-    assert list(document) == ["schema", "a", "b", "sentences", "unit", "heads", "notes"]
-    assert (document["schema"], document["sentences"]) == ("attncli.diff/1", 3)
-    table = attn("diff", "-m", "demo", "-m", tiny_llama, "--file", path, "--top", "1").out
-    assert f"{len(document['heads'])} of {len(document['heads'])} heads changed, most L" in table
-    assert "mean ± standard deviation over 3 sentences" in table
-    first = document["heads"][0]
-    assert f"L{first['layer']}H{first['head']}  {first['jensen_shannon']:.4f} ±{first['std']:.4f}" in table
-
-
-def test_a_file_of_one_sentence_is_compared_as_that_sentence_is(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    path = tmp_path / "one.txt"
-    path.write_text(TEXTS[1] + "\n")
-    models = ("-m", "demo", "-m", tiny_llama)
-    assert attn("diff", *models, "--file", path).out == attn("diff", *models, TEXTS[1]).out

@@ -6,11 +6,15 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
 
 import pytest
 from running import program
 from whole_program import forked
+
+from attncli.cli.commands.run import _OPTIONS
+from attncli.cli.commands.run import run as run_command
 
 FINDINGS, USAGE, INPUT = 1, 2, 5
 
@@ -111,6 +115,22 @@ def test_the_program_is_as_it_is_and_the_table_stands_on_stderr(train: Path) -> 
         ["model.py:28", "pooler.attn", "4", "mha", "2", "1×8", "pad (rows 1-2 of 3)", "ok"],
     ]
     assert "2 places, 16 calls, " in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--expect", "causal"), ("a", "--expect=causal"), ("--epochs", "2", "--no-fail")]
+)
+def test_an_option_behind_the_program_is_told_to_have_gone_to_it(train: Path, arguments: tuple[str, ...]) -> None:
+    ran = run("train.py", *arguments)
+    own = next(one.partition("=")[0] for one in arguments if one.startswith(("--expect", "--no-fail")))
+    assert f"attn: {own} went to the program; options of attn run stand before it" in ran.stderr
+    assert ran.stdout.splitlines()[-1].startswith(" ".join(arguments))
+    assert "went to the program" not in run("--expect", "pad", "train.py", "--epochs", "1", "-F", "x").stderr
+
+
+def test_the_options_that_are_told_of_are_those_of_attn_run() -> None:
+    own = {f"--{name.replace('_', '-')}" for name in signature(run_command).parameters}
+    assert set(_OPTIONS) == own - {"--environment", "--output", "--program", "--module"}
 
 
 def test_the_document_and_the_rows(train: Path) -> None:

@@ -102,7 +102,7 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
         "attn_logit_softcapping": [None], "rope_parameters": [ABSENT, {"full_attention": {"rope_theta": 500.0,
         "rope_type": "linear", "factor": 4.0}, "sliding_attention": {"rope_theta": 50.0, "rope_type": "default"}},
         {"full_attention": _LLAMA3}], "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, _LLAMA3, None],
-        "rope_local_base_freq": [60.0], "sliding_window_pattern": [2], "_sliding_window_pattern": [2]},
+        "rope_local_base_freq": [60.0], "sliding_window_pattern": [2]},
 }  # fmt: skip
 
 # What a field needs beside it to have a meaning.
@@ -126,7 +126,7 @@ _GROUPS = {
         "positions": "max_position_embeddings n_positions pad_token_id "
         "sinusoidal_pos_embds rope_parameters rope_theta rope_scaling rope_local_base_freq rotary_emb_base rotary_pct "
         "layer_types max_window_layers sliding_window use_sliding_window "
-        "sliding_window_pattern _sliding_window_pattern",
+        "sliding_window_pattern",
         "activations": "hidden_act hidden_activation",
     }.items()
     for name in names.split()

@@ -3,7 +3,6 @@
 `python tests/helpers/readme.py` writes all pages, and `… docs/tutorial/tour.md README.md` these.
 """
 
-import json
 import os
 import re
 import shlex
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64encode
-from functools import cache
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,34 +147,11 @@ def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
 
 
 def bring_materials(folder: Path) -> None:
-    """Lay into a folder what examples read: programs, sentences, pairs, an adapter of one head of the demo model."""
+    """Lay into a folder the files of docs/ that examples read: programs, sentences, pairs, pictures, an adapter."""
     programs = "docs/masks/programs"
     shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
     shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
     shutil.copytree(ROOT / "docs/cookbook/files", folder, dirs_exist_ok=True)
-    sentences, config, weights = _made()
-    (folder / "sentences.txt").write_text(sentences)
-    (folder / "my-lora").mkdir()
-    (folder / "my-lora/adapter_config.json").write_text(config)
-    (folder / "my-lora/adapter_model.safetensors").write_bytes(weights)
-
-
-@cache
-def _made() -> tuple[str, str, bytes]:
-    """Sentences, and the configuration and the weights of an adapter of the demo model."""
-    import numpy as np
-    from safetensors.numpy import save
-
-    draw = np.random.default_rng(0)
-    words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
-    picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
-    sentences = "".join(f"{sentence}\n" for sentence in picked)
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "demo", "r": 4,
-              "lora_alpha": 8, "target_modules": ["q_proj"], "layers_to_transform": [3]}  # fmt: skip
-    down, up = 0.1 * draw.standard_normal((4, 128), dtype=np.float32), np.zeros((128, 4), np.float32)
-    up[96:] = 0.5 * draw.standard_normal((32, 4), dtype=np.float32)  # the queries of head 3
-    name = "base_model.model.model.layers.3.self_attn.q_proj.lora_{}.weight"
-    return sentences, json.dumps(config), save({name.format("A"): down, name.format("B"): up})
 
 
 def bring_models(command: str, folder: Path) -> None:
@@ -186,10 +161,9 @@ def bring_models(command: str, folder: Path) -> None:
 
         (folder / "smollm2.gguf").symlink_to(smollm_file())
     if "rxnmapper" in command:
-        from rxnmapper import atom_pairs, rxnmapper_folder
+        from rxnmapper import rxnmapper_folder
 
         (folder / "rxnmapper").symlink_to(rxnmapper_folder())
-        (folder / "atoms.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in atom_pairs()))
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:

@@ -10,6 +10,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import torch
@@ -88,3 +89,7 @@ def _element(atom: str) -> str:
     found = re.match(r"\[?\d*(Na|Cl|Br|[A-Za-z]|\*)", atom)
     assert found is not None
     return found[1].capitalize()
+
+
+if __name__ == "__main__":  # for docs/cookbook/pairs.md
+    print(copytree(rxnmapper_folder(), "rxnmapper", dirs_exist_ok=True))

@@ -138,6 +138,10 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
     refused(attn("mask", "model", "-m", model, TEXT, "--chat", "--pair", "x"), USAGE)
     with pytest.raises(UsageError, match="chat=True"):
         attncli.inspect([{"role": "user", "content": TEXT}], model=str(model))
+    for texts in ([TEXT, TEXT], (TEXT,)):
+        for how in ({}, {"model": str(model)}, {"model": str(model), "chat": True}):
+            with pytest.raises(UsageError, match=f"expected one text, not a list of {len(texts)}; call it once"):
+                attncli.inspect(texts, **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("content", "reason"), [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -29,12 +32,20 @@ from native_variants import (
     save_whole,
 )
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    GenerationConfig,
+    PreTrainedConfig,
+)
 
 import attncli
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy import parallel
-from attncli.engines.numpy.families import FAMILIES, model_spec
+from attncli.engines.numpy.families import FAMILIES, TOWERS, model_spec
 from attncli.engines.numpy.ops import ACTIVATIONS
 from attncli.errors import LoadError, NotExposedError, UsageError
 
@@ -124,6 +135,8 @@ def test_every_field_that_a_recipe_reads_is_varied_and_has_the_default_of_transf
 UNKNOWN: list[dict[str, Any]] = [
     {"a_field_of_tomorrow": 1}, {"position_embedding_type": "relative_key"}, {"is_decoder": True},
     {"add_cross_attention": True}, {"quantization_config": {"bits": 4}}, {"use_bidirectional_attention": True},
+    {"is_causal": False}, {"is_encoder_decoder": True}, {"use_mrope": True}, {"per_layer_config": {"0": {}}},
+    {"pruned_heads": {"0": [1]}}, {"layer_scale": 2.0}, {"token_id_shift": 1}, {"auto_map": {"AutoModel": "a.B"}},
     {"num_hidden_layers": "six"}, {"n_layer": -1}, {"model_type": ["bert"]}, {"model_type": "bloom"},
 ]  # fmt: skip
 
@@ -155,12 +168,14 @@ def test_activations_are_those_of_transformers(name: str) -> None:
     assert np.abs(ACTIVATIONS[name](x) - reference).max() < 4e-6
 
 
-# What the hub's files say that changes no forward pass in evaluation, and what is odd.
+# Fields of the hub's files that no version of transformers reads now.
 PUBLISHED = {
     "gpt2": {"n_special": 0, "predict_special_tokens": True, "n_ctx": 1024, "task_specific_params": {}},
-    "llama": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {}, "pretraining_tp": 1},
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {}, "unsloth_fixed": True},
     "bert": {"_attn_implementation_autoset": True, "gradient_checkpointing": False, "unsloth_version": "2025.1"},
-    "distilbert": {"tie_weights_": True, "qa_dropout": 0.1, "seq_classif_dropout": 0.2},
+    "distilbert": {"tie_weights_": True, "torchscript": True, "pruned_heads": {}, "finetuning_task": "mrpc"},
+    "qwen2": {"use_mrope": False, "attn_implementation": "sdpa", "_model_name_or_path": "a", "unk_token_id": 3},
+    "gemma3_text": {"_sliding_window_pattern": 2, "eos_token_ids": [1, 2], "forced_decoder_ids": [[1, 2]]},
 }
 ODD = [
     ("gpt2", {"n_head": 1000}),
@@ -168,6 +183,66 @@ ODD = [
     ("gpt_neox", {"rotary_pct": math.inf, "rope_parameters": None}),
     ("gemma3_text", {"rope_parameters": ["full_attention"]}),
 ]
+
+
+def another(value: Any) -> Any:
+    """A value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, float):
+        return value / 2 + 0.25
+    if isinstance(value, int):
+        return value + 2
+    return value + "x" if isinstance(value, str) else 1
+
+
+def idle_fields(family: str) -> dict[str, Any]:
+    """Every field of a configuration and of GenerationConfig without a part in the forward pass, at another value."""
+    fields = ConfigReader({"model_type": family})
+    model_spec(fields)
+    known = {**GenerationConfig().to_dict(), **PreTrainedConfig().to_dict(), **config_of(family, {})}
+    assert len(known) > 80
+    names = known.keys() - fields.read - {"add_cross_attention", "is_decoder", "is_encoder_decoder"}
+    names -= {"use_bidirectional_attention"}
+    of_heads = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    typed = {"dtype": "bfloat16", "architectures": ["A"], "problem_type": "regression", "summary_activation": "tanh"}
+    return {name: (typed | of_heads).get(name, another(known[name])) for name in names}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_saved_configuration_carries_besides_changes_no_number_and_is_taken(family: str) -> None:
+    config, idle = config_of(family, {}), idle_fields(family)
+    assert repr(model_spec(ConfigReader(config | idle))) == repr(model_spec(ConfigReader(config)))
+    classes = CONFIG_MAPPING[family]
+    plain, other = (
+        AutoModel.from_config(classes.from_dict(each), attn_implementation="eager", dtype=torch.float32).eval()
+        for each in (config, config | idle)
+    )
+    other.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        one, two = (model(torch.tensor([[7, 8, 9, 10, 9, 11]]))[0] for model in (plain, other))
+    assert (one - two).abs().max() <= 1e-5 * max(1, one.abs().max())
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *TOWERS])
+def test_a_configuration_that_transformers_saves_is_taken(family: str, tmp_path: Path) -> None:
+    if family in TOWERS:
+        inner = config_of(next(iter(TOWERS[family].texts)), {})
+        config = CONFIG_MAPPING[family](text_config=inner)
+    else:
+        config = CONFIG_MAPPING[family].from_dict(config_of(family, {}))
+    config.architectures, config.id2label = ["A"], {0: "a", 1: "b", 2: "c"}
+    for use_diff in (True, False):
+        saved = json.loads(config.to_json_string(use_diff=use_diff))
+        more = {"_name_or_path": "org/name", "_commit_hash": "1", "unk_token_id": 3, "temperature": 0.7}
+        assert repr(model_spec(ConfigReader(saved | more))) == repr(model_spec(ConfigReader(saved)))
+
+
+def test_private_state_of_a_configuration_is_read_by_no_native_family() -> None:
+    for family in FAMILIES:
+        module = sys.modules[MODEL_MAPPING[CONFIG_MAPPING[family]].__module__]
+        assert set(re.findall(r"config\.(_\w+)", inspect.getsource(module))) <= {"_attn_implementation"}
 
 
 @pytest.mark.filterwarnings("error")
@@ -223,6 +298,20 @@ def test_weights_may_be_in_several_files_and_in_half_precision(
     model.save_pretrained(tmp_path, **{name: value for name, value in saved.items() if name != "dtype"})
     assert ("max_shard_size" in saved) == (tmp_path / "model.safetensors.index.json").is_file()
     assert compared(family, *both(tmp_path)).is_exact
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_type_of_the_weights_is_read_natively_and_told(dtype: torch.dtype, tmp_path: Path, attn: Run) -> None:
+    save_whole("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
+    name = str(dtype).removeprefix("torch.")
+    form = f"weights: {name} · " * (name != "float32")
+    auto, usual = (attn("inspect", "w7 w8 w9", "-m", tmp_path, *how).out for how in (("--dtype", "auto"), ()))
+    assert f"causal · {form}float32 on cpu · native engine" in auto
+    assert auto.replace(form, "") == usual
+    assert "float32 on cpu" not in attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "float64").out
+    verified = attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "auto", "--engine", "verify")
+    assert (verified.code, verified.out) == (4, "")
+    assert "it computes in float32 only; drop the option" in verified.err
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "distilbert"])

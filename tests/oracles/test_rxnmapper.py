@@ -20,6 +20,8 @@ Run = Callable[..., Any]
 
 def test_the_head_that_maps_atoms_comes_first(attn: Run, tmp_path: Path) -> None:
     lines, folder = atom_pairs(), rxnmapper_folder()
+    shipped = Path(__file__).parents[2] / "docs/cookbook/files/atoms.jsonl"
+    assert list(map(json.loads, shipped.read_text().splitlines())) == lines
     file = tmp_path / "atoms.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
     document = attn("heads", "-m", folder, "--pairs", file, "-F", "json").json

@@ -144,7 +144,7 @@ TAKEN = {
     "inspect TEXT -m T5": "the native engine does not compute T5: the architecture t5 ",
     "tokens TEXT -m T5": "T5: the architecture t5 ",
     "check TEXT -m LLAMA": "attn check",
-    "mask model -m LLAMA TEXT": "attn mask model",
+    "mask model -m T5 TEXT": "the native engine does not compute T5: the architecture t5 ",
     "inspect TEXT --rng torch": "--rng torch",
     "inspect TEXT --mask mask.pt": "mask.pt",
     "mask convert causal --size 3 --to sdpa -o out.pt": "a .pt file",

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Exit
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
-from attncli.errors import ExitCode, UsageError, raise_on_failure
+from attncli.errors import UsageError, raise_on_failure
 
 if TYPE_CHECKING:
-    from attncli.analysis.diff import Differences
-    from attncli.engines.source import CorpusItem
     from attncli.trace.trace import Trace
+
+_FOR_MANY = "for many, run attn inspect --layer all --show metrics -o FOLDER/ with each, and join the folders"
 
 
 def diff(
     environment: Environment,
     request: options.CommonOptions,
-    parallel: options.Parallel,
     output: options.DocumentOutput,
     text: Annotated[
         list[str] | None,
@@ -58,38 +54,21 @@ def diff(
     """Compare two sentences, checkpoints or traces.
 
     It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
-    Two checkpoints on several sentences are compared by head alone. The exit code is 0 whether or not they differ.
+    The exit code is 0 whether or not they differ.
     To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"
     attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
-    attn diff --file sentences.txt -m gpt2 -m distilgpt2
     attn diff --from before.safetensors --from after.safetensors
     """
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
     from attncli.render.matrix import DIGITS
 
-    chosen, workers = output.chosen(), parallel.workers
+    chosen = output.chosen()
     top, digits = top or TOP, DIGITS if precision is None else precision
-    traces, many = _inputs(environment, request, from_ or [], model or [])
-    if many is not None:
-        requests = [request.changed(model=name) for name in model or []]
-        found, failures = _over_sentences(environment, requests, many, tuple(query or ()), workers)
-        if chosen == "json":
-            from attncli.formats.documents import write_differences
-
-            environment.write([write_differences(found, precision)], output.file)
-        else:
-            from attncli.render.diff import DiffView
-
-            with output.view(environment, chosen, "diff") as canvas:
-                view = DiffView(found, canvas.palette("viridis"), canvas.table_width, digits, top, height=canvas.height)
-                canvas.show(view.renderables(), " / ".join(dict.fromkeys((found.first.title, found.second.title))))
-        if failures:
-            raise Exit(ExitCode.INPUT)
-        return
+    traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
     warnings = (f"warning: {each}" for each in warnings_of_both(difference))
     for note in (*warnings, *difference.notes):
@@ -108,10 +87,10 @@ def diff(
         canvas.show(view.renderables(), title)
 
 
-def _inputs(
+def _traces(
     environment: Environment, request: options.CommonOptions, files: list[str], models: list[str]
-) -> tuple[Sequence[Trace], Iterator[CorpusItem] | None]:
-    """Return the two traces that the options ask for, or the sentences of which two checkpoints are compared.
+) -> list[Trace]:
+    """Return the two traces that the options ask for.
 
     Raises:
         UsageError: the options do not name two things to compare, or name more.
@@ -127,14 +106,13 @@ def _inputs(
         if len(files) != 2:
             raise UsageError(f"--from is given {times(len(files))}; give it twice: --from A --from B")
         both = [request.changed(model=None, from_=Path(path)) for path in files]
-        return [next(traces_of(environment, one, "all")) for one in both], None
+        return [next(traces_of(environment, one, "all")) for one in both]
     if len(models) > 2:
         raise UsageError(f"--model is given {times(len(models))}; give it once, or twice to compare two checkpoints")
     expected = 1 if len(models) == 2 else 2
-    numbered = sentences(request.texts, environment, may_be_words=expected == 1)
-    first = list(islice(numbered, expected + 1))
-    if expected == 1 and len(first) > 1:
-        return (), chain(first, numbered)
+    first = list(islice(sentences(request.texts, environment, may_be_words=expected == 1), expected + 1))
+    if len(first) > expected == 1:
+        raise UsageError(f"attn diff compares two checkpoints on one sentence; {_FOR_MANY}")
     texts = list(raise_on_failure(((one.number, one.text) for one in first), is_alone=expected == 1))
     if len(texts) != expected:
         found = "one sentence" if len(texts) == 1 else "more than two sentences"
@@ -144,33 +122,6 @@ def _inputs(
     items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]
     if expected == 1:
         each = (traces_of(environment, request.changed(model=name), "all", texts=items) for name in models)
-        return [next(traces) for traces in each], None
+        return [next(traces) for traces in each]
     one = request.changed(model=models[0] if models else None)
-    return list(traces_of(environment, one, "all", texts=items)), None
-
-
-def _over_sentences(
-    environment: Environment,
-    requests: Sequence[options.CommonOptions],
-    many: Iterator[CorpusItem],
-    queries: tuple[str, ...],
-    workers: int | None,
-) -> tuple[Differences, int]:
-    """Return how far two checkpoints are apart over many sentences, and how many of these are bad."""
-    from attncli.analysis.diff import DiffStats
-    from attncli.cli.loop import ResultStream, open_source, trace_job
-    from attncli.corpus.jobs import DiffJob, identity
-    from attncli.corpus.run import batched, run
-
-    first, second = (trace_job(one, identity, "all") for one in requests)
-    source, other = (open_source(environment, *both) for both in zip(requests, (first, second), strict=True))
-    job = DiffJob(first, second, queries)
-    results = run(job, batched(many), workers, job.open(source, other), max(source.parallel_from, other.parallel_from))
-    total = requests[0].texts.last_number
-    stream = ResultStream(environment, results, total=total, is_alone=False, warns_once=True)
-    stats = DiffStats()
-    for _, difference in stream.values():
-        stats.add(difference)
-    for note in (found := stats.differences()).notes:
-        environment.note(note)
-    return found, stream.failures
+    return list(traces_of(environment, one, "all", texts=items))

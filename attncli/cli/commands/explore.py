@@ -28,7 +28,7 @@ class ExploreOptions(Options):
     image: options.Image = None
     layout: options.PositionLayout
     from_: options.From = None
-    model: options.Model = None
+    model: options.DemoModel = None
     no_special: options.NoSpecial = False
     mask: options.Mask = None
 

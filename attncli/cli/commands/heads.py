@@ -90,6 +90,7 @@ def heads(
     parallel: options.Parallel,
     choice: MetricChoice,
     output: options.TableOutput,
+    model: options.DemoModel = None,  # in place of what the group says of it
     layer: options.EveryLayer = None,
     query: Annotated[
         list[str] | None,
@@ -102,7 +103,7 @@ def heads(
 
     It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
     Over several sentences they are means, with standard deviations.
-    Without a model it runs the built-in demo. `attn help metrics` defines every number.
+    `attn help metrics` defines every number.
 
     Examples:
     attn heads "one two three four five one two three four five"

@@ -1,4 +1,4 @@
-"""`attn mask model`: the masks that a checkpoint's own code builds, without its weights."""
+"""`attn mask model`: the masks that a checkpoint attends by."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.engines.torch.model_masks import LayerMask, SentenceMasks
+    from attncli.analysis.layer_masks import LayerMask
     from attncli.masks.mask_grid import MaskGrid
     from attncli.render.masks import MaskView
+    from attncli.trace.trace import Trace
 
 
 def model(
     environment: Environment,
-    hub: options.HubOptions,
+    load: options.Engine,
     output: options.DocumentOutput,
     text: Annotated[
         list[str] | None,
-        argument("Sentences; several are one batch. Default: time flies like an arrow.", "TEXT"),
+        argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT"),
     ] = None,
     model: Annotated[
         str | None,
@@ -40,57 +41,50 @@ def model(
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:
-    """Show the masks that a checkpoint's own code builds, one for each kind of layer.
-
-    attn reads its configuration and its tokenizer, and no weights.
+    """Show the masks that a checkpoint attends by, one for each kind of layer.
 
     Examples:
     attn mask model -m demo
     attn mask model -m gpt2 "time flies" "fruit flies like a banana"
     attn mask model -m gpt2 "time flies like an arrow" -F json
     """
+    from attncli.analysis.layer_masks import layer_masks
     from attncli.analysis.learn import TEXT
-    from attncli.checkpoints.options import LoadOptions, checked_options
-    from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
     from attncli.cli.sentences import check_meant
-    from attncli.engines.torch import announce_import
-    from attncli.trace.selection import Indices
+    from attncli.engines import open_source
 
     if model is None:
         name = visible(text[0]) if text and len(text[0].split()) == 1 else "demo"
         raise UsageError(f"give the checkpoint with -m: attn mask model -m {name}")
     chosen, text = output.chosen(), text or [TEXT]
     check_meant(text, environment)
+    more: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
     with status(environment, f"loading {model}"):
-        values = {**dict(hub.explicit_values()), "chat": chat}
-        loading = checked_options(model, values, LoadOptions, "a checkpoint that transformers runs")
-        snapshot = resolve(model, loading)
-        announce_import("attn mask model", snapshot)
-        from attncli.engines.torch.model_masks import BlankCheckpoint
-
-        every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
-        blank = BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=special, options=loading)
-        sentences, notes = blank.masks(text, pair, target)
-    for note in notes:
+        source = open_source(model, layer="all", special=not no_special, **more)
+    sentences = []
+    for one in text:
+        trace = source.trace(one, pair, one if target is None and source.is_encoder_decoder else target)
+        sentences.append((trace, layer_masks(trace)))
+    for note in dict.fromkeys(note for trace, _ in sentences for note in (*trace.source.notes, *trace.notes)):
         environment.note(note)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
-        masks = [(number, one, mask) for number, one in enumerate(sentences, 1) for mask in one.masks]
+        masks = [(number, one, mask) for number, (one, found) in enumerate(sentences, 1) for mask in found]
         described = [_described(number, one, mask) for number, one, mask in masks]
         environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
     from attncli.cli.commands.mask import draw
 
-    named = [[_named(mask) for mask in one.masks] for one in sentences]
+    named = [[_named(mask) for mask in found] for _, found in sentences]
 
     def renderables(view: MaskView) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        for number, (one, grids) in enumerate(zip(sentences, named, strict=True), 1):
+        for number, ((one, _), grids) in enumerate(zip(sentences, named, strict=True), 1):
             if len(sentences) > 1:
-                yield Text(view.palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
+                yield Text(view.palette.label(f"sentence {number}: {one.text}"), "bold")
             for grid in grids:
                 yield from view.shown(grid)
 
@@ -106,15 +100,15 @@ def _grid(mask: LayerMask) -> MaskGrid:
     return MaskGrid("" if rule is None else str(rule), mask.allowed, 0, rule)
 
 
-def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, Any]:
+def _described(number: int, one: Trace, mask: LayerMask) -> dict[str, Any]:
     """Return what the JSON document of a mask says besides its cells."""
     return {
         "kind": mask.kind,
         "layers": list(mask.layers),
         "sentence": number,
-        "text": one.sentence.text,
-        "pair": one.sentence.pair,
-        "target": one.sentence.target,
+        "text": one.text,
+        "pair": one.pair,
+        "target": one.target,
         "query_tokens": [token.as_dict() for token in mask.queries],
         "key_tokens": [token.as_dict() for token in mask.keys],
         "dropped_keys": 0,  # of a KV cache, which the schema has room for

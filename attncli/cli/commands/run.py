@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
+_OPTIONS = ("--expect", "--no-fail", "--place", "--prove", "--save", "--steps")  # that a program may be meant to get
+
 
 def run(
     environment: Environment,
@@ -90,6 +92,8 @@ def run(
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
     stderr = environment.on_stderr()
+    if passed := [each for each in _OPTIONS if any(one.partition("=")[0] == each for one in arguments)]:
+        stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
     def commands(row: CallGroup, finding: Finding) -> list[str]:

@@ -84,6 +84,8 @@ class NativeCheckpoint(OpenModel):
         other: Callable[[], OpenModel] | None = None,
     ) -> None:
         check_options(options)
+        if options.engine == "verify" and options.dtype == "auto":  # in which transformers would compute
+            raise UnsupportedError("it computes in float32 only")
         self.mask = _parse_mask(mask)
         files = _open(snapshot)
         model, config = snapshot.name, files.config
@@ -107,7 +109,9 @@ class NativeCheckpoint(OpenModel):
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
         head = weights.prefix or spec.prefix
         notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
-        check_types(model, store, expected, head)
+        types = check_types(model, store, expected, head)
+        halved = sorted(types - {"float32"}) if options.dtype == "auto" else ()
+        form = store.form or " and ".join(halved)
         tokenizer, rows = files.tokenizer(), spec.embedding.tokens.rows
         encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
         self.encoder = encoder.with_chat(options)
@@ -121,7 +125,7 @@ class NativeCheckpoint(OpenModel):
             details={
                 "engine": "native",
                 **snapshot.details,
-                **({"weights": store.form} if store.form else {}),
+                **({"weights": form} if form else {}),
                 **({} if spec.tower is None else {"tower": spec.tower}),
             },
             notes=notes,
@@ -330,7 +334,7 @@ def check_options(options: LoadOptions) -> None:
     """Raise UnsupportedError for options that only transformers can fulfil."""
     if options.device != "cpu" or options.device_map is not None:
         raise UnsupportedError("it runs on the CPU only")
-    if options.dtype not in (None, "float32"):
+    if options.dtype not in (None, "auto", "float32"):
         raise UnsupportedError("it computes in float32 only")
     if options.trust_remote_code:
         raise UnsupportedError("it runs no code of a checkpoint")

@@ -389,7 +389,6 @@ def _window_in_even(fields: ConfigReader, layers: int) -> Kinds:
 
 def _window_in_five_of_six(fields: ConfigReader, layers: int) -> Kinds:
     every = fields.count("sliding_window_pattern", 6)
-    fields.get("_sliding_window_pattern", None)  # as transformers writes it beside the list of layers; not read here
     return _listed(fields, layers, lambda layer: (layer + 1) % every != 0), fields.get("sliding_window", 4096)
 
 

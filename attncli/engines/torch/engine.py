@@ -75,7 +75,7 @@ class Checkpoint(OpenModel):
         config = self.part.config
         if generate:
             check_causal(model, self.part)
-        self.is_encoder_decoder: bool = config.is_encoder_decoder
+        self.is_encoder_decoder = config.is_encoder_decoder
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)

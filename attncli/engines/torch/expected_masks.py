@@ -16,8 +16,7 @@ from attncli.engines.torch.recorder import Sublayer
 from attncli.masks.expressions import And, Atom, Expression
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
-_BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
-_CHOOSING = (*_BUDGETS, "index_topk_blocks")
+_CHOOSING = ("index_topk", "indexer_budget", "keep_window_size", "index_topk_blocks")
 
 _CAUSAL_FIELDS = ("is_causal", "causal")
 _CAUSAL_HEADS = re.compile(r"CausalLM|LMHead")
@@ -32,14 +31,6 @@ class ExpectedMask:
     window: int | None = None  # how many keys a causal window has, or how many it has to each side; None is no window
     # whether every key that may be seen is; not where a layer chooses among them, or nothing is known
     is_exact: bool = True
-
-
-def selected_keys(config: Any) -> int | None:
-    """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
-    blocks = getattr(config, "index_topk_blocks", None)
-    counts = [getattr(config, name, None) for name in _BUDGETS]
-    counts.append(blocks and blocks * config.index_block_size)
-    return min((count for count in counts if isinstance(count, int)), default=None)
 
 
 def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -29,8 +28,6 @@ from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
     from attncli.engines.torch.attention_modules import AttentionModules
-
-_log = logging.getLogger(__name__)
 
 Sublayer = tuple[int, str]  # a layer's index and its kind of attention
 

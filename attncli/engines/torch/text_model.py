@@ -202,7 +202,6 @@ def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
         return build(
             config,
             attn_implementation=attention,
-            experts_implementation="eager",  # grouped products are none that `weightless_model.SkipProducts` knows
             dtype=torch.float32,
             **more,
         )
