@@ -183,7 +183,8 @@ class Recorder:
             run.sublayer = order[-1], kind
         if run.sublayer in self.requested:
             # A copy: Nystromformer adds to it in place.
-            run.calls.append(replace(call, output=None if call.output is None else call.output.clone()))
+            output = None if call.output is None else call.output.clone()
+            run.calls.append(replace(call, output=output, output_of="the output of the model's own attention"))
 
     def _leave(self, module: Any, *_: Any) -> None:
         run = self._running.pop()
@@ -245,7 +246,7 @@ def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
     """Return a layer with the mask that was asked for; NotExposedError where the model did not apply it."""
     asked, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
     rows = np.arange(layer.num_queries)
-    if not np.array_equal(*np.broadcast_arrays(asked.rows(every, rows), layer.mask.rows(every, rows))):
+    if (asked.rows(every, rows) != layer.mask.rows(every, rows)).any():
         raise NotExposedError(f"layer {layer.layer} does not follow --mask; drop it")
     return replace(layer, mask=asked)
 
