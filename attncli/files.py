@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import ExitCode, InputError
 from attncli.signals import OnInterrupt
-from attncli.text import visible
+from attncli.text import print_note, visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # How many bytes of a file are read whole, by what it holds; no real one comes near. Tensors are mapped.
 MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
-MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights, a mask in CSV
+MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights
 MOST_PACKED = 2**31  # a mask in an archive
 
 
@@ -85,7 +85,8 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     target = Path(path)
     try:
         if is_stream_path(target):
-            yield target
+            with _with_reader(target):
+                yield target
             return
         final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
@@ -133,6 +134,25 @@ def is_stream_path(path: Path) -> bool:
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+@contextmanager
+def _with_reader(path: Path) -> Iterator[None]:
+    """Hold a named pipe open, which waits for a reader; where there is none yet, a note names the pipe."""
+    if str(path).startswith(DESCRIPTORS) or not path.is_fifo():
+        yield
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        print_note(f"nobody reads {visible(str(path))} yet; waiting for a reader (Ctrl-C ends)")
+        descriptor = os.open(path, os.O_WRONLY)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePath
@@ -141,3 +142,15 @@ def bytes_shown(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def print_note(message: str) -> None:
+    """Print a note on standard error, also where nobody listens to the log, unless that is to be quiet."""
+    import logging  # which most runs spare
+
+    log = logging.getLogger("attncli")
+    if log.hasHandlers():
+        log.warning("%s", message)
+    elif log.isEnabledFor(logging.WARNING):
+        sys.stderr.write(f"attn: {message}\n")
+        sys.stderr.flush()

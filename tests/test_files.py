@@ -190,6 +190,18 @@ def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) ->
     assert {file.name for file in tmp_path.iterdir()} == {"pipe.jsonl", "null.json", "all"}
 
 
+@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.svg", "pipe.parquet", "pipe"])
+def test_a_pipe_that_nobody_reads_is_named_and_waited_for(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    with subprocess.Popen([*ATTN, "inspect", "a b", "-o", str(pipe)], stderr=subprocess.PIPE) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == f"attn: nobody reads {pipe} yet; waiting for a reader (Ctrl-C ends)\n".encode()
+        assert pipe.read_bytes()
+        assert (run.wait(), run.stderr.read()) == (0, b"")
+    assert pipe.is_fifo()
+
+
 def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     real, link = tmp_path / "elsewhere" / "real", tmp_path / "out.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from attncli.checkpoints.signatures import Choice, PredictorKeywords, spelling_o
 from attncli.encoding.encode import EncodedInput, InputEncoder, check_texts
 from attncli.engines.predictor import Cut, Kind, Measure, Predictor, Replacement
 from attncli.errors import InputError, InputMismatchError, Metadata, UsageError
-from attncli.masks.expressions import And, Atom, Expression, RuleMask
+from attncli.masks.expressions import And, Expression, RuleMask
 from attncli.text import plural, visible
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.selection import RowRange, head_places
@@ -22,7 +22,7 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from jaxtyping import Int
 
 HeadPlace = tuple[int, int]  # a layer, and a head in it
 
@@ -46,6 +46,18 @@ class HeadEffect(NamedTuple):
     direct: float | None
 
 
+class EdgeCount(NamedTuple):
+    """Edges of one head.
+
+    Attributes:
+        cut: how many it has lost.
+        total: how many the model's own mask gives it.
+    """
+
+    cut: int
+    total: int
+
+
 @dataclass(frozen=True)
 class Ablation(Displayed, Tabular):
     """What a prediction is with and without heads or edges; a notebook shows it as `attn ablate` does.
@@ -63,7 +75,8 @@ class Ablation(Displayed, Tabular):
         after: the outcome with all of them cut together; None where each was cut alone.
         direct: what they add to the outcome by themselves, where they are of one layer; see `HeadEffect`.
         heads: what each head does that was cut alone.
-        edges: how many edges of a causal mask a head has lost, of how many; None where heads were cut.
+        edges: how many edges each head of `cut` has lost, of how many that its layer's mask has; None where heads were
+            cut.
         text: the sentence.
         pair: the second text of the same sequence.
         notes: what the user should know, a sentence each.
@@ -82,7 +95,7 @@ class Ablation(Displayed, Tabular):
     after: float | None
     direct: float | None
     heads: tuple[HeadEffect, ...]
-    edges: tuple[int, int] | None
+    edges: tuple[EdgeCount, ...] | None
     text: str
     pair: str | None
     notes: tuple[str, ...] = ()
@@ -228,7 +241,9 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
         raise InputError(f"--against '{visible(against.label)}' is the next token itself{own}; give another token")
     is_alone = choice.is_each
     of_each = zip(places, found.after, found.direct, strict=True) if is_alone else ()
-    edges, note = _counted(replacement.edges, len(sentence.tokens)) if replacement.edges is not None else (None, "")
+    edges, note = None, ""
+    if replacement.edges is not None:
+        edges, note = _count_edges(predictor, replacement.edges, places, len(sentence.tokens))
     return Ablation(
         source=source,
         tokens=sentence.tokens,
@@ -314,23 +329,29 @@ def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: Ablation
     return Replacement("text", reference)
 
 
-def _counted(edges: Expression, tokens: int) -> tuple[tuple[int, int], str]:
-    """Return how many edges of a causal mask an expression cuts, and how many there are; and what is odd about it."""
-    causal = Atom("causal")
-    own, both = (RuleMask(each, tokens, tokens, 1) for each in (causal, And((causal, edges))))
-    left, total, bare = 0.0, 0, 0
-
-    def blocks() -> Iterator[Any]:
-        for rows in row_blocks(np.arange(tokens), tokens):
-            yield own.rows([0], rows), both.rows([0], rows)
-
-    for whole, some in blocks():
-        left += some.sum() / len(some)  # a mask of a file may tell heads apart
-        total += int(whole.sum())
-        bare += int((~some.any(axis=-1)).any(axis=0).sum())
+def _count_edges(
+    predictor: Predictor, edges: Expression, places: Sequence[HeadPlace], tokens: int
+) -> tuple[tuple[EdgeCount, ...], str]:
+    """Return how many edges of its layer's mask each head loses, and what is odd about it."""
+    masks = {predictor.masks[layer] for layer, _ in places}
+    totals = {mask: int(_keys_left(mask, 1, tokens).sum()) for mask in masks}
+    left = {mask: _keys_left(And((mask, edges)), predictor.heads, tokens) for mask in masks}
+    counts, without_key = [], np.zeros(tokens, bool)
+    for layer, head in places:
+        mask = predictor.masks[layer]
+        keys = left[mask][head % len(left[mask])]
+        counts.append(EdgeCount(totals[mask] - int(keys.sum()), totals[mask]))
+        without_key |= keys == 0
     note = ""
-    if left == total:
+    if not any(count.cut for count in counts):
         note = f"--edges {visible(str(edges))} leaves every edge, so nothing is cut"
-    elif bare:
+    elif bare := int(without_key.sum()):
         note = f"{'queries' if bare > 1 else 'query'} without a key: {bare}; the heads give zero there"
-    return (total - round(left), total), note
+    return tuple(counts), note
+
+
+def _keys_left(mask: Expression, heads: int, tokens: int) -> Int[np.ndarray, "#H Q"]:
+    """Return how many keys each query has under a mask."""
+    rule = RuleMask(mask, tokens, tokens, heads)
+    blocks = row_blocks(np.arange(tokens), tokens * heads)
+    return np.concatenate([rule.rows([*range(heads)], rows).sum(axis=-1) for rows in blocks], axis=-1)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.analysis.statistics import binomial_tail
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
-from attncli.text import as_ranges, layers_named, visible
+from attncli.text import as_ranges, layers_named, plural, visible
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace, texts_of
@@ -182,6 +183,57 @@ def layer_pairs(
             yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
         else:
             yield LayerPair(layer, other, of_queries, chosen, of_queries if layer.kind == "decoder" else of_keys)
+
+
+_CELLS = 2**22  # of weights that are compared head by head
+_ROWS = 32
+_BY_CHANCE = 0.01  # probability from which so many matches may be chance
+
+
+def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> Iterator[str]:
+    """Yield why a head of one model is not the head of the same number of another one, if it is not.
+
+    Of a model and another one made of it, a head is most alike the head of its number in the layer. Where no more are
+    than chance gives, the two were trained apart.
+    """
+    sources = first.source, second.source
+    if len({(each.kind, each.model, each.seed) for each in sources}) == 1:
+        return
+    sizes = [(trace.source.layers, *sorted({layer.num_heads for layer in trace.layers})) for trace in (first, second)]
+    architectures = [each.architecture for each in sources]
+    matches = [match for pair in pairs if pair.heads for match in _is_most_alike(pair)]
+    count, heads = sum(matches), len(matches)
+    chance = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads) / max(heads, 1)
+    can_tell = binomial_tail(heads, heads, chance) <= _BY_CHANCE
+    why = ""
+    if sizes[0] != sizes[1]:
+        named = [f"{plural(layers, 'layer')} of {' or '.join(map(str, heads))} heads" for layers, *heads in sizes]
+        why = f"{NAMES[0]} has {named[0]}, {NAMES[1]} {named[1]}"
+    elif can_tell and binomial_tail(count, heads, chance) > _BY_CHANCE:
+        why = f"{count} of {heads} are most alike the head of their number, where chance gives {chance * heads:.0f}"
+    elif not can_tell and architectures[0] != architectures[1]:
+        why = f"{NAMES[0]} is {architectures[0]}, {NAMES[1]} {architectures[1]}"
+    if why:
+        yield (
+            f"the heads of the two models do not correspond: head 3 of {NAMES[0]} is not head 3 of {NAMES[1]}; {why}"
+        )
+
+
+def _is_most_alike(pair: LayerPair) -> list[bool]:
+    """Return for each head of A whether no head of B is more alike it than that of its number.
+
+    Alike is the affinity of Bhattacharyya, Σ √(p·q), over rows and shared keys.
+    """
+    count = max(min(_ROWS, _CELLS // (len(pair.heads) * len(pair.columns.pairs) or 1)), 1)
+    chosen = np.array(pair.chosen)[np.linspace(0, len(pair.chosen) - 1, min(count, len(pair.chosen))).astype(int)]
+    sides = []
+    for layer, rows, keys in zip((pair.first, pair.second), chosen.T, pair.keys, strict=True):
+        weights = [layer.head(head, rows.tolist()).weights[:, keys].ravel() for head in pair.heads]
+        roots = np.sqrt(np.nan_to_num(np.array(weights, np.float64), posinf=0.0))
+        sides.append(roots / np.maximum(np.linalg.norm(roots, axis=-1, keepdims=True), 1e-30))
+    affinity = sides[0] @ sides[1].T
+    is_most: list[bool] = (affinity.diagonal() >= affinity.max(axis=1, initial=0) - 1e-9).tolist()
+    return is_most
 
 
 def not_compared(first: Trace, second: Trace) -> Iterator[str]:

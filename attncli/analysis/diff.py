@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
+from attncli.analysis.alignment import (
+    NAMES,
+    Alignment,
+    LayerPair,
+    alignments,
+    chosen_rows,
+    layer_pairs,
+    not_compared,
+    unmatched_heads,
+)
 from attncli.analysis.metrics import countable_rows
 from attncli.analysis.warnings import warnings_of
 from attncli.errors import InputError
@@ -62,6 +71,7 @@ def shared_outcomes(
 
 
 TOP = 10
+NOTABLE = 0.05  # bits, a tenth of the weight on a new key: a head that changed by more counts as changed
 CHANGED = 5e-5  # of a divergence in bits, or of a weight: what four digits show; less is rounding
 
 
@@ -124,7 +134,7 @@ class Difference(Displayed):
         layers: what was compared.
         heads: every compared head, the most changed one first; those without a number last.
         cells: the cells whose weights differ most, the most changed one first.
-        notes: what was not compared, and which piece stands for a word, a sentence each.
+        notes: what was not compared, whether heads correspond, and which piece stands for a word, a sentence each.
     """
 
     first: Trace
@@ -186,7 +196,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
         raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
     heads.sort(key=_divergence, reverse=True)
     pieces = (first.query_tokens.pieces_note(query) for query in as_list(queries))
-    notes = [*filter(None, pieces), *not_compared(first, second)]
+    notes = [*filter(None, pieces), *not_compared(first, second), *unmatched_heads(first, second, layers)]
     chosen_of = {pair.place: len(pair.chosen) for pair in layers}
     if fewer := sum(each.rows < chosen_of[each.layer, each.kind] for each in heads):
         heads_have = "head has" if fewer == 1 else "heads have"

@@ -73,12 +73,14 @@ class HeadReport(RunSummary, Displayed, Tabular):
         heads: one entry a head, by layer, or as they were ranked.
         names: the metrics that tables and files have, in order; a head has all of them.
         is_test: whether the sentences are repeated random tokens.
+        unsure: how many heads have no label since their query rows are too few to tell a habit from chance.
     """
 
     measured: int
     heads: tuple[HeadSummary, ...]
     names: tuple[Metric, ...] = OF_ANY_TEXT
     is_test: bool = False
+    unsure: int = 0
 
     def __repr__(self) -> str:
         run = f"{plural(self.sentences, 'sentence')} of {span(*self.tokens)} tokens"
@@ -146,10 +148,12 @@ class SentenceMetrics(SentenceFacts):
     Attributes:
         heads: the metrics of the heads, in the order of `NAMES`.
         uniform: those of the uniform head in the place of each.
+        rows: over how many query rows each is a mean.
     """
 
     heads: Float[np.ndarray, "H M"]
     uniform: Float[np.ndarray, "H M"]
+    rows: Float[np.ndarray, "H M"]
 
     @classmethod
     def of(cls, trace: Trace, view: View) -> SentenceMetrics:
@@ -163,8 +167,7 @@ class SentenceMetrics(SentenceFacts):
             UsageError: a query does not exist, or the trace is derived.
         """
         trace.check_recorded("heads")
-        heads, uniform = trace_metrics(trace, view)
-        return cls(**vars(SentenceFacts.of_trace(trace)), heads=heads, uniform=uniform)
+        return cls(**vars(SentenceFacts.of_trace(trace)), **trace_metrics(trace, view)._asdict())
 
 
 class HeadStats:
@@ -174,6 +177,7 @@ class HeadStats:
         self._is_test = is_test
         self._run = RunStats()
         self._moments: tuple[RunningMoments, RunningMoments] | None = None
+        self._rows: Float[np.ndarray, "H M"] | None = None
 
     def add(self, metrics: SentenceMetrics) -> None:
         """Count a sentence.
@@ -186,6 +190,7 @@ class HeadStats:
             self._moments = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
         for moments, values in zip(self._moments, (metrics.heads, metrics.uniform), strict=True):
             moments.add(values)
+        self._rows = metrics.rows if self._rows is None else self._rows + metrics.rows
 
     def report(self) -> HeadReport:
         """Return what a person reads of it.
@@ -195,19 +200,25 @@ class HeadStats:
         """
         summary = self._run.summary
         assert self._moments is not None
+        assert self._rows is not None
         measured, uniform = self._moments
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
         columns = slice(len(names))
         means, stds, baselines = (each[:, columns] for each in (measured.mean, measured.std, uniform.mean))
-        found = []
+        found, unsure = [], 0
         for row, place in enumerate(self._run.places):
             metrics = by_name(names, means[row])
             counts = dict(zip(names, measured.count[row, columns].tolist(), strict=True))
-            labels = labels_of(metrics, by_name(names, baselines[row]))
+            baseline = by_name(names, baselines[row])
+            labels = labels_of(metrics, baseline, by_name(names, self._rows[row, columns]))
+            unsure += not labels and bool(labels_of(metrics, baseline, {}))
             if self._is_test:  # which asks for this label, also of heads that are a sink elsewhere
                 labels = tuple(sorted(labels, key=lambda label: label.name != "induction"))
             found.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
-        return HeadReport(**vars(summary), measured=len(found), heads=tuple(found), names=names, is_test=self._is_test)
+        heads = tuple(found)
+        return HeadReport(
+            **vars(summary), measured=len(found), heads=heads, names=names, is_test=self._is_test, unsure=unsure
+        )
 
 
 def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> HeadReport:

@@ -19,6 +19,13 @@ from attncli.trace.trace import Trace
 LEAST = 0.4
 """The gain from which a head has a label; the threshold of the detectors of ARENA's chapter on induction heads."""
 
+CHANCE_CELLS = 10
+"""Query rows times the keys that uniform attention gives each; on no more than these a label may be chance.
+
+Of heads with random scores (standard normal) one in ten is a `sink` on 3 tokens under a causal mask, one in thirty on
+4, and fewer than one in a hundred on 5, which have 12 such cells.
+"""
+
 LEAST_OF_PLACE = 0.6
 """That of `localization`, for on small grids chance alone puts half of the weight into one place."""
 
@@ -74,7 +81,9 @@ _NEIGHBOURS = {"previous", "next", "self"}
 _HABIT = 0.75  # of the gain of `localization`, from which `visual sink` explains it
 
 
-def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float | None]) -> tuple[Label, ...]:
+def labels_of(
+    metrics: Mapping[str, float | None], baselines: Mapping[str, float | None], rows: Mapping[str, float | None]
+) -> tuple[Label, ...]:
     """Return the labels of a head, the highest gain first; none is a head that does nothing in particular.
 
     A wide label is given where no narrower one says the same: `local` beside no neighbour, `broad` beside nothing, and
@@ -83,6 +92,7 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
     Args:
         metrics: of the head.
         baselines: those of the uniform head under the same mask.
+        rows: over how many query rows each metric is a mean; on `CHANCE_CELLS` or fewer there is no label.
     """
 
     def label(name: str, metric: Metric, best: float | None) -> list[Label]:
@@ -93,7 +103,11 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
         start, end = (1.0, baseline) if best is None else (baseline, best)
         gain = round((score - start) / (end - start), 7) if start != end else 0.0  # the digits of a float32
         least = LEAST_OF_PLACE if name == "localization" else LEAST
-        return [Label(name, score, baseline, gain)] if gain >= least else []
+        # Uniform attention gives each of n keys 1/n, so that its weight tells n.
+        keys = baseline and 1 / baseline if name in WEIGHTS else baselines.get("effective_keys")
+        count = rows.get(metric)
+        is_chance = keys and count and round(count * keys) <= CHANCE_CELLS
+        return [Label(name, score, baseline, gain)] if gain >= least and not is_chance else []
 
     found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
     names = {one.name for one in found}
@@ -116,8 +130,8 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
     with np.errstate(invalid="ignore"):  # of weights that are infinite or NaN
         found = trace_metrics(trace)
     return {
-        head: labels_of(by_name(NAMES, numbers), by_name(NAMES, uniform))
-        for head, numbers, uniform in zip(heads, *found, strict=True)
+        head: labels_of(*(by_name(NAMES, values) for values in of_head))
+        for head, *of_head in zip(heads, *found, strict=True)
     }
 
 

@@ -12,6 +12,7 @@ from attncli.masks.recognition import recognise_plane
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.trace.layer import LayerTrace
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -29,21 +30,16 @@ class LayerMask:
 
 def layer_masks(trace: Trace) -> list[LayerMask]:
     """Return the masks of a trace in the order of their first layers."""
-    groups: dict[Any, list[int]] = {}
-    masks = {}
+    groups: dict[Any, tuple[LayerTrace, Bool[np.ndarray, "P Q K"], list[int]]] = {}
     for layer in trace.layers:
         allowed = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
         key = (layer.kind, allowed.shape, allowed.tobytes())
-        groups.setdefault(key, []).append(layer.label)
-        masks.setdefault(key, (layer, allowed))
+        groups.setdefault(key, (layer, allowed, []))[2].append(layer.layer)
     return [
         LayerMask(
-            _kind_of(allowed) if layer.kind == "self" else layer.kind,
-            tuple(groups[key]),
-            allowed,
-            *trace.sides(layer),
+            _kind_of(allowed) if layer.kind == "self" else layer.kind, tuple(layers), allowed, *trace.sides(layer)
         )
-        for key, (layer, allowed) in masks.items()
+        for layer, allowed, layers in groups.values()
     ]
 
 

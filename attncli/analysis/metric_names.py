@@ -26,7 +26,7 @@ MEANINGS: dict[Metric, str] = {
     "self": "mean weight on the query's own position",
     "previous": "mean weight on the position before the query's",
     "next": "mean weight on the position after the query's",
-    "sink": "mean weight on the first position",
+    "sink": "mean weight on the first position, of the other positions",
     "duplicate": "mean weight on earlier positions with the same token",
     "induction": "mean weight on positions just after an earlier occurrence of the same token",
     "special": "mean weight on special tokens",

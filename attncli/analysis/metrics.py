@@ -37,10 +37,12 @@ class TraceMetrics(NamedTuple):
         heads: of every head, in the order of `NAMES`; NaN is one that is not defined.
         uniform: of the head that gives every allowed key the same weight, in the place of each. It knows nothing but
             the mask, so that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores.
+        rows: over how many query rows each metric of a head is a mean; NaN where it is none.
     """
 
     heads: Float[np.ndarray, "N M"]
     uniform: Float[np.ndarray, "N M"]
+    rows: Float[np.ndarray, "N M"]
 
 
 def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
@@ -50,12 +52,12 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
         InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
-    found = TraceMetrics(*np.empty((2, ends[-1], len(NAMES)), np.float32))
+    found = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
     for numbers in _alike(trace.layers):
         layers = [trace.layers[number] for number in numbers]
         rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
         places = np.concatenate([np.arange(ends[each] - len(trace.layers[each].heads), ends[each]) for each in numbers])
-        found.heads[places], found.uniform[places] = _of_layers(trace, layers, rows)
+        found.heads[places], found.uniform[places], found.rows[places] = _of_layers(trace, layers, rows)
     return found
 
 
@@ -84,7 +86,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
         cells = CellGeometry(trace, one, some, pictures)
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
-    return TraceMetrics(measured.means(), uniform.means(measured))
+    return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
 
 
 def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
@@ -174,13 +176,15 @@ def _factors(
     query_tokens, key_tokens = trace.sides(layer)
     special = np.array([token.special for token in key_tokens])
     row, everywhere = queries[:, None], np.array([True])
-    yield "sink", queries >= 1, row[:, :1] >= 1
+    count = len(query_tokens)
+    is_one_sequence = layer.kind != "cross" and key_tokens[:count] == tuple(query_tokens)
+    others = queries >= int(is_one_sequence)  # the weight of the first position on itself is no sink
+    yield "sink", others, others[:, None]
     if special.any():
         yield "special", everywhere, special
     if special[1:].any():
         yield "separator", everywhere, special & (np.arange(len(special)) > 0)
-    count = len(query_tokens)
-    if layer.kind == "cross" or key_tokens[:count] != tuple(query_tokens):
+    if not is_one_sequence:
         return
     offset = np.arange(count) - row
     if count == layer.num_keys:
@@ -234,6 +238,12 @@ class MetricSums:
             self._counts[some] += counted.astype(int) @ cells.has
             if highest is not None:
                 self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
+
+    def rows(self) -> Float[np.ndarray, "N M"]:
+        """Return over how many rows each metric is a mean; NaN where it is none."""
+        counts = np.full((len(self._counts), len(NAMES)), np.nan, np.float32)
+        counts[:, : self._counts.shape[1]] = self._counts
+        return counts
 
     def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
         """Return every metric, of which `region` is that of other heads; NaN is one that is not defined."""

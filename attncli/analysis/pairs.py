@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.statistics import binomial_tail
 from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
 from attncli.attention import row_blocks
 from attncli.encoding.pictures import PicturedText
@@ -161,19 +163,21 @@ class PairScores(SentenceFacts):
     """How the heads did on the pairs of one text.
 
     Attributes:
-        pairs: how many there are.
-        sums: of each head, the sums over the pairs of `NUMBERS`.
+        pairs: how many of them a head can find.
+        sums: of each head, the sums over these pairs of `NUMBERS`.
+        left_out: the other pairs, and why no head can find them.
     """
 
     pairs: int
     sums: Float[np.ndarray, "H 4"]
+    left_out: tuple[str, ...]
 
     @classmethod
     def of(cls, trace: Trace, text: PairedText) -> PairScores:
         """Compare where the heads of all layers look with where they should.
 
         Raises:
-            InputMismatchError: a pair names a token that is not there, or its query may attend to none of its keys.
+            InputMismatchError: a pair names a token that is not there.
             UsageError: it names pictures, and the model has read none.
         """
         if isinstance(text.text, PicturedText) and not trace.pictures:
@@ -185,14 +189,23 @@ class PairScores(SentenceFacts):
         sums, is_reached = [], np.zeros(len(text.pairs), bool)
         for layer in trace.layers:
             if layer.kind not in rows:
-                rows[layer.kind] = _Rows.of(text.pairs, trace, layer)
+                rows[layer.kind] = _Rows.of(text, trace, layer)
             found, reached = _of_layer(layer, rows[layer.kind])
             sums.append(found)
             is_reached |= reached
-        if not is_reached.all():
-            place = _named(text.pairs, int(is_reached.argmin()))
-            raise InputMismatchError(f"{place}the mask {trace.layers[0].mask} hides the keys from the query")
-        return cls(**vars(SentenceFacts.of_trace(trace)), pairs=len(text.pairs), sums=np.concatenate(sums))
+        is_cut = np.logical_or.reduce([of_kind.is_cut for of_kind in rows.values()])
+        hidden = f"the mask {trace.layers[0].mask} hides the keys from the query"
+        left_out = [
+            f"sentence {text.number}: {_named(text.pairs, number)}{_CUT if is_cut[number] else hidden}"
+            for number in np.flatnonzero(~is_reached).tolist()
+        ]
+        return cls(
+            **vars(SentenceFacts.of_trace(trace)),
+            pairs=int(is_reached.sum()), sums=np.concatenate(sums), left_out=tuple(left_out),
+        )  # fmt: skip
+
+
+_CUT = "it stands beyond what the model reads of the text"
 
 
 class _Rows(NamedTuple):
@@ -202,22 +215,34 @@ class _Rows(NamedTuple):
     pairs: Int[np.ndarray, " N"]  # whose query a row is; one of several tokens has several rows
     right: list[list[int]]
     compete: list[list[int]]
+    is_cut: list[bool]  # whether a pair stands beyond the tokens of a text that is cut, and has no rows
 
     @classmethod
-    def of(cls, pairs: Sequence[RightKeys], trace: Trace, layer: LayerTrace) -> _Rows:
+    def of(cls, text: PairedText, trace: Trace, layer: LayerTrace) -> _Rows:
         query_tokens, key_tokens = trace.sides(layer)
-        queries, keys = _Side(query_tokens, trace.layout("query")), _Side(key_tokens, trace.layout("key"))
+        own, target = text.text, text.text if text.target is None else text.target
+        queries = _Side(query_tokens, trace.layout("query"), target if layer.kind in ("decoder", "cross") else own)
+        keys = _Side(key_tokens, trace.layout("key"), target if layer.kind == "decoder" else own)
         rows: list[tuple[int, int]] = []
-        right, compete = [], []
-        for number, pair in enumerate(pairs):
+        right: list[list[int]] = []
+        compete: list[list[int]] = []
+        is_cut: list[bool] = []
+        for number, pair in enumerate(text.pairs):
+            is_cut.append(queries.is_cut(pair.query) or all(map(keys.is_cut, pair.keys)))
+            right.append([])
+            compete.append([])
+            if is_cut[-1]:
+                continue
             try:
                 rows += [(row, number) for row in queries.find(pair.query)]
-                right.append([index for place in pair.keys for index in keys.find(place)])
-                others = None if pair.among is None else [i for place in pair.among for i in keys.find(place)]
+                right[-1] = keys.find_all(pair.keys)
+                compete[-1] = [*range(layer.num_keys)]
+                if pair.among is not None:
+                    compete[-1] = [*right[-1], *keys.find_all(pair.among)]
             except InputMismatchError as error:
-                raise InputMismatchError(f"{_named(pairs, number)}{str(error).removeprefix('--')}") from None
-            compete.append([*range(layer.num_keys)] if others is None else [*right[-1], *others])
-        return cls(np.array([row for row, _ in rows]), np.array([owner for _, owner in rows]), right, compete)
+                raise InputMismatchError(f"{_named(text.pairs, number)}{str(error).removeprefix('--')}") from None
+        queried, owners = np.array(rows, int).reshape(-1, 2).T
+        return cls(queried, owners, right, compete, is_cut)
 
 
 def _named(pairs: Sequence[RightKeys], number: int) -> str:
@@ -229,6 +254,20 @@ class _Side(NamedTuple):
 
     tokens: Tokens
     layout: SideLayout
+    text: str  # all of it, of which the tokens may be the beginning
+
+    def is_cut(self, place: Place) -> bool:
+        """Return whether a place stands in the part of the text that the model does not read."""
+        end = max((token.end for token in self.tokens if token.end is not None), default=len(self.text))
+        if not self.text[end:].strip():
+            return False
+        if isinstance(place, str):
+            return place in self.text[end:] and place not in self.text[:end]
+        return place >= len(self.tokens) if isinstance(place, int) else len(place) == 2 and place[0] >= end
+
+    def find_all(self, places: Iterable[Place]) -> list[int]:
+        """Return the indices of the tokens at places, but for those that are cut off."""
+        return [index for place in places if not self.is_cut(place) for index in self.find(place)]
 
     def find(self, place: Place) -> list[int]:
         """Return the indices of the tokens at a place; of characters, or a box, all that have some of it."""
@@ -252,7 +291,9 @@ def _of_layer(layer: LayerTrace, rows: _Rows) -> tuple[Float[np.ndarray, "H 4"],
     sums, is_reached = np.zeros((len(layer.heads), len(NUMBERS))), np.zeros(len(rows.right), bool)
     shares = 1 / np.bincount(rows.pairs)[rows.pairs]  # of its pair, for each row
     for some in row_blocks(np.arange(len(rows.queries)), layer.num_keys * len(layer.heads)):
-        right, compete = (_marked([of[pair] for pair in rows.pairs[some]], layer.num_keys) for of in rows[2:])
+        right, compete = (
+            _marked([of[pair] for pair in rows.pairs[some]], layer.num_keys) for of in (rows.right, rows.compete)
+        )
         first = 0
         for stages in stages_of(layer, layer.heads, rows.queries[some]):  # all these rows of some heads
             weights, allowed = stages.weights, stages.mask
@@ -315,12 +356,24 @@ class PairReport(RunSummary, Displayed, Tabular):
     """How the heads of a source do on pairs; a notebook shows it as `attn heads --pairs` does.
 
     Attributes:
-        pairs: how many pairs there were.
+        pairs: how many pairs were measured.
         heads: one entry a head, the one with the most hits first, and of these the one with the most weight.
+        left_out: the pairs that no head can find, and why.
     """
 
     pairs: int
     heads: tuple[PairSummary, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def by_chance(self) -> float:
+        """How many heads that pick competing keys at random would have as many hits as the best one has.
+
+        The pairs are taken for independent, and each head's chance for that of a uniform head on average, which makes
+        it no smaller (Hoeffding 1956, "On the distribution of the number of successes in independent trials").
+        """
+        fewest = ceil(round(self.heads[0].hits * self.pairs, 6))
+        return sum(binomial_tail(fewest, self.pairs, head.hits_uniform) for head in self.heads)
 
     @property
     def median(self) -> tuple[float, float]:
@@ -336,7 +389,7 @@ class PairStats:
     """How heads do on the pairs of many texts, none of which is kept."""
 
     def __init__(self) -> None:
-        self._run, self._pairs = RunStats(), 0
+        self._run, self._pairs, self._left_out = RunStats(), 0, list[str]()
         self._sums: Float[np.ndarray, "H 4"] | None = None
 
     def add(self, scores: PairScores) -> None:
@@ -345,6 +398,9 @@ class PairStats:
         Raises:
             UsageError: it has not the heads of those before it.
         """
+        self._left_out += scores.left_out
+        if not scores.pairs:
+            return
         self._run.add(scores)
         self._pairs += scores.pairs
         self._sums = scores.sums if self._sums is None else self._sums + scores.sums
@@ -354,13 +410,16 @@ class PairStats:
 
         Raises:
             InputError: there is no text.
+            InputMismatchError: no pair can be found.
         """
+        if self._left_out and not self._pairs:
+            raise InputMismatchError(f"no pair is left; {self._left_out[0]}")
         summary = self._run.summary
         assert self._sums is not None
         means = (self._sums / self._pairs).tolist()
         heads = [PairSummary(*place, *row) for place, row in zip(self._run.places, means, strict=True)]
         heads.sort(key=lambda head: (-head.hits, -head.weight))
-        return PairReport(**vars(summary), pairs=self._pairs, heads=tuple(heads))
+        return PairReport(**vars(summary), pairs=self._pairs, heads=tuple(heads), left_out=tuple(self._left_out))
 
 
 def paired_items(texts: Iterable[PairedText]) -> Iterator[CorpusItem]:

@@ -1,4 +1,4 @@
-"""Mean, standard deviation and count of many numbers at once, one array of cells for each sentence."""
+"""Mean, standard deviation and count of many numbers, one array of cells for each sentence; and what chance makes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ import numpy as np
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
+
+
+def binomial_tail(hits: int, trials: int, chance: float) -> float:
+    """Return the probability of so many hits or more."""
+    if not 0 < chance < 1:
+        return float(hits <= trials * chance)
+    logarithms = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))])  # of factorials
+    counts = np.arange(hits, trials + 1)
+    ways = logarithms[trials] - logarithms[counts] - logarithms[trials - counts]
+    return float(np.exp(ways + counts * np.log(chance) + (trials - counts) * np.log1p(-chance)).sum())
 
 
 class RunningMoments:

@@ -6,7 +6,6 @@ import glob
 import io
 import logging
 import os
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -53,15 +52,6 @@ def silence_hub() -> None:
 class _Relay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         _log.info("the hub's client: %s", record.getMessage())
-
-
-def tell(message: str) -> None:
-    """Say something on standard error, also where nobody listens to the log."""
-    if _log.hasHandlers():
-        _log.warning("%s", message)
-    elif _log.isEnabledFor(logging.WARNING):
-        sys.stderr.write(f"attn: {message}\n")
-        sys.stderr.flush()
 
 
 class Download(tqdm):  # type: ignore[misc]  # tqdm has no types

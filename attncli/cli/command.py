@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, get_origin
 
@@ -16,6 +18,14 @@ from attncli.errors import AttnError, ExitCode
 
 if TYPE_CHECKING:
     from attncli.cli.settings import Setting
+
+
+def as_utf8(text: str) -> str:
+    """Return a text of the command line, which Python decodes by the locale, as UTF-8 where its bytes are that."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError:
+        return text
 
 
 def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
@@ -120,6 +130,8 @@ class Command(WithOwnHelp, TyperCommand):
         try:
             if isinstance(text, bool):
                 return text
+            if re.search(r"\b(?:TEXT|TOKENS?)\b", parameter.metavar or ""):
+                text = as_utf8(text) if isinstance(text, str) else [as_utf8(each) for each in text]
             low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
             return list(text) if get_origin(kind) is list else value_of(text, kind, low, high)
         except BadParameter as error:

@@ -69,17 +69,17 @@ def write_folder(
         job: what is made of the sentences: pieces of `form`.
         open_job: opens the job in this process; returns what it opens to, and the number of the sentence from which on
             other processes pay for opening it once more.
-        folder: a path, or a URL.
+        folder: an absolute path.
         form: of the parts.
         types: of the columns of a part without rows.
         made: what the numbers depend on; see `provenance`.
         workers: how many processes work.
         on: what they run on, if not on this machine.
     """
-    from attncli.corpus.dataset import PICTURES, ShardWriterJob, in_shards, write_dataset
+    from attncli.corpus.dataset import PICTURES, PartWriterJob, in_shards, write_dataset
 
     shards = in_shards(sentences(texts, environment), texts.files, PICTURES if texts.pictures else None)
-    writer = ShardWriterJob(job, folder, form, types)
+    writer = PartWriterJob(job, folder, form, types)
     with write_dataset(folder, made, texts.files) as summary:
         if on is not None:
             from attncli.corpus.on_ray import run_on_ray
@@ -92,10 +92,10 @@ def write_folder(
             results_of, parallel_from = open_job()
             opened = writer.open(lambda: results_of)
             results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
-        hint = "run the same command again to resume"
-        stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True, hint=hint)
-        for _, shard in stream.values():
-            if shard is not None:
-                summary.add(shard)
+        stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True)
+        stream.bar.hint = lambda _: summary.kept()
+        for _, part in stream.values():
+            if part is not None:
+                summary.add(part)
     environment.note(str(summary))
     return stream.failures

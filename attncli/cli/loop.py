@@ -112,7 +112,6 @@ class ResultStream(Generic[Value]):
         raises: whether the first bad one ends the run with its error, as the only one does.
         warns_once: whether each warning is printed once, and not with the number of each sentence.
         shares_terminal: whether the results are written to the terminal that the bar is on, as they come.
-        hint: what is left of a run that is stopped, and what to do.
 
     Attributes:
         failures: how many bad ones have come by.
@@ -129,14 +128,13 @@ class ResultStream(Generic[Value]):
         raises: bool = False,
         warns_once: bool = False,
         shares_terminal: bool = False,
-        hint: str = "",
     ) -> None:
         self.failures = 0
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once = results, warns_once
         self._seen: set[str] = set()
         environment.enter(closing(results))
-        self.bar = environment.enter(ProgressBar(environment, total, shares_terminal, hint))
+        self.bar = environment.enter(ProgressBar(environment, total, shares_terminal))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
         """Yield the number and the value of each result, printing on stderr what is wrong with it.
@@ -244,7 +242,7 @@ def write_results(
 
     What of each result is shown says what the columns of rows are; None is of cuts. Parquet has a file.
     """
-    from attncli.files import is_stream_path
+    from attncli.files import atomic_write, is_stream_path
     from attncli.formats import STREAMS, joined
 
     types = {}
@@ -255,10 +253,11 @@ def write_results(
     if form == "parquet":
         from attncli.formats.parquet import check_parquet, write_parquet
 
-        write_parquet(results, types, check_parquet(path))
+        with atomic_write(check_parquet(path)) as aside, open(aside, "wb") as sink:
+            write_parquet(results, types, sink)
         return
     if path is not None and form in STREAMS and not is_stream_path(path):
-        results.bar.result_hint = f"{path}.part has their results"
+        results.bar.hint = lambda count: f"{path}.part has their results" if count else ""
     with environment.output(path, is_stream=form in STREAMS) as stream:
         for piece in joined(form, results, types):
             stream.write(piece)

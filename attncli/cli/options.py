@@ -429,12 +429,17 @@ class Derive(Options):
 
 
 def folder_of(output: str | None) -> str | None:
-    """Return the folder that `--output` names, absolute or a URL; None is a file.
+    """Return the folder that `--output` names, absolute; None is a file.
 
     It ends in a slash, which a path would forget, or is there and has no ending, as every file has that is written.
+
+    Raises:
+        UsageError: it is a URL.
     """
-    if output is None or "://" in output:
-        return output
+    if output is None:
+        return None
+    if "://" in output:
+        raise UsageError("--output: expected a path on this machine, not a URL; copy the result there afterwards")
     is_folder = output.endswith(("/", os.sep)) or (not Path(output).suffix and os.path.isdir(output))
     return os.path.abspath(output) if is_folder else None
 
@@ -479,7 +484,7 @@ class OutputOptions(Options):
 
     @property
     def folder(self) -> str | None:
-        """The folder that parts are written into, absolute or a URL; None is a file."""
+        """The folder that parts are written into, absolute; None is a file."""
         return folder_of(self.output)
 
     def chosen(self, takes_folder: bool = False) -> str:

@@ -5,7 +5,7 @@ Both are on stderr, only where that is a terminal, and gone when the work is don
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -46,12 +46,14 @@ class ProgressBar:
         environment: that of the run.
         total: the number of the last sentence, if that is known.
         shares_terminal: whether the results are written to the terminal that the bar is on; it would be in the way.
-        hint: what is left of a run that is stopped, and what to do.
+
+    Attributes:
+        hint: returns where the results of a run that is stopped are, given how many sentences are done.
     """
 
-    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool, hint: str = "") -> None:
-        self._environment, self._total, self._hint = environment, total, hint
-        self.result_hint = ""  # where the results so far are, once there are any
+    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool) -> None:
+        self._environment, self._total = environment, total
+        self.hint: Callable[[int], str] = lambda _: ""
         is_shown = environment.has_live_stderr() and not shares_terminal and total != 1
         self.bar: Progress | None = _bar() if is_shown else None
         self._count = 0
@@ -80,10 +82,11 @@ class ProgressBar:
 
     def _say_stopped(self) -> None:
         self.__exit__()
-        if (self._count or self._hint) and self._total != 1:
+        hint = self.hint(self._count)
+        if (self._count or hint) and self._total != 1:
             of = "" if self._total is None else f" of {self._total:,}"
-            hint = "".join(f"; {one}" for one in (self._hint, self.result_hint) if one)
-            self._environment.note(f"stopped after {self._count:,}{of} sentences{hint}")
+            said = f"stopped after {self._count:,}{of} sentences" if self._count else "stopped"
+            self._environment.note("; ".join(filter(None, (said, hint))))
 
 
 def _bar() -> Progress:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from attncli._version import __version__
-from attncli.corpus.dataset import ShardInfo, ShardWriterJob
+from attncli.corpus.dataset import PartInfo, PartWriterJob
 from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.engines.cpu import ONE_THREAD, cores
 from attncli.errors import AttnError, InputError, LoadError, require
@@ -21,8 +21,8 @@ from attncli.text import visible
 
 
 def run_on_ray(
-    job: ShardWriterJob, shards: Iterable[Batch], address: str | None = None, jobs: int | None = None, gpus: int = 0
-) -> Generator[Result[ShardInfo | None], None, None]:
+    job: PartWriterJob, shards: Iterable[Batch], address: str | None = None, jobs: int | None = None, gpus: int = 0
+) -> Generator[Result[PartInfo | None], None, None]:
     """Yield the results of parts, in order; see `corpus.run.run`.
 
     Args:
@@ -48,7 +48,7 @@ def run_on_ray(
     yield from chain.from_iterable(_results_of(ray, answer) for answer in waiting)
 
 
-def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[ShardInfo | None]] | AttnError:
+def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[PartInfo | None]] | AttnError:
     """Write a part, in a process of Ray's; its results are the answer."""
     pickled, version, folder = work
     try:
@@ -63,13 +63,13 @@ def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[Shard
 
 
 @lru_cache(1)
-def _open(pickled: bytes) -> BatchFn[ShardInfo | None]:
+def _open(pickled: bytes) -> BatchFn[PartInfo | None]:
     return pickle.loads(pickled).open()
 
 
-def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
+def _results_of(ray: Any, answer: Any) -> list[Result[PartInfo | None]]:
     try:
-        found: list[Result[ShardInfo | None]] | AttnError = ray.get(answer)
+        found: list[Result[PartInfo | None]] | AttnError = ray.get(answer)
     except ray.exceptions.RayError as error:
         why = visible(str(error).strip().splitlines()[-1].strip())
         raise InputError(f"Ray gave up a part: {why} Run the same command again to resume") from None

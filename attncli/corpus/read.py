@@ -169,10 +169,10 @@ class SentenceReader:
 def without_empty(
     sentences: Iterable[CorpusItem], name: str, noun: str, note: Callable[[str], object]
 ) -> Iterator[CorpusItem]:
-    """Yield the sentences that are not empty, and note how many are; InputError if there is none."""
+    """Yield the sentences that are more than blanks, and note how many are not; InputError if there is none."""
     empty, is_any = 0, False
     for sentence in sentences:
-        if sentence.text == "":
+        if isinstance(sentence.text, str) and not sentence.text.strip():
             empty += 1
         else:
             is_any = True
@@ -193,7 +193,7 @@ def _conversation(sentence: CorpusItem) -> CorpusItem:
     """Return what a text spells in JSON."""
     from attncli.encoding.chat import Conversation
 
-    if not sentence.text or isinstance(sentence.text, Failure):
+    if isinstance(sentence.text, Failure) or not sentence.text.strip():
         return sentence
     try:
         return sentence._replace(text=Conversation.parsed(sentence.text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,12 +35,8 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
         try:
             each.encode("utf-8")
         except UnicodeEncodeError as error:
-            encoding = sys.getfilesystemencoding()
-            if encoding == "utf-8":
-                why = f"is not valid UTF-8 at character {error.start + 1}; convert it to UTF-8 first"
-            else:  # of the locale, in which Python reads arguments
-                why = f"is not {encoding}, the encoding of the locale; set PYTHONUTF8=1"
-            raise InputError(f"{role} {why}") from None
+            where = f"at character {error.start + 1}; convert it to UTF-8 first"
+            raise InputError(f"{role} is not valid UTF-8 {where}") from None
 
 
 def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:

@@ -92,6 +92,7 @@ class Predictor(ABC):
     encoder: InputEncoder  # its tokenizer, and what it can read
     layers: int  # how many it has
     heads: int  # how many each of them has
+    masks: Sequence[Expression] = ()  # of each layer, where the engine cuts edges
 
     @abstractmethod
     def next_logits(self, sentence: EncodedInput) -> Float[np.ndarray, " V"]:

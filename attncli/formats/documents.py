@@ -49,7 +49,6 @@ def tokens_document(sentence: int, tokenization: Tokenization, choice: Choice) -
 
 def ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> Iterator[str]:
     """Yield the document of what cuts do to the prediction of a sentence, schema `attncli.ablation/1`."""
-    choice, edges = ablation.choice, ablation.edges
     tokens = {
         name: None if token is None else {"id": token.id, "text": token.text}
         for name, token in ablation.measured.items()
@@ -66,10 +65,21 @@ def ablation_document(sentence: int, ablation: Ablation, precision: int | None) 
         "outcome": {"kind": ablation.kind, **tokens, "targets": list(ablation.targets)},
         **plain(numbers, precision),
         "cut": [{"layer": layer, "head": head} for layer, head in ablation.cut],
-        "with": None if edges else choice.with_,
-        "edges": None if edges is None else {"expression": choice.edges, "cut": edges[0], "of": edges[1]},
+        "with": None if ablation.edges else ablation.choice.with_,
+        "edges": None if ablation.edges is None else _edge_counts(ablation),
         "heads": [plain(head._asdict(), precision) for head in ablation.heads],
     })  # fmt: skip
+
+
+def _edge_counts(ablation: Ablation) -> dict[str, Any]:
+    """Return how many edges each head has lost, and all of them together."""
+    assert ablation.edges is not None
+    heads = [
+        {"layer": layer, "head": head, "cut": count.cut, "of": count.total}
+        for (layer, head), count in zip(ablation.cut, ablation.edges, strict=True)
+    ]
+    cut, total = (sum(head[name] for head in heads) for name in ("cut", "of"))
+    return {"expression": ablation.choice.edges, "cut": cut, "of": total, "heads": heads}
 
 
 # --- checks and masks ---
@@ -216,6 +226,8 @@ def write_pairs(report: PairReport, precision: int | None) -> str:
         "source": report.source.as_dict(),
         "texts": report.sentences,
         "pairs": report.pairs,
+        "left_out": list(report.left_out),
+        **plain({"by_chance": report.by_chance}, precision),
         "heads": [plain(asdict(head), precision) for head in report.heads],
     }) + "\n"  # fmt: skip
 

@@ -31,12 +31,8 @@ def check_parquet(output: Path | None) -> Path:
     return output
 
 
-def write_parquet(answers: Parts, types: Mapping[str, str], path: Path) -> None:
-    """Write the rows of all sentences but those that failed, given their tables.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+def write_parquet(answers: Parts, types: Mapping[str, str], sink: IO[bytes]) -> None:
+    """Write the rows of all sentences but those that failed, given their tables."""
     metadata: Metadata = {}
 
     def good() -> Iterator[Any]:
@@ -47,12 +43,13 @@ def write_parquet(answers: Parts, types: Mapping[str, str], path: Path) -> None:
             else:
                 yield from tables
 
-    _write(good(), lambda: _schema(with_metadata(types, metadata)), path)
+    _write(good(), lambda: _schema(with_metadata(types, metadata)), sink)
 
 
 def write_table(table: Table, path: Path) -> None:
-    """Write one table; see `write_parquet`."""
-    _write(arrow_tables(table), lambda: _schema(table.types), path)
+    """Write one table to a file; InputError if it cannot be written."""
+    with atomic_write(path) as aside, open(aside, "wb") as sink:
+        _write(arrow_tables(table), lambda: _schema(table.types), sink)
 
 
 def arrow_tables(table: Table) -> Iterator[Any]:
@@ -82,12 +79,11 @@ def _schema(types: Mapping[str, str]) -> Any:
     return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
 
 
-def _write(tables: Iterable[Any], empty: Callable[[], Any], path: Path) -> None:
+def _write(tables: Iterable[Any], empty: Callable[[], Any], sink: IO[bytes]) -> None:
     """Write tables to a file, in row groups as they come; a file without rows has the schema `empty`."""
     import pyarrow
 
-    # Opened here: of paths, the library takes those in UTF-8 alone.
-    with atomic_write(path) as aside, open(aside, "wb") as sink, ExitStack() as stack:
+    with ExitStack() as stack:
         writer: Any = None
         for group in _row_groups(tables):
             whole = pyarrow.concat_tables(group)

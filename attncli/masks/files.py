@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, atomic_write, check_file, to_numpy
+from attncli.files import MOST_PACKED, Tensors, atomic_write, check_file, to_numpy
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
-_MOST = {".csv": MOST_TEXT, ".pt": MOST_PACKED}  # the others are mapped
 _LARGEST = 2**28  # bytes that a mask may take which takes more than its file, as a small file can ask for any
 
 
@@ -29,7 +28,7 @@ class StoredMask(NamedTuple):
 
     Attributes:
         values: booleans or numbers; bfloat16 comes as float32, which holds it exactly.
-        dtype: what the file calls their type; None where it has no types.
+        dtype: what the file calls their type; None where it is not known.
     """
 
     values: np.ndarray[Any, Any]
@@ -79,22 +78,19 @@ def read_values(path: Path, most_axes: int = 4) -> StoredMask:
     if not 2 <= values.ndim <= most_axes or not values.size or values.dtype.kind not in "biuf":
         axes = ", [batch, heads, queries, keys]" if most_axes == 4 else ""
         raise InputError(
-            f"mask file {name} holds {loaded.dtype or values.dtype} of shape {list(values.shape)}; expected booleans, "
+            f"mask file {name} holds {loaded.dtype} of shape {list(values.shape)}; expected booleans, "
             f"0/1 or additive floats of shape [queries, keys] or [heads, queries, keys]{axes}"
         )
     return loaded
 
 
 def _read(path: Path) -> StoredMask:
-    check_file(path, _MOST.get(path.suffix.lower()))
+    check_file(path, MOST_PACKED if path.suffix.lower() == ".pt" else None)  # the others are mapped
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
             values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
             return StoredMask(values, values.dtype.name)
-        case ".csv":
-            lines = [line.split(",") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-            return StoredMask(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
         case ".safetensors":
             tensors = Tensors(path)
             name = _the_mask(list(tensors.types))
@@ -111,12 +107,6 @@ def _the_mask(names: list[str]) -> str:
     if not named:
         raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
     return named[0]
-
-
-def _csv_number(cell: str) -> float:
-    word = cell.strip().lower()
-    whole = {"true": 1, "false": 0, "1": 1, "0": 0}.get(word)  # 0.0 is the number, which forbids nothing
-    return float(word) if whole is None else whole
 
 
 def _read_torch(path: Path) -> StoredMask:
@@ -164,11 +154,6 @@ def write_values(path: Path, values: np.ndarray[Any, Any]) -> None:
             from safetensors.numpy import save
 
             stream.write(save({"mask": np.ascontiguousarray(values)}))
-        case ".csv":
-            if values.ndim != 2:
-                raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
-            numbers = values.astype(int) if values.dtype == bool else values
-            stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
         case _:
             raise UsageError(f"--output {name}: expected a file ending in {', '.join(ENDINGS)}")
     with atomic_write(path) as aside:

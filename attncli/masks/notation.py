@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MOST = 999_999_999  # the largest number in an expression, and of keys before the first query
-ENDINGS = (".npy", ".safetensors", ".pt", ".csv")
+ENDINGS = (".npy", ".safetensors", ".pt")
 
 
 class Notation(NamedTuple):

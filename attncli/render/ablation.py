@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.segment import Segment
 
-from attncli.analysis.ablation import Ablation, HeadEffect
+from attncli.analysis.ablation import Ablation, EdgeCount, HeadEffect, HeadPlace
 from attncli.render.bars import bar_column, largest_of, signed_bar
 from attncli.render.block import (
     COMFORTABLE,
@@ -19,8 +19,8 @@ from attncli.render.block import (
     flowing,
     hstack,
     in_words,
+    ranking,
     stack,
-    table,
     trimmed,
 )
 from attncli.render.fit import lines_of
@@ -66,6 +66,14 @@ def ablation_parts(
 def number(value: float, digits: int, is_signed: bool = False) -> str:
     """Return a number with a minus that is as wide as its plus; what rounds to zero has no minus."""
     return f"{value:{'+' if is_signed else ''}z.{digits}f}".replace("-", "−")
+
+
+def _named(places: Sequence[HeadPlace]) -> str:
+    """Return the names of a few heads, or the number of many and their layers."""
+    if len(places) <= _LISTED:
+        return f"head{'s' * (len(places) > 1)} " + " ".join(f"L{layer}H{head}" for layer, head in places)
+    layers = sorted({layer for layer, _ in places})
+    return f"{len(places)} heads of layer{'s' * (len(layers) > 1)} {as_ranges(layers)}"
 
 
 class _View:
@@ -117,16 +125,17 @@ class _View:
 
     def _cut(self) -> str:
         one, choice = self.ablation, self.ablation.choice
-        layers, count = sorted({layer for layer, _ in one.cut}), len(one.cut)
-        if count <= _LISTED:
-            which = f"head{'s' * (count > 1)} " + " ".join(f"L{layer}H{head}" for layer, head in one.cut)
-        else:
-            which = f"{count} heads of layer{'s' * (len(layers) > 1)} {as_ranges(layers)}"
-        alone = ", each alone" if one.heads and count > 1 else ""
-        if one.edges is not None:
-            cut, total = one.edges
-            return f"{cut:,} of {total:,} edges in {which}{alone}; {visible(str(choice.expression()))} is left"
-        return f"{which}{alone}: output replaced by {_REPLACED.get(choice.with_, 'that in the other text')}"
+        alone = ", each alone" if one.heads and len(one.cut) > 1 else ""
+        if one.edges is None:
+            replaced = _REPLACED.get(choice.with_, "that in the other text")
+            return f"{_named(one.cut)}{alone}: output replaced by {replaced}"
+        places: dict[EdgeCount, list[HeadPlace]] = {}
+        for place, count in zip(one.cut, one.edges, strict=True):
+            places.setdefault(count, []).append(place)
+        counts = ", ".join(
+            f"{count.cut:,} of {count.total:,} edges in {_named(alike)}" for count, alike in places.items()
+        )
+        return f"{counts}{alone}; {visible(str(choice.expression()))} is left"
 
     def _value(self, value: float, is_signed: bool = False) -> str:
         return f"{number(value, self.digits, is_signed)} {self.unit}"
@@ -161,8 +170,11 @@ class _View:
             least = 0 if is_beside else _FEWEST + 2
             if grid.width <= self.width and (left is None or len(grid.lines) + least <= left):
                 break
-        count = len(ranked) if left is None else min(left - 1 - (0 if is_beside else len(grid.lines) + 1), _MOST)
-        listed = self._listed(ranked[: max(count, _FEWEST)])
+        count = len(ranked)
+        if left is not None:
+            lines = left - 1 - (0 if is_beside else len(grid.lines) + 1)
+            count = max(min(lines - (lines < count), _MOST), _FEWEST)
+        listed = self._listed(ranked[:count])
         both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
         yield stack([above, both])
         note = block([Segment(line, DIM)] for line in in_words(self.palette.fit(DIRECT), self.width))
@@ -198,4 +210,4 @@ class _View:
         if any(head.direct is not None for head in heads):
             direct = ["" if head.direct is None else number(head.direct, self.digits, is_signed=True) for head in heads]
             columns.append(Column("adds directly", direct))
-        return table(columns, self.width)
+        return ranking(columns, len(self.ablation.heads) - len(heads), self.width)

@@ -180,6 +180,17 @@ def table(columns: Sequence[Column], width: int | None) -> Block:
     return grid(rows, "".join(column.align for column in columns), width)
 
 
+def ranking(columns: Sequence[Column], left_out: int, width: int | None) -> Block:
+    """Return a table of the first of a list, which counts those that are left out in a last line."""
+    if left_out:
+        columns = [
+            column._replace(texts=[*column.texts, "" if place else f"{left_out:,} more"], style=[*styles, DIM])
+            for place, column in enumerate(columns)
+            for styles in [[style for _, style in column.cells[1:]]]
+        ]
+    return table(columns, width)
+
+
 def wrap_cells(rows: Iterable[Sequence[Cell]], room: int) -> list[list[Cell]]:
     """Return rows whose last cell, where it is longer than `room`, goes on in rows of its own."""
     lines: list[list[Cell]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -68,6 +68,12 @@ class MatrixFrame(NamedTuple):
         layer = self.layer
         first = layer.mask.rows(list(layer.heads), np.array([0]))
         return layer.kind != "cross" and layer.num_keys > 1 and not first[..., layer.mask.past + 1 :].any()
+
+    def of_heads(self, heads: Collection[HeadKey]) -> MatrixFrame:
+        """Return where some of the heads are drawn."""
+        layer = self.layer
+        own = tuple(head for head in layer.heads if (layer.layer, layer.kind, head) in heads)
+        return self._replace(layer=replace(layer, heads=own), blind=self.blind[np.isin(layer.heads, own)])
 
     def blind_in(self, head: int) -> Bool[np.ndarray, "1 Q"]:
         """Return which rows may attend to no key in one head."""
@@ -213,8 +219,10 @@ class Components:
         ]
         who = f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}"
         title = [Segment(who, BOLD), Segment(f" {_relation(frame.layer)}", DIM)]
-        more = self._sentence_key(heads) if has_legend else self._ramp_of_words
-        return self._sentence_of([title, *more], tokens, heads, marks, lines)
+        if has_legend:
+            return self._sentence_of([title, *self._sentence_key(heads)], tokens, heads, marks, lines)
+        every = sum(len(each.layer.heads) for each in self.frames if each.layer.kind == frame.layer.kind)
+        return self._sentence_of([title, *self._ramp_of_words], tokens, heads, marks, lines, every)
 
     @property
     def _ramp_of_words(self) -> list[list[Segment]]:
@@ -229,14 +237,22 @@ class Components:
         heads: Sequence[SentenceLine],
         marks: Mapping[int, str],
         lines: int,
+        every: int = 0,
     ) -> tuple[Block, int]:
-        palette, header = self.palette, flowing(title, self.room)
+        """Return the sentence of as many heads as fit, whose title counts them where there are more."""
+
+        def titled_with(count: int) -> Block:
+            return flowing([*title, *[[Segment(f"{count} of {every} heads", DIM)]] * (count < every)], self.room)
+
+        palette, header = self.palette, titled_with(max(every - 1, 0))
         above = 0 if palette.has_color else 1  # the sentence itself
         left = max(lines - len(header.lines), 1)
         whole = height(tokens, heads[0], palette, self.room, marks)
-        most = max(min(whole, left // (min(len(heads), _FEW_HEADS) + above)), 1)
+        few = len(heads) if len(heads) < every else min(len(heads), _FEW_HEADS)  # all whose maps are drawn, of more
+        most = max(min(whole, left // (few + above)), 1)
         count = min(max(left // most - above, 1), len(heads))
-        return stack([header, sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)]), count
+        shown = sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
+        return stack([titled_with(count), shown]), count
 
     def _sentence_key(self, heads: Sequence[SentenceLine]) -> Iterator[list[Segment]]:
         """Yield what the colours of tokens mean, and in which order the heads stand."""

@@ -182,8 +182,11 @@ class Dashboard:
         layouts = layouts or self._layouts(left, above)
         left -= _cost(layouts, above)
         parts, room = self.components, max(left // 2, min(left, _SENTENCE)) - 1
-        is_asked = has_sentence and left > 2  # lines: its title, a line and a blank one
-        sentences = [parts.sentence(self._alike, room)[0]] if is_asked else []
+        shown = {key for group, layout in zip(self._groups, layouts, strict=False) for key in group.shown(layout)}
+        alike = [frame.of_heads(shown) for frame in self._alike]
+        alike = [frame for frame in alike if frame.layer.heads]
+        is_asked = has_sentence and left > 2 and bool(alike)  # lines: its title, a line and a blank one
+        sentences = [parts.sentence(alike, room)[0]] if is_asked else []
         sentence, tokens, shapes, proof = fit([sentences, self._tokens, self._shapes, self._proof], left)
         words = [*tokens, *shapes, *sentence]
         left -= cost([*words, *proof])

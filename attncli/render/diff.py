@@ -15,13 +15,14 @@ from rich.text import Text
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import (
     CHANGED,
+    NOTABLE,
     CellDifference,
     Difference,
     HeadDifference,
     weights_of,
 )
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, stack, table
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, ranking, stack, table
 from attncli.render.cell_grid import GridCell
 from attncli.render.fit import lines_of
 from attncli.render.head_map import HeadMap, TitledMap, side_by_side
@@ -224,6 +225,7 @@ class DiffView:
         """Return how many heads changed and where, and what a bit is worth."""
         heads = self.difference.heads
         changed, most = self._changed, heads[0]
+        notable = [each for each in changed if (each.jensen_shannon or 0) > NOTABLE]
         if most.jensen_shannon is None:
             sentence = "No query row could be compared"
         elif not changed:
@@ -232,13 +234,14 @@ class DiffView:
                 f"No head of {len(heads)} changed: {at_most if most.jensen_shannon else 'the weights are the same'}"
             )
         else:
-            every, own = ({each.layer for each in some} for some in (heads, changed))
-            where = f", all in layer {changed[0].layer}" if len(own) == 1 < len(every) else ""
-            sentence = f"{len(changed)} of {plural(len(heads), 'head')} changed{where}"
-            sentence += f", most {self._name(most)}: {self._number(most.jensen_shannon)} bits"
+            every, own = ({each.layer for each in some} for some in (heads, notable))
+            where = f", all in layer {notable[0].layer}" if len(own) == 1 < len(every) else ""
+            count = f"{len(notable)} of {plural(len(heads), 'head')}" if notable else f"No head of {len(heads)}"
+            sentence = f"{count} changed by more than {NOTABLE:g} bits{where}"
+            sentence += f", most {self._name(most)}: {self._number(most.jensen_shannon)}"
         worth = f"Jensen-Shannon divergence, {over}. {WORTH}"
         return block(
-            [[Segment(self.palette.fit(sentence), BOLD)]]
+            [[Segment(line, BOLD)] for line in wrap(self.palette.fit(sentence), self._room)]
             + [[Segment(line, DIM)] for line in wrap(self.palette.fit(worth), self._room)]
         )
 
@@ -275,7 +278,7 @@ class DiffView:
             if grids.width <= width and len(grids.lines) <= lines:
                 break
         if self.height is not None:
-            listed = self._listed(min(self.top, max(len(grids.lines) - 1, _FEW)))
+            listed = self._listed(min(self.top, max(len(grids.lines) - 2, _FEW)))
         if grids.width + _BETWEEN + listed.width <= self._room:
             return [stack([hstack([grids, listed], _BETWEEN), *below])]
         return [grids, stack([listed, *below])]
@@ -285,7 +288,7 @@ class DiffView:
         heads = self._changed[:count]
         columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
         columns.append(self._numbers("bits", [each.jensen_shannon for each in heads]))
-        return table([*columns, *self._elsewhere(heads)], self._room)
+        return ranking([*columns, *self._elsewhere(heads)], len(self._changed) - len(heads), self._room)
 
     def _elsewhere(self, found: Sequence[HeadDifference]) -> list[Column]:
         """Return the columns of the weight that is on no shared token; none where no head has any."""

@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
+from attncli.analysis.labels import CHANCE_CELLS, LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
 from attncli.analysis.metric_names import MEANINGS, UNITS, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import (
@@ -209,7 +209,8 @@ def _label_table(report: HeadReport, palette: Palette, room: int, lines: int) ->
         Column("heads", [str(len(heads)) for _, heads in groups]),
     ]
     more = [Column("weight", weights), Column("uniform", uniform, DIM), Column("gain", gains, DIM)]
-    meanings = [palette.fit(LABELS.get(name, "nothing in particular")) for name, _ in groups]
+    unlabelled = "nothing in particular" + ", or too short to tell" * bool(report.unsure)
+    meanings = [palette.fit(LABELS.get(name, unlabelled)) for name, _ in groups]
     more.append(Column("attends to", meanings, DIM, "<"))
     while more and width_of([*columns, *more]) + _STRONGEST > room:
         more.pop()
@@ -252,6 +253,8 @@ def _label_note(report: HeadReport, titles: Sequence[str]) -> str:
     notes = [meaning for title, meaning in meanings.items() if title in titles]
     of_place = f", and localization {LEAST_OF_PLACE:g}" * _has_pictures(report)
     notes.append(f"A label needs a gain of {LEAST:g} over uniform attention{of_place}.")
+    if report.unsure:
+        notes.append(f"{_too_short(report)}.".capitalize())
     if report.sentences > 1:
         notes.append(f"Numbers are means over {_over(report)}.")
     if _has_pictures(report):
@@ -259,6 +262,13 @@ def _label_note(report: HeadReport, titles: Sequence[str]) -> str:
     elif report.source.kind == "pretrained" and not report.is_test:
         notes.append("--induction tests for induction heads on repeated random tokens.")
     return " ".join([*notes, "--all lists every number."])
+
+
+def _too_short(report: HeadReport) -> str:
+    return (
+        f"no label for {plural(report.unsure, 'head')}: on {CHANCE_CELLS} cells (query rows × keys) or fewer it may be "
+        "chance; give a longer text, or several"
+    )
 
 
 # --- maps of metrics ---
@@ -395,6 +405,8 @@ def _notes(report: HeadReport, names: Sequence[Metric], titles: Sequence[str], s
     is_one = report.sentences == 1
     if sort is not None and not _is_defined(report, sort):
         notes.append(f"no head is ranked: {sort} is not defined for {'this' if is_one else 'any'} sentence")
+    if report.unsure:
+        notes.append(_too_short(report))
     left_out = [name for name in names if name not in titles]
     unknown = [name for name in left_out if not _is_defined(report, name)]
     if unknown and is_one:

@@ -99,7 +99,7 @@ class LayerGroup:
 
     def drawn(self, parts: Components, layout: GridLayout) -> Block:
         """Return the maps of all heads, or of as many that show most of what the heads do."""
-        chosen = most_telling(self._keys, self.labels, layout.heads)
+        chosen = self.shown(layout)
         pictures = [
             self._heatmap(place, layout.pool)._replace(title=title, label=label)
             for place, (title, label) in enumerate(self.titles[layout.titles])
@@ -108,6 +108,10 @@ class LayerGroup:
         blind = np.concatenate([frame.blind for frame in self.frames])
         frame = self.frames[0]._replace(rows=self.rows, blind=blind)
         return parts.maps(self._title(layout), frame, pictures, layout.pool, layout.cell)
+
+    def shown(self, layout: GridLayout) -> set[HeadKey]:
+        """Return the heads whose maps are drawn: those that show most of what the heads do."""
+        return most_telling(self._keys, self.labels, layout.heads)
 
     @property
     def _keys(self) -> list[HeadKey]:

@@ -20,6 +20,7 @@ _NOTE = (
     "hits: share of the pairs whose heaviest key is right. weight: mean weight on the right keys. "
     "uniform: a head that weighs all allowed keys alike."
 )
+_UNLIKELY = 0.05  # heads with the hits of the best by chance, below which it is not worth a word
 
 
 def pair_parts(
@@ -41,21 +42,33 @@ def pair_parts(
         listed: how many of the best heads have a row; None is as many as there is room for.
     """
     digits, columns = 2 if precision is None else precision, width or COMFORTABLE
-    texts = f"{plural(report.pairs, 'pair')} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
+    pairs = f"{report.pairs:,} of " * bool(report.left_out) + plural(report.pairs + len(report.left_out), "pair")
+    texts = f"{pairs} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
     headline = run_line(report, plural(len(report.heads), "head"), [texts], palette)
-    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_NOTE), columns))
+    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_NOTE + _by_chance(report)), columns))
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
     beside = columns - _table(report, _FEWEST, digits).width - _GAP
     maps = _maps(report, palette, beside, room, digits)
     if maps.width <= beside:
-        rows = max(len(maps.lines) - 3, _FEWEST) if listed is None else listed
+        rows = max(len(maps.lines) - 4, _FEWEST) if listed is None else listed
         both = hstack([maps, _table(report, rows, digits)], _GAP)
     else:
-        maps = _maps(report, palette, columns, room - _FEWEST - 4, digits)
-        rows = max(room - len(maps.lines) - 4, _FEWEST) if listed is None else listed
+        maps = _maps(report, palette, columns, room - _FEWEST - 5, digits)
+        rows = max(room - len(maps.lines) - 5, _FEWEST) if listed is None else listed
         both = stack([maps, _table(report, rows, digits)], gap=1)
     return [headline, legend, both, note]
+
+
+def _by_chance(report: PairReport) -> str:
+    """Return how many heads chance alone makes as good as the best, where that may be one."""
+    count = report.by_chance
+    if count < _UNLIKELY:
+        return ""
+    shown = f"{count:.0f}" if count >= 10 else f"{count:.2g}"
+    heads = plural(len(report.heads), "head")
+    pairs = plural(report.pairs, "pair")
+    return f" With {pairs}, {shown} of {heads} would have the hits of the best by chance; give more pairs."
 
 
 def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: int) -> Block:
@@ -71,14 +84,17 @@ def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: 
 
 
 def _table(report: PairReport, rows: int, digits: int) -> Block:
-    """Return the best heads, then the one in the middle and a uniform one."""
+    """Return the best heads and how many more there are, then the one in the middle and a uniform one."""
     best, several = report.heads[:rows], len({head.kind for head in report.heads}) > 1
-    uniform = report.heads[0].hits_uniform, report.heads[0].weight_uniform
-    lines = [(head.hits, head.weight) for head in best] + [report.median, uniform]
+    others = {"median": report.median, "uniform": (report.heads[0].hits_uniform, report.heads[0].weight_uniform)}
+    left_out = [f"{len(report.heads) - len(best):,} more"] * (len(best) < len(report.heads))
     names = [f"{head.kind} " * several + f"L{head.layer}H{head.head}" for head in best]
-    styles = [*[None] * len(best), DIM, DIM]
-    numbers = [
-        Column(name, [number_text(line[place], digits) for line in lines], styles)
-        for place, name in enumerate(NUMBERS[:2])
-    ]
-    return table([Column("head", [*names, "median", "uniform"], [*[BOLD] * len(best), DIM, DIM], "<"), *numbers], None)
+    styles = [*[None] * len(best), *[DIM] * (len(left_out) + len(others))]
+    columns = [Column("head", [*names, *left_out, *others], [style or BOLD for style in styles], "<")]
+    for place, name in enumerate(NUMBERS[:2]):
+        first, last = (
+            [number_text(line[place], digits) for line in lines]
+            for lines in ([(head.hits, head.weight) for head in best], others.values())
+        )
+        columns.append(Column(name, [*first, *[""] * len(left_out), *last], styles))
+    return table(columns, None)

@@ -284,10 +284,13 @@ class WhyPage:
         if count and not is_cell:
             shown = f"{count} of " * (count < every)
             return [ranked._sentence(names, f" · {shown}{every} {order}", room)[0]], True
-        count = min(max(room - 3, _FEWEST), every)  # a line has their title, one is blank, one has the columns'
-        facts = f" · {f'{count} of ' * (count < every)}{every} {order}"
-        header = wrap_block(self.sheet.palette.fit(names), self.sheet.palette.fit(facts), self.sheet.width, None)
-        return [header, replace(ranked, explained=ranked.explained[:count])._table_of_heads()], count < every
+        for count in range(min(max(room - 3, _FEWEST), every), 0, -1):
+            facts = f" · {f'{count} of ' * (count < every)}{every} {order}"
+            header = wrap_block(self.sheet.palette.fit(names), self.sheet.palette.fit(facts), self.sheet.width, None)
+            listed = replace(ranked, explained=ranked.explained[:count])._table_of_heads()
+            if count <= _FEWEST or lines_of([header, listed], self.sheet.room) <= room + 1:
+                break
+        return [header, listed], count < every
 
     def _table_of_heads(self) -> Block:
         return self._cells_of_heads() if isinstance(self.explained[0], AttentionCell) else self._rows_of_heads()

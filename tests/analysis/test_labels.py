@@ -6,21 +6,23 @@ from metrics_by_hand import HEADS, tokens
 from traces import layer_of, trace_of
 
 from attncli.analysis.heads import survey
-from attncli.analysis.labels import LABELS, labels_of
+from attncli.analysis.labels import LABELS, labels_of, labels_of_heads
 from attncli.analysis.metric_names import NAMES
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.masks.expressions import ArrayMask
+from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 
 def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
-    allowed = np.tril(np.ones((HEADS, 4, 4), bool))
-    allowed[1] = np.eye(4, dtype=bool)
-    layer = layer_of(np.ones((HEADS, 4, 2), np.float32), np.ones((HEADS, 4, 2), np.float32), mask=allowed)
-    trace = trace_of(layer, queries=tokens([0, 1, 2, 3]), keys=tokens([0, 1, 2, 3]))
+    allowed = np.tril(np.ones((HEADS, 5, 5), bool))
+    allowed[1] = np.eye(5, dtype=bool)
+    alike = np.ones((HEADS, 5, 2), np.float32)
+    layer = layer_of(alike, alike, mask=allowed)
+    trace = trace_of(layer, queries=tokens([*range(5)]), keys=tokens([*range(5)]))
     assert isinstance(layer.mask, ArrayMask)
     found = [by_name(NAMES, values) for values in trace_metrics(trace).uniform]
-    assert [one["self"] for one in found] == [pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4), 1.0]
+    assert [one["self"] for one in found] == [pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) / 5), 1.0]
     # Each head is held against its own: where the mask leaves no choice, a head does nothing by itself.
     assert [[label.name for label in head.labels] for head in survey([trace], View()).heads] == [["broad"], []]
 
@@ -53,7 +55,7 @@ def numbers(**values: float) -> dict[str, float | None]:
 def test_a_label_says_how_much_of_the_way_from_the_baseline_is_gone(
     metrics: dict[str, float], baselines: dict[str, float], expected: list[tuple[str, float]]
 ) -> None:
-    found = labels_of(numbers(**metrics), numbers(**baselines))
+    found = labels_of(numbers(**metrics), numbers(**baselines), {})
     assert [label.name for label in found] == [name for name, _ in expected]
     assert [label.gain for label in found] == pytest.approx([gain for _, gain in expected])
 
@@ -98,3 +100,66 @@ def test_a_test_of_induction_heads_names_those_that_are_a_sink_elsewhere() -> No
     for is_test, names in ((False, ["sink", "induction"]), (True, ["induction", "sink"])):
         (head,) = survey([trace], View(), is_test=is_test).heads
         assert [label.name for label in head.labels] == names
+
+
+# --- too few query rows ----------------------------------------------------------------------------------------------
+
+
+def sentence_of(scores: np.ndarray, mask: str) -> Trace:
+    keys = np.broadcast_to(np.eye(scores.shape[-1], dtype=np.float32), scores.shape)
+    text = tokens([*range(scores.shape[-1])])
+    return trace_of(layer_of(scores.astype(np.float32), keys, mask=mask), queries=text, keys=text)
+
+
+def patterns(count: int) -> np.ndarray:
+    """Scores of heads that attend to the first position, to themselves, to the one before, and alike."""
+    places = np.arange(count)
+    back = places[:, None] - places
+    first = np.broadcast_to(places == 0, back.shape)
+    return 30.0 * np.stack([first, back == 0, back == 1, np.zeros(back.shape, bool)])
+
+
+@pytest.mark.parametrize(
+    ("mask", "count", "is_named"),
+    [("causal", 2, False), ("causal", 3, False), ("causal", 4, False), ("causal", 5, True),
+     ("full", 2, False), ("full", 3, False), ("full", 4, True)],
+)  # fmt: skip
+def test_a_head_of_a_short_sentence_has_no_label(mask: str, count: int, is_named: bool) -> None:
+    trace = sentence_of(patterns(count), mask)
+    named = [["sink"], ["self"], ["previous"], ["broad"]]
+    if mask == "full":  # the first position has none before it, and looks at all alike
+        named[2] = ["previous"]
+    report = survey([trace], View())
+    assert [[label.name for label in head.labels] for head in report.heads] == (named if is_named else [[]] * 4)
+    assert (report.unsure > 0) == (not is_named)
+    assert [*labels_of_heads(trace).values()] == [head.labels for head in report.heads]
+
+
+def test_several_short_sentences_are_as_good_as_a_long_one_and_a_row_alone_is_none() -> None:
+    short, long = sentence_of(patterns(3), "causal"), sentence_of(patterns(12), "causal")
+    named = ["sink", "self", "previous", "broad"]
+    assert [head.labels[0].name for head in survey([short] * 3, View()).heads] == named
+    assert [head.labels[0].name for head in survey([long], View()).heads] == named
+    alone = survey([sentence_of(patterns(9), "causal")], View(queries=("8",)))
+    assert [head.labels for head in alone.heads] == [()] * 4
+    assert alone.unsure == 4
+
+
+@pytest.mark.parametrize(("ids", "is_named"), [([1, 2, 1, 3, 4], False), ([1, 2, 3, 4, 5, 6, 1, 2, 3], True)])
+def test_one_copy_makes_no_duplicate_head(ids: list[int], is_named: bool) -> None:
+    """Where a metric counts some rows alone, these have to be enough."""
+    earlier = (np.array(ids)[:, None] == np.array(ids)) & np.tri(len(ids), k=-1, dtype=bool)
+    keys = np.eye(len(ids), dtype=np.float32)[None]
+    text = tokens(ids)
+    trace = trace_of(layer_of(30 * earlier[None].astype(np.float32), keys, mask="causal"), queries=text, keys=text)
+    (head,) = survey([trace], View()).heads
+    assert head.metrics["duplicate"] == pytest.approx(1)
+    assert ("duplicate" in [label.name for label in head.labels]) == is_named
+
+
+@pytest.mark.parametrize(("mask", "count"), [("causal", 5), ("causal", 8), ("full", 4), ("full", 6)])
+def test_random_heads_rarely_have_the_label_of_a_weight(mask: str, count: int) -> None:
+    scores = np.random.default_rng(0).standard_normal((2000, count, count))
+    labels = labels_of_heads(sentence_of(scores, mask)).values()
+    for name in ("sink", "self", "previous"):
+        assert sum(name in [label.name for label in each] for each in labels) <= 0.015 * len(scores), name

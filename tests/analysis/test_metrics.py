@@ -113,9 +113,11 @@ def test_all_heads_at_once_are_what_each_is_by_itself(
     monkeypatch.setattr(attention, "CELLS", cells)
     found = trace_metrics(trace, View(queries=queries))
     assert found.heads.shape == found.uniform.shape == (len(alone), len(ALL))
-    for (each, metrics), values, uniform in zip(alone, *found, strict=True):
+    for (each, metrics), values, uniform, rows in zip(alone, *found, strict=True):
         agree(by_name(NAMES, values), metrics)
-        agree(by_name(NAMES, uniform), by_name(NAMES, trace_metrics(each, View(queries=queries)).uniform[0]))
+        own = trace_metrics(each, View(queries=queries))
+        agree(by_name(NAMES, uniform), by_name(NAMES, own.uniform[0]))
+        assert np.array_equal(rows, own.rows[0], equal_nan=True)
 
 
 # --- numbers known in advance --------------------------------------------------------------------------------

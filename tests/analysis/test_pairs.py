@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attncli
-from attncli.analysis.pairs import read_pairs
+from attncli.analysis.pairs import PairReport, PairSummary, read_pairs
 from attncli.errors import InputError, InputMismatchError, UsageError
 
 TEXT = "the cat saw the dog and the dog saw the cat"
@@ -101,16 +101,72 @@ def test_a_line_that_is_no_pair_is_refused_by_its_number(content: str, tmp_path:
     assert WRONG[content] in str(refused.value)
 
 
-@pytest.mark.parametrize(("pair", "why"), [
+@pytest.mark.parametrize(("wrong", "why"), [
     ({"query": "cow", "keys": [0]}, "sentence 1: query 'cow': no such query token"),
     ({"query": 3, "keys": [11]}, "sentence 1: key 11 is out of range"),
     ({"query": 3, "keys": [[43, 50]]}, r"sentence 1: key \[43, 50\]: no token has these characters"),
     ({"query": 3, "keys": [4]}, "sentence 1: the mask causal hides the keys from the query"),
     ({"pairs": [{"query": 3, "keys": [0]}, {"query": "cow", "keys": [0]}]}, "sentence 1: pair 2: query 'cow'"),
 ])  # fmt: skip
-def test_a_pair_that_the_text_has_not_is_refused(pair: dict[str, Any], why: str) -> None:
+def test_a_pair_that_the_text_has_not_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(InputMismatchError, match=why):
-        attncli.heads(pairs=[{"text": TEXT, **pair}])
+        attncli.heads(pairs=[{"text": TEXT, **wrong}])
+
+
+def pair(query: Any, *keys: Any) -> dict[str, Any]:
+    return {"query": query, "keys": list(keys)}
+
+
+LONG = "a b " * 200  # more than the demo reads
+UNREACHABLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], list[str]]] = {
+    "causal": (
+        [{"text": TEXT, "pairs": [pair(3, 4), pair(10, 1)]}, {"text": "a b", **pair(0, 1)}],
+        {},
+        {"text": TEXT, **pair(10, 1)},
+        ["sentence 1: pair 1: the mask causal hides the keys", "sentence 2: the mask causal hides the keys"],
+    ),
+    "window": (
+        [{"text": TEXT, **pair(10, 0)}, {"text": TEXT, **pair("dog", "saw")}],
+        {"mask": "window(3)"},
+        {"text": TEXT, **pair("dog", "saw")},
+        ["sentence 1: the mask window(3) hides the keys"],
+    ),
+    "cut": (
+        [{"text": LONG, "pairs": [pair(5, 2), pair(300, 2), pair([790, 791], 3), pair(9, [790, 791])]}],
+        {"model": "demo", "truncate": True},
+        {"text": LONG, **pair(5, 2)},
+        [f"sentence 1: pair {number}: it stands beyond what the model reads" for number in (2, 3, 4)],
+    ),
+    "a target": (
+        [{"text": "a b", "target": "c d e", **pair("d", "b")}, {"text": "a b", "target": "c d", **pair(0, "a")}],
+        {"mask": "queries(1,3)"},
+        {"text": "a b", "target": "c d e", **pair("d", "b")},
+        ["sentence 2: the mask queries(1,3) hides the keys"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNREACHABLE)
+def test_a_pair_that_no_head_can_find_is_left_out_and_named(case: str) -> None:
+    lines, options, kept, reasons = UNREACHABLE[case]
+    report = attncli.heads(pairs=lines, **options)
+    assert report.pairs == 1
+    assert [one[: len(reason)] for one, reason in zip(report.left_out, reasons, strict=True)] == reasons
+    assert report.heads == attncli.heads(pairs=[kept], **options).heads
+
+
+def test_without_a_pair_that_can_be_found_there_is_no_report() -> None:
+    with pytest.raises(InputMismatchError, match="no pair is left; sentence 1: the mask causal hides"):
+        attncli.heads(pairs=[{"text": "a b", **pair(0, 1)}] * 2)
+
+
+def test_the_heads_that_chance_makes_as_good_as_the_best_are_those_of_a_simulation() -> None:
+    random = np.random.default_rng(0)
+    for pairs, chance, hits in ((2, 0.5, 1.0), (5, 0.2, 0.6), (24, 0.5, 0.75), (3, 1.0, 1.0), (4, 0.25, 0.0)):
+        heads = tuple(PairSummary(0, "self", head, hits, 0.5, chance, 0.1) for head in range(12))
+        report = PairReport(attncli.inspect("a").source, pairs, (3, 3), ("causal",), pairs, heads)
+        drawn = random.binomial(pairs, chance, (20_000, 12)) >= hits * pairs - 1e-9
+        assert report.by_chance == pytest.approx(drawn.sum(axis=1).mean(), abs=0.1)
 
 
 def test_pairs_have_their_own_texts() -> None:

@@ -228,8 +228,8 @@ def test_heads_that_learned_nothing_neither_locate_nor_sink(tmp_path: Path, name
             trace = attncli.inspect("w40 w41 w42", str(tmp_path), image=str(tmp_path / "x.png"), layer="all")
     found = trace_metrics(trace)
     assert np.isfinite(found.heads[:, NAMES.index("image")]).all()
-    for own, uniform in zip(*found, strict=True):
-        labels = labels_of(by_name(NAMES, own), by_name(NAMES, uniform))
+    for of_head in zip(*found, strict=True):
+        labels = labels_of(*(by_name(NAMES, values) for values in of_head))
         assert not {"localization", "visual sink"} & {label.name for label in labels}
     if name == "siglip_vision_model":  # which has nothing but cells
         assert found.heads[:, NAMES.index("image")] == pytest.approx(1)

@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +13,11 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from refusals import refused
+
+import attncli
 
 Run = Callable[..., Any]
-PART = "part-00000-00000.parquet"
 
 
 def read(folder: Path) -> Any:
@@ -27,7 +33,13 @@ def test_a_folder_holds_the_rows_of_a_file(attn: Run, tmp_path: Path, options: l
     assert attn(*run, "-o", tmp_path / "x.parquet").code == 0
     assert read(tmp_path / "out").equals(pq.read_table(tmp_path / "x.parquet"))
     made = json.loads((tmp_path / "out" / "_attncli.json").read_text())["made"]
-    expected = {"command": "inspect", "--model": "demo", "--layer": "all", "--no-special": "given"}
+    expected = {
+        "attn": attncli.__version__,
+        "command": "inspect",
+        "--model": "demo",
+        "--layer": "all",
+        "--no-special": "given",
+    }
     assert made == {**expected, "--format": "parquet", options[0]: options[1]}
 
 
@@ -54,7 +66,8 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     ran = attn(*run, "--file", corpus, "--jobs", "2")
     assert (ran.code, ran.err) == (0, f"attn: {tmp_path}/out: 3 sentences in 2 parts\n")
     parts = [name for name in sorted(os.listdir(tmp_path / "out")) if not name.startswith("_")]
-    assert parts == [PART, "part-00001-00000.parquet"]
+    spans = [name.rpartition("-")[0] for name in parts]
+    assert spans == ["part-00000-0000000001-0000000001", "part-00001-0000000001-0000000002"]
     assert read(tmp_path / "out").select(["sentence", "file"]).to_pylist() == [
         {"sentence": 1, "file": str(corpus / "a.csv")},
         {"sentence": 1, "file": str(corpus / "b.jsonl")},
@@ -63,6 +76,34 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     (corpus / "c.txt").write_text("more\n")
     ran = attn(*run, "--file", f"{corpus}/*[bc].*")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
+
+
+def test_a_run_that_is_stopped_keeps_parts_and_is_resumed(tmp_path: Path) -> None:
+    lines, out = tmp_path / "lines.txt", tmp_path / "out"
+    lines.write_text("".join(f"w{number % 7} w{number % 5} w{number % 3}\n" for number in range(1, 4001)))
+    run = [sys.executable, "-m", "attncli", "inspect", "--file", str(lines), "-F", "tsv", "-o", f"{out}/", "--jobs"]
+    with subprocess.Popen([*run, "1"], stderr=subprocess.PIPE, text=True) as stopped:
+        while len(list(out.glob("part-*"))) < 2:
+            assert stopped.poll() is None
+            time.sleep(0.01)
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.stderr is not None
+        said = stopped.stderr.read()
+    parts = {path: path.read_bytes() for path in out.glob("part-*")}
+    assert stopped.returncode == 130
+    assert f" of 4,000 sentences; {out} has {len(parts)} parts; run the same command again to resume\n" in said
+    assert subprocess.run([*run, "2"], check=True, capture_output=True, text=True).stderr == (
+        f"attn: {out}: 4,000 sentences in {len(list(out.glob('part-*')))} parts, {len(parts)} of them there before\n"
+    )
+    assert all(path.read_bytes() == content for path, content in parts.items())
+    rows = [line for path in sorted(out.glob("part-*")) for line in path.read_text().splitlines()[1:]]
+    whole = subprocess.run([*run[:-2], str(tmp_path / "whole.tsv")], check=True, capture_output=True)
+    assert whole.stderr == b""
+    assert rows == (tmp_path / "whole.tsv").read_text().splitlines()[1:]
+
+
+def test_a_url_is_no_folder(attn: Run) -> None:
+    refused(attn("inspect", "a b", "-o", "s3://me:secret@bucket/out/"), 2, "attn: --output: expected a path on this ma")
 
 
 def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from attncli.corpus.protocol import Result
 
 Run = Callable[..., Any]
 
-LINES = "time flies\n\nlike an arrow\n \nfruit flies\n"
+LINES = b"time flies\n\nlike an arrow\n\xff\nfruit flies\n"
 
 
 def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
     loud, quiet = attn("inspect", "-F", "jsonl", stdin=LINES), attn("inspect", "-F", "jsonl", "--quiet", stdin=LINES)
     assert (quiet.code, quiet.out) == (loud.code, loud.out) == (5, quiet.out)
-    error = "attn: sentence 4: the sentence is empty; expected at least one word"
+    error = "attn: sentence 4: it is not UTF-8 at byte 1; convert standard input to UTF-8 first"
     assert set(loud.err.splitlines()) == {error, "attn: standard input: 1 empty line was skipped"}
     assert quiet.err.splitlines() == [error]
     blind = ("inspect", "time flies", "--mask", "~full", "-F", "tsv")

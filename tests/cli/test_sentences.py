@@ -62,6 +62,10 @@ READ: dict[str, tuple[list[str], bytes, list[tuple[str, str]], str]] = {
         [], b"\n\r\ntime flies\n\n\nfruit\n\n", [("3", "time flies"), ("6", "fruit")],
         "standard input: 5 empty lines were skipped",
     ),
+    "lines of blanks": (
+        ["-"], b"  \ntime flies\n\t\n\xc2\xa0\xe3\x80\x80\nfruit\n", [("2", "time flies"), ("5", "fruit")],
+        "standard input: 3 empty lines were skipped",
+    ),
     "the name of a file": (
         ["my notes.txt"], b"", [("1", "my notes.txt")],
         "my notes.txt is a file, read as a sentence here; --file 'my notes.txt' opens it",

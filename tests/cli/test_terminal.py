@@ -65,10 +65,10 @@ def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
     variables = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
     shown = on_terminal("tokens", "time", "flies", **variables)[2]
     assert shown.startswith("\x1b[1mattn:\x1b[0m each of the 2 words is a sentence here")
-    code, _, shown = on_terminal("tokens", "-", stdin="time\n \nflies\n", **variables)
+    code, _, shown = on_terminal("tokens", "-", stdin=b"time\n\xff\nflies\n", **variables)
     assert code == 5
     # Where the bar is drawn, its line is cleared before the error is written, from the beginning of a line.
-    (before,) = re.findall(r"([^\n]*)attn:.{0,10} sentence 2: the sentence is empty; expected at least one word", shown)
+    (before,) = re.findall(r"([^\n]*)attn:.{0,10} sentence 2: it is not UTF-8 at byte 1; convert standard", shown)
     assert text_shown(before).rpartition("\r")[2].strip() == ""
 
 

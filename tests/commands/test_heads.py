@@ -53,7 +53,7 @@ def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> 
     assert attn("heads", text, "-F", "json").json["heads"][0]["duplicate"] is None
     assert rows_of(attn("heads", text, "-F", "tsv").out)[0]["duplicate"] == ""
     table = attn("heads", text, "--sort", "duplicate").out
-    assert "layer  head  label     duplicate  entropy" in table
+    assert "layer  head  label  duplicate  entropy" in table
     assert "no head is ranked: duplicate is not defined for this sentence" in table
     grid = attn("heads", text, "--metrics", "duplicate").out
     assert re.search(r"L0 +– – – –\n", grid)
@@ -190,6 +190,22 @@ def test_a_thousand_warnings_are_counted(attn: Run) -> None:
     assert "980 more" in ran.err
 
 
+@pytest.mark.parametrize("extra", [[], ["-F", "json"], ["-j", "2", "-F", "tsv"]])
+def test_a_pair_that_the_mask_hides_is_left_out_and_the_run_goes_on(
+    attn: Run, tmp_path: Path, extra: list[str]
+) -> None:
+    hidden, found = {"query": 1, "keys": [3]}, {"query": 6, "keys": ["cat"]}
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps({"text": TEXT, "pairs": [pair]}) for pair in (found, hidden, found)))
+    ran = attn("heads", "-m", "demo", "--pairs", file, *extra)
+    assert ran.code == 0
+    assert "warning: 1 of 3 pairs is left out; sentence 2: the mask causal hides the keys" in ran.err
+    if not extra:
+        assert "2 of 3 pairs in 2 texts" in ran.out
+    file.write_text(json.dumps({"text": TEXT, "pairs": [hidden]}))
+    assert (attn("heads", "-m", "demo", "--pairs", file).code) == 2
+
+
 def test_pairs_rank_heads_in_every_format_and_a_bad_line_is_named(attn: Run, tmp_path: Path) -> None:
     lines = [
         {"text": TEXT, "pairs": [{"query": 10, "keys": [1]}, {"query": "dog", "keys": ["cat"], "among": ["saw"]}]},
@@ -207,6 +223,7 @@ def test_pairs_rank_heads_in_every_format_and_a_bad_line_is_named(attn: Run, tmp
     report = attncli.heads(model="demo", pairs=[lines[0], lines[2]])
     for head, entry in zip(report.heads, document["heads"], strict=True):
         assert asdict(head) == pytest.approx(entry, abs=1e-5)
+    assert re.search(r"With 3 pairs, \d\S* of 16\s+heads", attn("heads", "-m", "demo", "--pairs", file).out)
     shown = attn("heads", "-m", "demo", "--pairs", file).out
     assert f"L{rows[0]['layer']}H{rows[0]['head']} " in shown
     assert re.search(r"median +\d.*\n.*uniform +\d", shown)

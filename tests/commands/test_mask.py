@@ -307,9 +307,9 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
     written = torch.load("out.pt", weights_only=True)
     assert written.dtype == torch.float16
     assert written[0].tolist() == [0.0, *[torch.finfo(torch.float16).min] * 5]
-    assert attn("mask", "convert", "out.pt", "--to", "mha", "-o", "out.csv").code == 0
-    assert Path("out.csv").read_text().splitlines()[0] == "0,1,1,1,1,1"
-    assert attn("mask", "diff", "out.csv", "causal").code == 0
+    assert attn("mask", "convert", "out.pt", "--to", "mha", "-o", "mha.npy").code == 0
+    assert np.load("mha.npy")[0].tolist() == [0, 1, 1, 1, 1, 1]
+    assert attn("mask", "diff", "mha.npy", "causal", "--for", "mha").code == 0
     assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", "out.npy").code == 0
     assert np.load("out.npy").tolist() == np.tri(4, dtype=bool).tolist()
 
@@ -334,7 +334,8 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
         (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .pdf, .png, .html, .md or .txt"),
         (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
         (["convert", "causal.npy", "--to", "sdpa", "-o", "x.bin"], USAGE, "ending in .npy"),
-        (["convert", "heads.npy", "--to", "sdpa", "-o", "x.csv"], USAGE, "one matrix"),
+        (["convert", "heads.npy", "--to", "sdpa", "-o", "x.csv"], USAGE, "ending in .npy"),
+        (["show", "mask.csv"], USAGE, "unknown mask 'mask'"),
         (["convert", "causal.npy", "--to", "sdpa", "-o", "gone/x.npy"], INPUT, "cannot write"),
         (["convert", "padding.npy", "--to", "sdpa", "-o", "x.npy"], USAGE, "--for sdpa or"),
         (["convert", "causal.npy", "--to", "sdpa"], USAGE, "--output"),

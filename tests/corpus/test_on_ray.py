@@ -10,10 +10,10 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from datasets import files_of, sentences_of, toy_writer
+from datasets import PARTS, files_of, sentences_of, toy_writer
 
 from attncli.corpus import on_ray
-from attncli.corpus.dataset import ShardInfo, in_shards, write_dataset
+from attncli.corpus.dataset import PartInfo, in_shards, write_dataset
 from attncli.corpus.on_ray import run_on_ray
 from attncli.errors import LoadError, UsageError
 
@@ -43,7 +43,7 @@ def write(folder: Path, **options: Any) -> int:
     with write_dataset(str(folder), {"command": "inspect"}) as summary:
         shards = in_shards(sentences_of(150), ["a.txt", "b.txt"])
         for result in run_on_ray(toy_writer(folder, **options), shards, jobs=2):
-            if isinstance(result.value, ShardInfo):
+            if isinstance(result.value, PartInfo):
                 summary.add(result.value)
     return summary.before
 
@@ -71,7 +71,7 @@ def test_kills_lose_and_double_nothing(cluster: None, undisturbed: dict[str, byt
         is_over.set()
         killing.join()
     assert files_of(tmp_path / "out") == undisturbed
-    (tmp_path / "out" / "part-00001-00001.parquet").unlink()
+    (tmp_path / "out" / PARTS[4]).unlink()
     assert write(tmp_path / "out") == 5
     assert files_of(tmp_path / "out") == undisturbed
 

@@ -1,13 +1,15 @@
 """Parts of a dataset for tests, small ones; run as a program, it writes some until it is killed."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
+
 import attncli.corpus.dataset
-from attncli.corpus.dataset import DatasetSummary, ShardInfo, ShardWriterJob, in_shards, write_dataset
+from attncli.corpus.dataset import DatasetSummary, PartInfo, PartWriterJob, in_shards, write_dataset
 from attncli.corpus.jobs import TraceJob, render
 from attncli.corpus.protocol import Result
 from attncli.corpus.run import run
@@ -18,7 +20,14 @@ from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 
 SMALL = 64  # sentences of a part
-PARTS = [f"part-{file:05}-{part:05}.parquet" for file in range(2) for part in range(3)]  # of 150 sentences a file
+PARTS = [  # of 150 sentences of each of two files, where no part is closed for the time it takes
+    "part-00000-0000000001-0000000063-99938c07.parquet",
+    "part-00000-0000000064-0000000127-02a1fc98.parquet",
+    "part-00000-0000000128-0000000150-055b849e.parquet",
+    "part-00001-0000000001-0000000063-8c7c3f90.parquet",
+    "part-00001-0000000064-0000000127-20dd648c.parquet",
+    "part-00001-0000000128-0000000150-03776448.parquet",
+]
 METRICS = View(show=frozenset({"metrics"}))
 MADE = {"command": "inspect"}
 
@@ -32,27 +41,29 @@ def sentences_of(count: int) -> Iterator[CorpusItem]:
             yield CorpusItem(number, text, {"file": file})
 
 
-def toy_writer(folder: Path | str, view: View = METRICS, form: str = "parquet", **options: Any) -> ShardWriterJob:
+def toy_writer(folder: Path | str, seconds: float = 60, **options: Any) -> PartWriterJob:
     """Return the job that writes the toy layer's heads into a folder."""
-    job = TraceJob(partial(render, derivation=Derivation(), view=view, form=form), {"layer": "0", **options})
-    return ShardWriterJob(job, str(folder), form, types_of(view))
+    task = partial(render, derivation=Derivation(), view=METRICS, form="parquet")
+    job = TraceJob(task, {"layer": "0", **options})
+    return PartWriterJob(job, str(folder), types=types_of(METRICS), seconds=seconds)
 
 
 def write(
     folder: Path | str,
     count: int = 150,
     jobs: int = 1,
-    job: ShardWriterJob | None = None,
+    job: PartWriterJob | None = None,
     made: Any = MADE,
+    sentences: Iterable[CorpusItem] | None = None,
     **options: Any,
-) -> tuple[DatasetSummary, list[Result[ShardInfo | None]]]:
+) -> tuple[DatasetSummary, list[Result[PartInfo | None]]]:
     """Write a dataset, and return what was counted and what came of it."""
     results = []
-    shards = in_shards(sentences_of(count), ["a.txt", "b.txt"])
+    shards = in_shards(sentences or sentences_of(count), ["a.txt", "b.txt"])
     with write_dataset(str(folder), made) as summary:
         for result in run(job or toy_writer(folder, **options), shards, jobs):
             results.append(result)
-            if isinstance(result.value, ShardInfo):
+            if isinstance(result.value, PartInfo):
                 summary.add(result.value)
     return summary, results
 
@@ -62,10 +73,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+def contents(folder: Path) -> tuple[Any, list[str]]:
+    """Return the rows of all parts, in the order of their names, and the lines of their errors."""
+    errors = [line for path in sorted(folder.glob("_part-*")) for line in path.read_text().splitlines()]
+    return pyarrow.dataset.dataset(folder, format="parquet").to_table(), errors
+
+
 def main() -> None:
-    """Write a dataset into the folder of the first argument, with as many jobs as the second one says."""
+    """Write a dataset, given its folder, the number of jobs and the seconds of the first part."""
     attncli.corpus.dataset.SHARD_SIZE = SMALL
-    write(sys.argv[1], jobs=int(sys.argv[2]))
+    write(sys.argv[1], jobs=int(sys.argv[2]), seconds=float(sys.argv[3]))
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ _wide = st.builds(
 )
 _files = st.sampled_from(
     [
-        *("mask.npy", "mask.csv", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
-        *("missing.npy", 'causal & file("mask.csv")', "file('')", ".npy", "/.pt", "text.txt"),
+        *("mask.npy", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
+        *("missing.npy", 'causal & file("mask.npy")', "file('')", ".npy", "/.pt", "text.txt"),
     ]
 )
 masks = st.one_of(grammatical, grammatical, _mutated(), texts, _files, _deep | _wide)

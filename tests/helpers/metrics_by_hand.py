@@ -66,12 +66,12 @@ def by_hand(
         of_rows["max_score"].append(max(score for score, may in zip(scores, allowed, strict=True) if may))
         of_rows["special"].append(sum(w[key] for key in places if trace.key_tokens[key].special))
         of_rows["separator"].append(sum(w[key] for key in places[1:] if trace.key_tokens[key].special))
-        if row >= 1:
-            of_rows["sink"].append(w[0])
         if layer.kind == "cross":
+            of_rows["sink"].append(w[0])
             continue
         of_rows["self"].append(w[row])
         if row >= 1:
+            of_rows["sink"].append(w[0])
             of_rows["previous"].append(w[row - 1])
         if row + 1 < len(ids):
             of_rows["next"].append(w[row + 1])

@@ -69,7 +69,7 @@ def plain(text: str) -> str:
 
 
 def on_terminal(
-    *arguments: str | Path, out: bool = False, stdin: str = "", python: str = sys.executable, **environment: str
+    *arguments: str | Path, out: bool = False, stdin: str | bytes = "", python: str = sys.executable, **environment: str
 ) -> tuple[int, str, str]:
     """Run the program with stderr on a terminal, and stdout too if wanted: exit code, other stdout, the terminal."""
     parent, child = pty.openpty()
@@ -83,7 +83,7 @@ def on_terminal(
     )
     os.close(child)
     assert run.stdin is not None
-    run.stdin.write(stdin.encode())
+    run.stdin.write(stdin.encode() if isinstance(stdin, str) else stdin)
     run.stdin.close()
     shown = b""
     while True:

@@ -18,6 +18,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokeniz
 import attncli
 from attncli.analysis.ablation import Ablation
 from attncli.errors import AttnError, NotExposedError
+from attncli.masks.expressions import RuleMask
+from attncli.masks.parser import parse
 
 TEXT = "w7 w8 w9 w10 w9 w11 w12 w13 w16 w14"
 OTHER = "w3 w8 w4 w10 w2 w11 w5 w13 w6 w15"
@@ -171,6 +173,36 @@ def test_edges_are_those_of_an_additive_mask_in_the_chosen_layers(model: Any) ->
     assert abs(found.change) > 0.001
     with pytest.raises(NotExposedError, match="needs the native engine"):
         ablated(model, edges="~keys(0,2)", engine="transformers")
+
+
+@pytest.mark.parametrize("edges", ["window(4)", "~keys(0,2)", "~window(4)", "full"])
+def test_edges_are_counted_in_the_mask_that_transformers_gives_each_layer(model: Any, edges: str) -> None:
+    """Of the windows of gemma2, gemma3 and mistral, and of causal masks beside them."""
+    recorded = attncli.inspect(TEXT, str(model.folder), special=False, layer="all", engine="transformers")
+    places = np.arange(len(recorded.query_tokens))
+    kept = RuleMask(parse(edges), len(places), len(places), 1).rows([0], places)[0]
+    found = ablated(model, next="w20", edges=edges)
+    assert found.edges is not None
+    without_key = np.zeros(len(places), bool)
+    for (layer, head), count in zip(found.cut, found.edges, strict=True):
+        own = recorded.layer(layer).mask.rows([head], places)[0]
+        assert count == ((own & ~kept).sum(), own.sum())
+        without_key |= ~(own & kept).any(axis=-1)
+    is_cut = any(count.cut for count in found.edges)
+    assert any("so nothing is cut" in note for note in found.notes) == (not is_cut)
+    assert any(f"without a key: {without_key.sum()};" in note for note in found.notes) == without_key.any()
+
+
+def test_a_mask_of_a_file_may_cut_other_edges_in_each_head(model: Any, tmp_path: Path) -> None:
+    length, heads = len(TEXT.split()), heads_of(model)
+    kept = np.ones((heads, length, length), bool)
+    kept[0, -1, : length - 1] = False  # of the last query of head 0 only its own position is left
+    np.save(tmp_path / "edges.npy", kept)
+    found = ablated(model, next="w20", edges=f"file('{tmp_path}/edges.npy')", layer="2")
+    assert found.edges is not None
+    own = attncli.inspect(TEXT, str(model.folder), special=False, layer=2, engine="transformers").layers[0].mask
+    seen = int(own.rows([0], np.array([length - 1])).sum())
+    assert [count.cut for count in found.edges] == [seen - 1, *[0] * (heads - 1)]
 
 
 def held(norm: Any, x: torch.Tensor, term: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Comparisons of real and tiny checkpoints, against what the models themselves return."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from conformance import save_for_auto
 from safetensors.torch import load_file, save_file
-from transformers import T5Config, T5Model
+from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 SENTENCE, OTHER = "time flies like an arrow", "fruit flies like a banana"
 LAYER, HEAD = 3, 5
@@ -45,6 +46,62 @@ def test_the_head_whose_weights_were_changed_ranks_first(minilm: str, changed: s
     assert moved == {(LAYER, HEAD), *((layer, head) for layer in (4, 5) for head in range(12))}
     best = ran.json["cells"][0]
     assert (best["layer"], best["head"]) == (LAYER, HEAD)
+
+
+Change = Callable[[Any], Any]
+
+
+def reinitialised(model: Any) -> Any:
+    torch.manual_seed(5)
+    return AutoModel.from_config(model.config)
+
+
+def with_heads_moved(model: Any) -> Any:
+    """The same function of the same weights, in which each head stands one place further."""
+    width = model.config.hidden_size // 12
+    moved = torch.arange(12 * width).reshape(12, width).roll(-1, 0).flatten()
+    for layer in model.encoder.layer:
+        for part in (layer.attention.self.query, layer.attention.self.key, layer.attention.self.value):
+            part.weight.copy_(part.weight[moved])
+            part.bias.copy_(part.bias[moved])
+        output = layer.attention.output.dense
+        output.weight.copy_(output.weight[:, moved])
+    return model
+
+
+def shortened(model: Any) -> Any:
+    model.encoder.layer = model.encoder.layer[:3]
+    model.config.num_hidden_layers = 3
+    return model
+
+
+def trained_on(model: Any) -> Any:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter += 0.3 * parameter.std(correction=0) * torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (reinitialised, r"\d of 72 are most alike the head of their number, where chance gives 6"),
+    (with_heads_moved, r"\d of 72 are most alike the head of their number, where chance gives 6"),
+    (shortened, "A has 6 layers of 12 heads, B 3 layers of 12 heads"),
+    (trained_on, None),
+    (lambda model: model.half().float(), None),
+])  # fmt: skip
+def test_two_models_whose_heads_do_not_correspond_are_told(
+    minilm: str, tmp_path: Path, attn: Run, change: Change, reason: str | None
+) -> None:
+    with torch.no_grad():
+        change(AutoModel.from_pretrained(minilm)).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(tmp_path)
+    ran = attn("diff", SENTENCE, "-m", minilm, "-m", tmp_path)
+    assert ran.code == 0
+    if reason is None:
+        assert ran.err == ""
+    else:
+        assert re.search("the heads of the two models do not correspond: .*; " + reason, ran.err)
+    assert attn("diff", SENTENCE, OTHER, "-m", tmp_path).err == ""  # of one model they do
 
 
 def test_an_encoder_decoder_has_a_ranking_of_its_three_kinds(tmp_path: Path, attn: Run) -> None:

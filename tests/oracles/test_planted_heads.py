@@ -1,6 +1,7 @@
 """`attn heads` on checkpoints: heads whose weights are written by hand, and the real one against transformers."""
 
 import math
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_an_encoder_decoder_has_a_row_for_each_kind(tmp_path: Path, attn: Run) -
     for entry in ran.json["heads"]:
         assert (entry["previous"] is None) == (entry["kind"] == "cross")
     table = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "--sort", "previous").out
-    assert "layer  kind     head  label     previous" in table
+    assert re.search("layer +kind +head +label +previous", table)
     grid = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "--metrics", "previous").out
     assert all(f"previous · {kind} " in grid for kind in kinds)
     assert grid.count("–") >= 12  # three layers of four cross-attention heads, and the legend

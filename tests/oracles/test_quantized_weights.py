@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import torch
 from bitsandbytes import functional
-from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from conformance import stacked
 from refusals import refused
 from running import Ran
@@ -140,15 +138,13 @@ def test_fp8_is_what_transformers_makes_of_it(llama: Path, tmp_path: Path) -> No
 # --- words of 32 bits ----------------------------------------------------------------------------------------
 
 
-def packed(codes: torch.Tensor, bits: int, order: tuple[int, ...] = ()) -> torch.Tensor:
+def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Put the codes of each row into words of 32 bits, from the lowest bit on."""
     rows, columns = codes.shape
     words = -(-columns * bits // 32)
     found = b""
     for row in codes.tolist():
-        # A word is filled in another order by some.
-        of_row = [row[place // 8 * 8 + order[place % 8]] for place in range(columns)] if order else row
-        found += sum(code << bits * place for place, code in enumerate(of_row)).to_bytes(4 * words, "little")
+        found += sum(code << bits * place for place, code in enumerate(row)).to_bytes(4 * words, "little")
     return torch.tensor(np.frombuffer(found, np.int32).reshape(rows, words))
 
 
@@ -194,84 +190,21 @@ def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -
     agrees(llama, tmp_path / "gptq", made, scheme, "gptq")
 
 
-def test_awq(llama: Path, tmp_path: Path) -> None:
-    order = (0, 2, 4, 6, 1, 3, 5, 7)
-
-    def made(tensor: torch.Tensor) -> Form:
-        codes, zeros, scales, numbers = in_groups(tensor, 4, [place // 32 for place in range(tensor.shape[1])])
-        stored = {"qweight": packed(codes.T, 4, order), "qzeros": packed(zeros.T, 4, order), "scales": scales.T}
-        return Form(stored, numbers)
-
-    scheme = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
-    agrees(llama, tmp_path / "awq", made, scheme, "awq")
-
-
 # --- by their own libraries ----------------------------------------------------------------------------------
 
 
-def scheme_of(kind: str, **weights: Any) -> Any:
-    return QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights), format=kind)
-
-
-FORMS = {
-    "int4 groups": ("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": 32}),
-    "int8": ("int-quantized", {"num_bits": 8, "strategy": "channel"}),
-    "fp8 rows": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}),
-    "fp8 whole": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "tensor"}),
-    "fp8 blocks": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32,
-        32]}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_compressed_tensors(form: str, llama: Path, tmp_path: Path) -> None:
-    kind, weights = FORMS[form]
-    scheme = scheme_of(kind, **weights)
-    compressor = BaseCompressor.get_value_from_registry(kind)
-
-    def made(tensor: torch.Tensor) -> Form:
-        state = scaled_for(tensor, scheme.weights)
-        stored = compressor.compress({"weight": tensor, **state}, scheme)
-        return Form(stored, compressor.decompress(dict(stored), scheme)["weight"].float())
-
-    group = json.loads(scheme.model_dump_json())
-    settings = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
-    agrees(llama, tmp_path / "compressed", made, settings, "compressed-tensors")
-
-
-def scaled_for(tensor: torch.Tensor, args: Any) -> Tensors:
-    """Return the scales that fit the numbers of each part of a matrix."""
-    rows, columns = tensor.shape
-    height, width = {
-        "tensor": (rows, columns),
-        "channel": (1, columns),
-        "group": (1, args.group_size),
-        "block": tuple(args.block_structure or (1, 1)),
-    }[args.strategy]
-    blocks = tensor.reshape(rows // height, height, columns // width, width)
-    low, high = blocks.amin(dim=(1, 3)), blocks.amax(dim=(1, 3))
-    most = 448 if args.type == "float" else 2 ** (args.num_bits - 1) - 1
-    steps = torch.maximum(high, -low) / most
-    return {"weight_scale": steps.reshape(1) if args.strategy == "tensor" else steps}
-
-
-@pytest.mark.parametrize("kind", ["nf4", "fp4", "nf4 twice", "int8"])
+@pytest.mark.parametrize("kind", ["nf4", "nf4 twice"])
 def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
-        if kind == "int8":
-            codes, scales, _ = functional.int8_vectorwise_quant(tensor.half())
-            numbers = functional.int8_vectorwise_dequant(codes, scales)
-            stored = {"weight": codes, "SCB": scales, "weight_format": torch.tensor(0, dtype=torch.uint8)}
-            return Form(stored, numbers)
         codes, state = functional.quantize_4bit(
-            tensor, blocksize=64, compress_statistics="twice" in kind, quant_type=kind[:3], quant_storage=torch.uint8
+            tensor, blocksize=64, compress_statistics="twice" in kind, quant_type="nf4", quant_storage=torch.uint8
         )
         stored = {f"weight.{name}": value for name, value in state.as_dict(packed=True).items()}
         # The library's kernel for processors is wrong where a block goes on into the next row.
         state.shape = torch.Size((tensor.numel() // 64, 64))
         return Form({"weight": codes, **stored}, functional.dequantize_4bit(codes, state).reshape(tensor.shape))
 
-    scheme = {"quant_method": "bitsandbytes", "load_in_8bit": kind == "int8", "load_in_4bit": kind != "int8"}
+    scheme = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     agrees(llama, tmp_path / "bitsandbytes", made, scheme, "bitsandbytes")
 
 
@@ -293,29 +226,25 @@ class Tensors(Store):
 
 
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-COMPRESSED: dict[str, Any] = {"quant_method": "compressed-tensors"}
-PACKED = COMPRESSED | {"format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
 # What a configuration says, and what is said against it.
 UNREAD = [
-    ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "AWQ as gemv"),
+    ({"quant_method": "awq", "bits": 4, "version": "gemm"}, "'awq'; give the original checkpoint, or save it"),
+    ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "'compressed-tensors'; give the original"),
     (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"),
     (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
     (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format ['gptq']"),
     (GPTQ | {"group_size": 10**30}, "group_size 1000"),
     ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or save it dequantized"),
     ({"bits": 4}, "attn does not read 'MLX'"),
-    (COMPRESSED | {"format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
-    (COMPRESSED | {"config_groups": {"a": {}, "b": {}}}, "forms of their own"),
     ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
 ]
 # The tensors, by their types and shapes, too.
 MISFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.qzeros is missing"),
-    (PACKED, {"q_packed": ("I32", 8, 1)}, "q_shape is missing"),
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {"q": ("F8_E4M3", 9, 9), "q_scale_inv": ("F32", 3, 1)},
         "q_scale_inv has shape [3, 1], expected [1, 1] or [9, 1]"),
-    ({"quant_method": "awq", "bits": 4}, {"q.qweight": ("I32", 64, 8), "q.qzeros": ("I32", 3, 8), "q.scales": ("F32",
-        3, 64)}, "q.qzeros has 3 groups for 64 inputs"),
+    ({"quant_method": "bitsandbytes"}, {"q.weight": ("I8", 3, 3), "q.SCB": ("F32", 3)}, "int8 of bitsandbytes"),
+    ({"quant_method": "bitsandbytes"}, {"q.quant_state.bitsandbytes__fp4": ("U8", 3)}, "FP4 of bitsandbytes"),
     ({"quant_method": "bitsandbytes"}, {"q.quant_state.bitsandbytes__nf4": ("U8", 3)},
         "q.quant_state.bitsandbytes__nf4 cannot be read"),
 ]  # fmt: skip
@@ -342,17 +271,6 @@ def test_numbers_that_name_nothing_are_found_where_they_are_read() -> None:
 
 
 SNAPSHOT: Any = SimpleNamespace(folder="it", config={}, is_pickled=False)
-
-
-def test_parts_of_compressed_tensors_that_nobody_reads_are_named(attn: Run, llama: Path, tmp_path: Path) -> None:
-    def made(tensor: torch.Tensor) -> Form:
-        more = {"weight_zero_point": torch.zeros(tensor.shape[1], dtype=torch.int32)}
-        return Form({"weight": (tensor * 8).to(torch.int8), "weight_scale": torch.ones(1), **more}, tensor)
-
-    scheme = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {}}
-    folder, _ = quantized(llama, tmp_path / "more", made, scheme)
-    for engine in ENGINES:
-        refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, "the weights of", "weight_zero_point")
 
 
 def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:

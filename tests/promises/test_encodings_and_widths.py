@@ -1,5 +1,6 @@
 """Encodings, colours and widths of the environment: nothing crashes, and nothing that was said is lost."""
 
+import json
 import os
 import re
 from functools import cache
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 from running import Ran, program
 from whole_program import whole_program
+
+from attncli.cli.command import as_utf8
 
 TEXT = "時間 flies café 🙂"
 COMMANDS = {
@@ -91,11 +94,30 @@ def test_a_locale_of_ascii_alone_reads_utf_8_from_a_pipe_and_writes_files_of_any
     ran = program("inspect", "--show", "tokens", "-", env=environment, input=TEXT)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "\\u6642\\u9593" in ran.stdout
-    ran = program("inspect", TEXT, env=environment)
-    assert (ran.returncode, ran.stdout) == (5, "")
-    assert ran.stderr == "attn: the sentence is not ascii, the encoding of the locale; set PYTHONUTF8=1\n"
     assert program("inspect", "time flies", "-o", tmp_path / "été.json", env=environment).returncode == 0
     assert [file.name for file in tmp_path.iterdir()] == ["été.json"]
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "en_US.ISO-8859-1"])
+def test_a_text_is_utf_8_whatever_the_locale(locale: str) -> None:
+    environment = os.environ | {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment.pop("PYTHONIOENCODING", None)
+    arguments = ("inspect", TEXT, "--pair", "größer", "--query", "größer", "-F", "json")
+    ran, expected = program(*arguments, env=environment), program(*arguments, env=os.environ)
+    assert (ran.returncode, ran.stderr) == (expected.returncode, expected.stderr) == (0, "")
+    assert json.loads(ran.stdout) == json.loads(expected.stdout)
+    piped = program("tokens", "-", "-F", "json", env=environment, input=TEXT)
+    assert json.loads(piped.stdout)["text"] == TEXT
+    broken = program("tokens", os.fsdecode(b"na\xefve"), "-F", "json", env=environment)
+    assert broken.returncode == 5
+    assert broken.stderr == "attn: the sentence is not valid UTF-8 at character 3; convert it to UTF-8 first\n"
+
+
+def test_a_text_in_the_encoding_of_a_locale_stays_as_python_decodes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
+    assert as_utf8(TEXT.encode().decode("latin-1")) == TEXT
+    assert as_utf8("naïve") == "naïve"  # bytes of Latin-1
+    assert as_utf8("time") == "time"
 
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")

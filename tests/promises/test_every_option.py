@@ -108,7 +108,7 @@ run [--no-fail] --expect 'window(1)' program.py
 mask show causal --size 2x4 [--past 0]
 mask show mask.npy [--for mha]
 mask show pad --size 4 [--lengths 2]
-mask convert causal --size 3 -o mask.csv [--to mha]
+mask convert causal --size 3 -o mask.npy [--to mha]
 """
 
 

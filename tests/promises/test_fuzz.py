@@ -144,7 +144,7 @@ def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more:
         ran = attn("inspect", "-F", form, *more, "-", stdin=content)
     hold(ran.code, ran.out, ran.err, form, "always" in more)
     lines = [line.rstrip(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
-    filled = {number: line for number, line in enumerate(lines, start=1) if line}
+    filled = {number: line for number, line in enumerate(lines, start=1) if line.decode(errors="replace").strip()}
     bad = [number for number, line in filled.items() if not is_sentence(line)]
     if form == "html" and len(filled) > 1:  # a page shows one trace
         assert ran.code == USAGE

@@ -27,7 +27,7 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
     assert drawn(difference, width=80) == (
         "toy layer · 1 head · mask full · zeros weights, seed 0 (numpy) · 16 parameters\n"
         "random embeddings: patterns mean nothing; -m demo is a trained model\n"
-        "1 of 1 head changed, most L0H0: 0.0207 bits\n"
+        "No head of 1 changed by more than 0.05 bits, most L0H0: 0.0207\n"
         "Jensen-Shannon divergence, query row 1/0 b. 0 = same weights, 0.05 = a tenth\n"
         "moved to a new key, 0.31 = half, 1 = no key in common.\n"
         "tokens A  0 a  1 b\n"
@@ -76,9 +76,21 @@ def test_where_nothing_changed_it_says_so_and_lists_no_zeros() -> None:
 def test_it_opens_with_how_many_heads_changed_and_where() -> None:
     arrays = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)  # layers, heads, queries, width
     sides = [
-        trace_of(*(layer_of(q * factor**layer, q, layer=layer) for layer, q in enumerate(arrays))) for factor in (1, 2)
+        trace_of(*(layer_of(q * factor**layer, q, layer=layer) for layer, q in enumerate(arrays))) for factor in (1, 3)
     ]
-    assert "4 of 8 heads changed, all in layer 1, most L1H" in drawn(attncli.diff(*sides), width=80)
+    found = attncli.diff(*sides)
+    bits = [head.jensen_shannon or 0 for head in found.heads]
+    count = sum(each > 0.05 for each in bits)
+    assert 0 < count < sum(each > 0 for each in bits) == 4
+    assert f"{count} of 8 heads changed by more than 0.05 bits, all in layer 1, most L1H" in drawn(found, width=80)
+
+
+def test_where_all_heads_change_a_little_none_counts_as_changed() -> None:
+    q = np.random.default_rng(0).normal(size=(4, 4, 3)).astype(np.float32)
+    found = attncli.diff(trace_of(layer_of(q, q)), trace_of(layer_of(1.2 * q, q)))
+    text = drawn(found, width=80)
+    assert "No head of 4 changed by more than 0.05 bits, most L0H" in text
+    assert all(f"L0H{head.head}  {head.jensen_shannon:.4f}" in text for head in found.heads)
 
 
 def test_what_a_bit_is_worth_is_so() -> None:

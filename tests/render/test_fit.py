@@ -136,6 +136,20 @@ def test_a_causal_model_has_the_sentence_of_its_last_token_above_the_maps(width:
     assert "attends to" in screen(bert, COLOUR, width, lines, View(queries=("flies",)))[0]
 
 
+@pytest.mark.parametrize(("width", "lines"), [(80, 23), (80, 30), (100, 40), (120, 50)])
+@pytest.mark.parametrize(("heads", "layers"), [(4, 2), (9, 4), (12, 6), (16, 30)])
+def test_the_sentence_counts_its_heads_and_has_none_whose_map_is_left_out(
+    heads: int, layers: int, width: int, lines: int
+) -> None:
+    every = heads * layers
+    shown, note = screen(subject(9, heads, layers), SHADES, width, lines)
+    above, _, maps = shown.partition(" · weights of ")
+    named, (drawn,) = re.findall(r"^L\d+ H\d+\b", above, re.MULTILINE), re.findall(r"^(\w+)(?= of| head)", maps)
+    assert set(named) <= set(re.findall(r"\bL\d+ H\d+\b", maps))
+    assert (f"attends to   {len(named)} of {every} heads" in above) == (0 < len(named) < every)
+    assert (f"showing {drawn} of {every} heads" in note) == (drawn != "every")
+
+
 # --- two cells in a character ---
 
 

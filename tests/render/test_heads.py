@@ -27,7 +27,7 @@ def report_of(layers: int, heads: int) -> HeadReport:
     found = []
     for place in range(layers * heads):
         metrics = dict(zip(NAMES, (draw.random(len(NAMES)) ** 3).tolist(), strict=True))
-        labels = labels_of(metrics, BASELINES) if place % 9 else ()
+        labels = labels_of(metrics, BASELINES, {}) if place % 9 else ()
         layer, head = divmod(place, heads)
         numbers = metrics, dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1)
         found.append(HeadSummary(layer, "self", head, *numbers, labels))
@@ -58,7 +58,7 @@ def test_every_head_has_its_cell_on_one_screen(layers: int, heads: int, width: i
 def test_heads_that_look_at_pictures_have_maps_of_their_own_metrics(width: int, height: int) -> None:
     report = report_of(4, 4)
     seen = dict(zip(OF_PICTURES, (0.9, 1.0, 0.75, 0.1), strict=True))
-    labels = labels_of({**report.heads[0].metrics, **seen}, {**BASELINES, "region": 0.02})
+    labels = labels_of({**report.heads[0].metrics, **seen}, {**BASELINES, "region": 0.02}, {})
     heads = tuple(replace(head, metrics={**head.metrics, **seen}, labels=labels) for head in report.heads)
     parts = head_parts(replace(report, heads=heads, names=ALL), (), Palette("truecolor"), width, height)
     lines = plain(printed(parts, Palette("truecolor"), width)).splitlines()

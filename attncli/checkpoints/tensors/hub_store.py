@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import WEIGHTS, map_weights
-from attncli.checkpoints.hub import Download, silence_hub, tell, translate_hub_errors
+from attncli.checkpoints.hub import Download, silence_hub, translate_hub_errors
 from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError
-from attncli.text import bytes_shown, visible
+from attncli.text import bytes_shown, print_note, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
@@ -214,7 +214,7 @@ class HubStore(Store):
                 "--offline"
             )
         if count > _WORTH_SAYING:
-            tell(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
+            print_note(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
 
     def _get(self, part: _Range) -> np.ndarray[Any, Any]:
         """Return bytes of a file on the hub."""

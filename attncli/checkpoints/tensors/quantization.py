@@ -60,10 +60,6 @@ class QuantizedTensors:
         """Yield what stands before an end in the names of the tensors that have it."""
         return (name.removesuffix(end) for name in list(self._store.names) if name.endswith(end))
 
-    def type(self, name: str) -> str:
-        """Return the type of a tensor; empty if there is none."""
-        return self._store.stored(name).type if name in self else ""
-
     def expect(self, name: str, types: Iterable[str], *shapes: Shape, axes: int | None = None) -> Shape:
         """Return the shape of a tensor.
 
@@ -88,11 +84,9 @@ class QuantizedTensors:
         return stored.shape
 
     def floats(self, name: str) -> Array:
-        """Return a tensor of floats, also of small ones, or of integers of eight bits, in float32."""
-        kind, array = self.type(name), self.read(name)
-        if kind == _FP8:
-            return _E4M3[array]
-        return array.astype(np.float32) if kind == "I8" else to_float32(array)
+        """Return a tensor of floats, also of small ones, in float32."""
+        array = self.read(name)
+        return _E4M3[array] if self._store.stored(name).type == _FP8 else to_float32(array)
 
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""
@@ -156,18 +150,16 @@ def _blocks(value: Any) -> list[Block]:
 def _scaled(
     tensors: QuantizedTensors,
     shape: Shape,
-    parts: tuple[str, str, *tuple[str, ...]],
+    parts: tuple[str, str],
     blocks: Iterable[Block],
-    codes: Callable[[str], Array] | None = None,
 ) -> QuantizedTensor:
     """Return a tensor of codes with a scale for all of it, for each row, or for each block: `code * scale`.
 
     Args:
         tensors: of the checkpoint.
         shape: of the tensor.
-        parts: the names of the codes, of the scales, and of what else is read for it.
+        parts: the names of the codes and of the scales.
         blocks: the sizes that blocks may have.
-        codes: reads the codes by their name; None: they are not packed.
     """
     if len(shape) != 2:
         raise tensors.unread(f"{parts[0]} with {len(shape)} axes")
@@ -183,10 +175,12 @@ def _scaled(
         grid = (rows, 1)
     if grid not in grids:
         tensors.expect(parts[1], _FLOATS, *grids)
-    read = codes or tensors.floats
-    return QuantizedTensor(
-        shape, parts, lambda: _scale_blocks(read(parts[0]), tensors.floats(parts[1]).reshape(grid), grids[grid])
-    )
+    codes, scales = parts
+
+    def numbers() -> Array:
+        return _scale_blocks(tensors.floats(codes), tensors.floats(scales).reshape(grid), grids[grid])
+
+    return QuantizedTensor(shape, parts, numbers)
 
 
 def _by_group(codes: Array, zeros: Array, scales: Array, index: Array, zero_offset: int = 0) -> Array:
@@ -267,74 +261,24 @@ def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: in
     return QuantizedTensor((columns, inputs), parts, numbers)
 
 
-# --- AWQ: four bits with a scale and a zero for each group of inputs -------------------------------------------------
-# https://github.com/casper-hansen/AutoAWQ/blob/v0.2.9/awq/modules/linear/gemm.py: `qweight` and `qzeros` are packed
-# along the outputs, the eight of a word in the order 0 2 4 6 1 3 5 7. A number is `(code - zero) * scale`.
+# --- NF4 of bitsandbytes: four bits with a scale for each block ------------------------------------------------------
+# https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/functional.py: two codes are in a byte,
+# the higher bits first; each stands for a number of `quant_map`, times the `absmax` of its block, which may be codes
+# of eight bits themselves, with a table, blocks and an offset of their own (`nested_…`). Shape and sizes of blocks are
+# JSON in the bytes of `quant_state`.
 
-_AWQ_BITS, _AWQ_IN_WORD = 4, 8
-_AWQ_ORDER = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where in a word the first output stands, the second, …
-
-
-def awq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
-    """Return the weights that AutoAWQ wrote in its `gemm` layout."""
-    version = str(config.get("version", "gemm")).lower()
-    bits, zero_point = config.get("bits", config.get("w_bit")), config.get("zero_point", True)
-    if version != "gemm" or bits != _AWQ_BITS or zero_point is not True:
-        raise tensors.unread(f"AWQ as {version} with {bits} bits, zero_point {zero_point}")
-    return {f"{name}.weight": _awq_weight(tensors, name) for name in tensors.ending(".qweight")}
-
-
-def _awq_weight(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
-    inputs, words = tensors.expect(f"{name}.qweight", ("I32",), axes=2)
-    groups, _ = tensors.expect(f"{name}.qzeros", ("I32",), axes=2)
-    tensors.expect(f"{name}.qzeros", ("I32",), (groups, words))
-    tensors.expect(f"{name}.scales", _FLOATS, (groups, words * _AWQ_IN_WORD))
-    if not groups or inputs % groups:
-        raise tensors.misfit(f"{name}.qzeros has {groups} groups for {inputs} inputs")
-
-    def unpacked(part: str) -> Array:
-        codes = unpack_bits(tensors.read(f"{name}.{part}"), _AWQ_BITS, words * _AWQ_IN_WORD)
-        return codes.reshape(len(codes), -1, _AWQ_IN_WORD)[:, :, _AWQ_ORDER].reshape(len(codes), -1)
-
-    def numbers() -> Array:
-        index = np.repeat(np.arange(groups), inputs // groups)
-        return _by_group(unpacked("qweight").T, unpacked("qzeros"), tensors.floats(f"{name}.scales"), index)
-
-    parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales"))
-    return QuantizedTensor((words * _AWQ_IN_WORD, inputs), parts, numbers)
-
-
-# --- bitsandbytes: eight bits with a scale for each row, or four (NF4, FP4) with one for each block ------------------
-# https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/functional.py: in eight bits, a number
-# is `code * SCB / 127`. In four, two codes are in a byte, the higher bits first, and each stands for a number of
-# `quant_map`, times the `absmax` of its block; these may be codes of eight bits themselves, with a table, blocks and
-# an offset of their own (`nested_…`). Shape and sizes of blocks are JSON in the bytes of `quant_state`.
+_NF4 = ".quant_state.bitsandbytes__nf4"
 
 
 def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
-    """Return the weights that bitsandbytes wrote, in eight bits or in four."""
-    found = {f"{name}.weight": _bnb_int8(tensors, name) for name in tensors.ending(".SCB")}
-    for end in (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"):
-        found |= {name: _bnb_4bit(tensors, name, name + end) for name in tensors.ending(end)}
-    return found
+    """Return the weights that bitsandbytes wrote as NF4."""
+    for form, end in {"int8": ".SCB", "FP4": ".quant_state.bitsandbytes__fp4"}.items():
+        if any(tensors.ending(end)):
+            raise tensors.unread(f"{form} of bitsandbytes")
+    return {name: _nf4(tensors, name, name + _NF4) for name in tensors.ending(_NF4)}
 
 
-def _bnb_int8(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
-    shape = tensors.expect(f"{name}.weight", ("I8",), axes=2)
-    tensors.expect(f"{name}.SCB", _FLOATS, shape[:1])
-    parts = [f"{name}.weight", f"{name}.SCB"]
-    if (layout := f"{name}.weight_format") in tensors:
-        if tensors.expect(layout, ("U8",)) != () or tensors.read(layout) != 0:  # others are for kernels of old devices
-            raise tensors.unread("bitsandbytes weights that are not row by row (weight_format)")
-        parts.append(layout)
-
-    def numbers() -> Array:
-        return tensors.read(f"{name}.weight") * (tensors.floats(f"{name}.SCB") / np.float32(127))[:, None]
-
-    return QuantizedTensor(shape, tuple(parts), numbers)
-
-
-def _bnb_4bit(tensors: QuantizedTensors, name: str, state_name: str) -> QuantizedTensor:
+def _nf4(tensors: QuantizedTensors, name: str, state_name: str) -> QuantizedTensor:
     tensors.expect(state_name, ("U8",), axes=1)
     try:
         state = json.loads(tensors.read(state_name).tobytes())
@@ -372,64 +316,8 @@ def _bnb_4bit(tensors: QuantizedTensors, name: str, state_name: str) -> Quantize
     return QuantizedTensor(shape, tuple(parts), numbers)
 
 
-# --- compressed-tensors: integers in words of 32 bits, or one code for each number, with scales ----------------------
-# https://github.com/vllm-project/compressed-tensors/tree/main/src/compressed_tensors/compressors: a number is
-# `code * weight_scale`, with one scale for the tensor, for each row, for each group of a row, or for each block.
-# `pack-quantized` packs the codes of `weight_packed` from the lowest bit on. What has zeros of its own, or an order of
-# activations (`weight_zero_point`, `weight_g_idx`), is refused, as those tensors are read by nobody.
-
-_COMPRESSED_FORMATS = {"pack-quantized", "int-quantized", "float-quantized"}
-
-
-def compressed_tensors(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
-    """Return the weights that compressed-tensors wrote in one of its plain formats."""
-    groups = [_as_mapping(each) for each in _as_mapping(config.get("config_groups")).values()]
-    if len(groups) > 1:
-        raise tensors.unread("compressed-tensors' groups of modules with forms of their own")
-    group = groups[0] if groups else {}
-    sparse = _as_mapping(config.get("sparsity_config")).get("format", "dense")
-    form = str(group.get("format") or config.get("format")) if sparse == "dense" else str(sparse)
-    if form not in _COMPRESSED_FORMATS:
-        raise tensors.unread(f"compressed-tensors' {form}")
-    if _as_mapping(config.get("transform_config")).get("config_groups"):
-        raise tensors.unread("compressed-tensors' transforms of the hidden states")
-    scheme = _as_mapping(group.get("weights"))
-    size = scheme.get("group_size")
-    blocks = [(1, size)] if type(size) is int and size > 0 else []
-    blocks += _blocks(scheme.get("block_structure"))
-    found = {
-        name: _packed_integers(tensors, name, scheme.get("num_bits"), blocks) for name in tensors.ending("_packed")
-    }
-    for name in tensors.ending("_scale"):
-        if tensors.type(name) in (_FP8, "I8"):
-            found[name] = _scaled(tensors, tensors.expect(name, (_FP8, "I8")), (name, name + "_scale"), blocks)
-    return found
-
-
-def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _packed_integers(tensors: QuantizedTensors, name: str, bits: Any, blocks: list[Block]) -> QuantizedTensor:
-    if bits not in _BITS:
-        raise tensors.unread(f"compressed-tensors' pack-quantized with {bits} bits")
-    rows, words = tensors.expect(name + "_packed", ("I32",), axes=2)
-    tensors.expect(name + "_shape", ("I32", "I64"), (2,))
-    shape = tuple(int(side) for side in tensors.read(name + "_shape"))
-    if shape[0] != rows or shape[1] < 1 or words != -(-shape[1] * bits // 32):
-        raise tensors.misfit(f"{name}_packed has shape {[rows, words]} for {list(shape)} in {bits} bits")
-
-    def codes(packed: str) -> Array:
-        """Each is stored more by half of their range than it is."""
-        return unpack_bits(tensors.read(packed), bits, shape[1]).astype(np.float32) - (1 << bits - 1)
-
-    return _scaled(tensors, shape, (name + "_packed", name + "_scale", name + "_shape"), blocks, codes)
-
-
 RECIPES: dict[str, Recipe] = {
-    "awq": awq,
     "bitsandbytes": bitsandbytes,
-    "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
 }
@@ -438,9 +326,7 @@ RECIPES: dict[str, Recipe] = {
 # --- the store -------------------------------------------------------------------------------------------------------
 
 # What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
-_TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
-    ("version", "checkpoint_format", "format"), str
-)
+_TYPES = {"bits": int, "group_size": int, "checkpoint_format": str}
 _LARGEST = 2**31
 
 

@@ -15,7 +15,7 @@ from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.cli.sentences import MissingSentenceError, sentences
 from attncli.errors import ExitCode, UsageError
-from attncli.text import did_you_mean, names_in, visible
+from attncli.text import did_you_mean, names_in, plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -205,6 +205,10 @@ def _pairs(
     for _, scores in stream.values():
         stats.add(scores)
     report = stats.report()
+    if count := len(report.left_out):
+        total = plural(report.pairs + count, "pair")
+        which = "the first is " * (count > 1) + report.left_out[0]
+        environment.note(f"warning: {count:,} of {total} {'are' if count > 1 else 'is'} left out; {which}")
     chosen = output.chosen()
     if chosen in DRAWN:
         from attncli.render.pairs import pair_parts

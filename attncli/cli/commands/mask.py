@@ -223,7 +223,7 @@ def convert(
         Literal["sdpa", "mha", "additive"],
         options.output_option("Write for sdpa (True attends), mha (True masks), or 0 and min to add."),
     ],
-    output: Annotated[Path, options.output_option("Write to a .npy, .pt, .safetensors or .csv file.", "FILE", "-o")],
+    output: Annotated[Path, options.output_option("Write to a .npy, .pt or .safetensors file.", "FILE", "-o")],
     dtype: Annotated[
         Literal["float16", "float32", "float64"] | None,
         options.output_option("Set the type of an additive mask. Default: float32."),
@@ -233,7 +233,7 @@ def convert(
 
     Examples:
     attn mask convert mask.npy --to mha -o mha.npy
-    attn mask convert "causal" --size 8 --to sdpa -o mask.csv
+    attn mask convert "causal" --size 8 --to sdpa -o mask.npy
     """
     from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
@@ -248,7 +248,7 @@ def _only(name: str | None, trace: Path | None) -> str:
     """Return the name of the one mask."""
     if (name is None) == (trace is None):
         raise UsageError("give one mask: an expression such as 'causal & window(4)', a file, or --from TRACE")
-    if trace is not None and trace.suffix in (".npy", ".pt", ".csv"):
+    if trace is not None and trace.suffix in (".npy", ".pt"):
         raise UsageError(f"{visible(str(trace))} is no saved trace; give it without --from")
     return str(trace) if name is None else name
 

@@ -11,17 +11,19 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.corpus.files import SentenceFile
 from attncli.corpus.readers.jsonl import conversation_of, no_such_column
-from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
+from attncli.corpus.readers.text import MAX_BYTES, MAX_EMPTY, decode, read_lines
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, require
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
-    from pyarrow import Array, DataType
+    from pyarrow import Array, DataType, RecordBatch
     from pyarrow.parquet import ParquetFile
 
 _ROWS = 1024  # of a Parquet file that are read at a time
 _BUFFER = 2**20  # bytes of each of its columns
+_MAX_PAGE = 2**28  # bytes that a page of it may unpack to; DuckDB writes some of 2**27
+_MAX_BATCH = 2**26  # bytes of the rows that are read at a time, each of which may be as large as a page
 
 
 def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Iterator[CorpusItem]:
@@ -74,32 +76,52 @@ def _column_index(header: Sequence[str], name: str, column: str) -> int:
 def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterator[CorpusItem]:
     """Yield the text of each row of a Parquet file in bounded memory, or with `chat` its messages; see `read_csv`."""
     name = visible(file.name)
-    with _open_parquet(file) as table:
+    with _open_parquet(file) as (source, table):
         schema = table.schema_arrow
         kind = schema.field(_column_index(schema.names, name, column)).type
         if not (_is_text(kind) or (chat and _is_list(kind))):
             raise InputError(f"column '{visible(column)}' of {name} is {visible(str(kind))}; expected text")
         null = Failure(f"its '{visible(column)}' is not text")
-        groups = range(table.num_row_groups)
-        batches = (batch for group in groups for batch in table.iter_batches(_ROWS, [group], [column], False))
-        texts = chain.from_iterable(_values(batch.column(0), name) for batch in batches)
+        texts = chain.from_iterable(_values(batch.column(0), name) for batch in _batches(source, table, name, column))
+        empty = 0
         for number, text in enumerate(texts, start=1):
+            empty = empty + 1 if text == "" else 0
+            if empty > MAX_EMPTY:
+                raise InputError(f"{name} has no text in the {empty:,} rows up to row {number:,}; remove them")
             yield CorpusItem(number, null if text is None else text)
+
+
+def _batches(source: Any, table: ParquetFile, name: str, column: str) -> Iterator[RecordBatch]:
+    """Yield rows of a column, as many at a time as fit into memory; InputError for a page that would not."""
+    from attncli.corpus.readers.parquet_pages import page_sizes
+
+    for group in range(table.num_row_groups):
+        row_group = table.metadata.row_group(group)
+        chunks = map(row_group.column, range(row_group.num_columns))
+        own = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column.partition(".")[0]]
+        largest = max(chain.from_iterable(page_sizes(source, chunk) for chunk in own), default=0)
+        if largest > _MAX_PAGE:
+            size, most = largest >> 20, _MAX_PAGE >> 20
+            raise InputError(
+                f"{name} has a page that unpacks to {size:,} MiB; write it with pages of {most} MiB or less"
+            )
+        rows = min(_ROWS, max(1, _MAX_BATCH // max(1, largest)))
+        yield from table.iter_batches(rows, [group], [column], False)
 
 
 def count_rows(file: SentenceFile) -> int:
     """Return how many rows a Parquet file says it has."""
-    with _open_parquet(file) as table:
+    with _open_parquet(file) as (_, table):
         return int(table.metadata.num_rows)
 
 
 @contextmanager
-def _open_parquet(file: SentenceFile) -> Iterator[ParquetFile]:
+def _open_parquet(file: SentenceFile) -> Iterator[tuple[Any, ParquetFile]]:
     require("a Parquet file", "pyarrow")
     from pyarrow.parquet import ParquetFile
 
     with file.open_raw() as source, ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as table:
-        yield table
+        yield source, table
 
 
 def _is_text(kind: DataType) -> bool:

@@ -25,8 +25,7 @@ def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[Cor
     InputError says that it is no text, by the name that it is given, which is harmless.
     """
     for number, line in read_lines(stream, name, whole):
-        content = (b"" if line.isspace() else line) if whole else line.rstrip(b"\r\n")
-        yield CorpusItem(number, decode(content, name))
+        yield CorpusItem(number, decode(line if whole else line.rstrip(b"\r\n"), name))
 
 
 def read_lines(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[tuple[int, bytes]]:

@@ -36,6 +36,7 @@ class NativePredictor(Predictor):
         self._model, self.encoder, self.source = checkpoint.model, checkpoint.encoder, checkpoint.source
         spec = self._model.spec
         self.layers, self.heads = len(spec.layers), spec.heads.count
+        self.masks = [layer.mask for layer in spec.layers]
         if spec.unembedding is None:
             shown = f"{visible(checkpoint.name)} ({self.source.architecture})"
             raise NotExposedError(f"{shown} is an encoder, which predicts no next token; give a causal model: -m demo")
