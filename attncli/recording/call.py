@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 # What computed it: a function of torch, a hand-written softmax, or another library's function.
-Api = Literal["sdpa", "mha", "flex", "softmax", "transformers", "flash", "xformers"]
+Api = Literal["sdpa", "mha", "flex", "softmax", "flash", "xformers"]
 ZERO_WHERE_BLIND: frozenset[Api] = frozenset({"sdpa", "flash", "xformers"})  # give 0 for a query that sees no key
 LOOKED_FOR = (
     "scaled_dot_product_attention, nn.MultiheadAttention and nn.Transformer, flex_attention, a softmax between two "
-    "products, transformers' attention functions, and those of flash_attn and xformers"
+    "products, and the functions of flash_attn and xformers"
 )
 
 
@@ -72,7 +72,6 @@ class AttentionCall:
     is_training: bool | None = None  # of the module that ran; None outside of modules
     scores: Float[torch.Tensor, "B H Q K"] | None = None  # what a softmax of the program received, masked
     weights: Float[torch.Tensor, "B H Q K"] | None = None  # what it gave
-    weight_sums: Float[torch.Tensor, "B H Q"] | None = None  # where a reader adds them up
     output: torch.Tensor | None = None  # weights·V, or what the API made of it
     output_of: str = "what the program's call returned"  # for the proof
     findings: tuple[Finding, ...] = ()  # what only its reader sees

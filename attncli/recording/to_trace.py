@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.files import to_numpy
-from attncli.masks.conventions import LEAST, read_added
+from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall, MaskArgument
 from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
@@ -94,8 +94,7 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
 def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None, float]:
     """Return which key each query of a row may attend to, what is added to its scores, and to forbidden ones."""
     _, heads, queries, keys = call.shape
-    # transformers adds the least number there is, where its mask has none of its own.
-    fill = LEAST[call.dtype] if call.api == "transformers" else -np.inf
+    fill = -np.inf
     causal = RuleMask(Atom("causal"), queries, keys, heads)  # top-left, as the APIs align their own
     if not call.masks:
         return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None, fill
@@ -107,7 +106,7 @@ def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarra
         allowed = allowed & causal.rows([0], np.arange(queries))
     biases = [bias for _, bias, _ in read if bias is not None]
     fills = [fill for _, _, fill in read if fill is not None]
-    if fills and (call.api == "transformers" or (len(call.masks) == 1 and not call.is_causal)):
+    if fills and len(call.masks) == 1 and not call.is_causal:
         fill = fills[0] if fills[0] <= FORBIDDEN_BELOW else fill
     allowed = np.broadcast_to(allowed, (len(allowed), queries, keys))
     mask = smallest(np.array(allowed[:1] if (allowed == allowed[:1]).all() else allowed), heads)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,12 +13,9 @@ from refusals import refused
 
 from attncli import errors
 from attncli.engines import open_source
-from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import LoadError
-from attncli.recording.readers import transformers as interface
+from attncli.errors import LoadError, NotExposedError
 from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -126,43 +122,10 @@ def test_a_mask_arrives_in_the_layers_that_nobody_asked_for_too(name: str, mask:
     assert np.abs(layer.q - own.layers[0].q).max() > 1e-3
 
 
-def test_a_mask_arrives_at_every_kind_of_an_encoder_decoder(folder: Folder) -> None:
-    for name in ("bart", "t5"):
-        trace = masked(folder(name), "keys(0,2)", "all").trace(TEXT, target=TARGET)
-        assert {layer.kind for layer in trace.layers} == {"encoder", "decoder", "cross"}
-        for layer in trace.layers:
-            assert (stacked(layer)[:, :, 2:] == 0).all()
-            assert (stacked(layer)[:, :, :2] > 0).all()
-        (cross,) = (layer for layer in masked(folder(name), "keys(0,2)", "1").trace(TEXT, None, TARGET).layers[2:])
-        check_same(cross, trace.layer(1, "cross"))
-
-
-# --- layers that nobody asked for --------------------------------------------------------------------------
-
-FAST = {"llama": True, "bert": True, "gpt_oss": False, "t5": False}
-
-
-@pytest.fixture
-def fused(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """A spy on transformers' fused kernel."""
-    spy = Mock(wraps=interface.sdpa_attention_forward)
-    monkeypatch.setattr(interface, "sdpa_attention_forward", spy)
-    return spy
-
-
-def ran(checkpoint: Checkpoint) -> Trace:
-    return checkpoint.trace(TEXT, target=TARGET if checkpoint.is_encoder_decoder else None)
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str, folder: Folder, fused: Mock) -> None:
-    ran(opened(folder(name), "2"))
-    assert fused.called == FAST[name]
-    if FAST[name]:
-        assert fused.call_count == 2  # layers 0 and 1
-    fused.reset_mock()
-    ran(opened(folder(name), "all"))
-    assert not fused.called
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_a_mask_of_three_kinds_of_attention_is_refused(name: str, folder: Folder) -> None:
+    with pytest.raises(NotExposedError, match="the model does not take --mask; drop it"):
+        masked(folder(name), "keys(0,2)", "all").trace(TEXT, target=TARGET)
 
 
 # --- where it runs -----------------------------------------------------------------------------------------
@@ -202,20 +165,6 @@ def test_a_device_map_that_cannot_be_is_what_the_message_is_about(where: str, at
     refused(ran, ran.code, "--device-map")
     assert "folder is complete" not in ran.err
     assert "(e.g;" not in ran.err
-
-
-# --- memory ------------------------------------------------------------------------------------------------
-
-
-def test_what_does_not_fit_is_refused_with_both_sizes_and_what_to_do(
-    attn: Run, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "_available", lambda _: 1.5e8)
-    output = tmp_path / "out.json"
-    for more in ((), ("-o", output), ("--save", tmp_path / "trace.safetensors")):
-        words = ("7 tokens would take about 0.2 GB", "0.1 GB are free", "shorten", "--truncate", "fewer layers")
-        refused(attn("inspect", TEXT, "-m", folder("llama"), *more), INPUT, *words)
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- precision ---------------------------------------------------------------------------------------------

@@ -304,7 +304,7 @@ def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answere
     save(tiny_model("bloom"), tmp_path)
     model = open_interactive(model=str(tmp_path))
     direct = model.trace(Query("w2 w3"), [1])
-    with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):
+    with pytest.raises(NotExposedError, match="bloom: the model does not take --mask; drop it"):
         model.trace(Query("w2 w3", mask="full"), [1])
     assert equal(model.trace(Query("w2 w3"), [1]), direct)
 

@@ -172,23 +172,13 @@ def one_head(allowed: Allowed) -> Allowed:
     return heads
 
 
-def other_softmax(eager: Any) -> Any:
+def other_softmax(_: Any) -> Any:
     """The weights are normalised over the queries."""
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        output, weights = eager(module, query, key, value, mask, *args, **kwargs)
-        return output, weights / weights.sum(dim=-2, keepdim=True).clamp(min=1e-9)
-
-    return attend
-
-
-def dropping(eager: Any) -> Any:
-    """Dropout stays on in evaluation."""
-
-    def attend(*args: Any, **kwargs: Any) -> Any:
-        output, weights = eager(*args, **kwargs)
-        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)) > 0.3
-        return output, weights * drawn / 0.7
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
+        key, value = (each.repeat_interleave(module.num_key_value_groups, 1) for each in (key, value))
+        weights = (query @ key.mT * scaling + mask).softmax(-2)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
 
     return attend
 
@@ -261,7 +251,7 @@ BUGS = [
     bug("mask dropped everywhere", "gpt2", masks(torch.ones_like), "leak", "pad"),
     bug("padding attended everywhere", "llama", argument("attention_mask", all_ones), "pad"),
     bug("padding attended in one layer", "bert", masks(torch.ones_like, 2), "pad"),
-    bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "ambiguous",
+    bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "added-bool",
         also="pad"),
     bug("a fill that is too small", "llama", raw_masks(lambda mask: mask.clamp(min=-5.0)), "leak", also="pad"),
     bug("window one too wide", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=4),
@@ -291,9 +281,8 @@ BUGS = [
     bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),
     bug("queries lost", "llama", lambda model, _: model.layers[1].self_attn.q_proj.weight.data.zero_(), "dead-row",
         says="4 heads weigh all keys alike in every row"),
-    bug("softmax over the queries", "llama", function("eager_attention_forward", other_softmax), "row-sum"),
-    bug("dropout in evaluation", "llama", function("eager_attention_forward", dropping), "row-sum", also="dead-row"),
-    bug("scaled twice", "llama", function("eager_attention_forward", scaled_twice), "proof"),
+    bug("softmax over the queries", "llama", function("eager_attention_forward", other_softmax), "axis"),
+    bug("scaled twice", "llama", function("eager_attention_forward", scaled_twice), "backend"),
     bug("a decoder that looks ahead", "bart", masks(torch.ones_like, 2, of=lambda model: model.decoder), "leak",
         also="pad"),
     bug("the padding of the encoder attended", "t5", argument("attention_mask", lambda *_: None), "pad",

@@ -17,7 +17,6 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokeniz
 
 import attncli
 from attncli.analysis.ablation import Ablation
-from attncli.engines.torch import memory
 from attncli.errors import AttnError, NotExposedError
 from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
@@ -31,12 +30,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3": {"tie_word_embeddings": True}, "gemma": {},
     "gemma2": {"final_logit_softcapping": 7.0, "sliding_window": 4}, "gemma3_text": {},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tiny models also where other programs leave so little memory that a text would be refused."""
-    monkeypatch.setattr(memory, "_available", lambda _: None)
 
 
 @pytest.fixture(params=CHANGES)

@@ -1,6 +1,5 @@
 """Sentences of different lengths side by side: the numbers, and the order, of every sentence on its own."""
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -9,14 +8,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from architectures import tiny_model
 from conformance import calmed, opened, save, stacked
 from rounding import of_weights
 
-from attncli.engines import open_source
 from attncli.engines.source import CorpusItem, windows
-from attncli.engines.torch import batch, memory
+from attncli.engines.torch import batch
 from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.trace import Trace
 
@@ -80,32 +77,12 @@ def sizes_and_traces(source: Checkpoint, texts: Sequence[str], *more: str | None
         return sizes, list(source.traces(texts, *more))
 
 
-def padded_together(
-    source: Checkpoint, side: str, texts: Sequence[str], pair: str | None = None, target: str | None = None
-) -> list[Trace]:
-    """Return the traces of sentences of different lengths in one batch, as `attn check` pads them."""
-    sentences = [source.encoder.encode(text, pair, target) for text in texts]
-    padded = batch.padded
-    with patch.object(batch, "padded", lambda value, pad_id, _, *more: padded(value, pad_id, side, *more)):
-        return source._run(sentences)
-
-
-def check_batch(source: Checkpoint, side: str, texts: Sequence[str], *more: str | None) -> list[Trace]:
-    """Check sentences of different lengths in one padded batch against each one alone."""
-    together = padded_together(source, side, texts, *more)
-    for trace, text in zip(together, texts, strict=True):
-        check_same(trace, source.trace(text, *more))
-    return together
-
-
 # ConvBERT and Nystromformer have a convolution beside their attention, MobileBERT puts three embeddings side by side:
 # no mask would keep padding out of a sentence's last tokens.
 MIXES_NEIGHBOURS = ["convbert", "mobilebert", "nystromformer"]
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt2", "bert", "gemma2", "jamba", "bloom", "t5", "led", "longformer", *MIXES_NEIGHBOURS]
-)
+@pytest.mark.parametrize("name", ["gpt2", "bert", "gemma2", "jamba", "bloom", "t5", *MIXES_NEIGHBOURS])
 def test_by_default_sentences_of_one_length_run_together_and_show_what_each_shows_alone(
     name: str, checkpoint: Callable[[str], Checkpoint]
 ) -> None:
@@ -115,41 +92,6 @@ def test_by_default_sentences_of_one_length_run_together_and_show_what_each_show
     assert sizes == [1, 2, 3, 1]
     for trace, text in zip(together, MIXED, strict=True):
         check_same(trace, source.trace(text, None, target))
-
-
-@pytest.mark.parametrize("name", ["bart", "t5"])
-def test_a_batch_of_an_encoder_decoder_shows_all_kinds_of_each_sentence(
-    name: str, checkpoint: Callable[[str], Checkpoint]
-) -> None:
-    source = checkpoint(name)
-    (first, *_) = check_batch(source, "right", TEXTS, None, TARGET)
-    assert {layer.kind for layer in first.layers} == {"encoder", "decoder", "cross"}
-    assert first.layer(0, "cross").shapes["weights"][1:] == [4, 7]
-    (first, *_) = check_batch(source, "right", TEXTS)
-    assert {layer.kind for layer in first.layers} == {"encoder"}
-
-
-@pytest.mark.parametrize(("name", "side"), [("gpt2", "left"), ("bert", "right"), ("llama", "left")])
-def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
-    name: str, side: str, checkpoint: Callable[[str], Checkpoint]
-) -> None:
-    source = checkpoint(name)
-    ids = [[int(word[1:]) for word in text.split()] for text in TEXTS]
-    longest = max(map(len, ids))
-    padding = [[0] * (longest - len(own)) for own in ids]
-    ones = [[1] * len(own) for own in ids]
-    both = [list(zip(part, padding, strict=True)) for part in (ids, ones)]
-    tokens, mask = (torch.tensor([a + b if side == "right" else b + a for a, b in part]) for part in both)
-    model = tiny_model(name)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad():
-        expected = model(tokens, attention_mask=mask, position_ids=positions, output_attentions=True).attentions
-    for number, trace in enumerate(padded_together(source, side, TEXTS)):
-        own = mask[number].bool()
-        assert len(trace.layers) == len(expected)
-        for layer, attentions in zip(trace.layers, expected, strict=True):
-            theirs = attentions[number][:, own][:, :, own].numpy()
-            np.testing.assert_allclose(stacked(layer), theirs, rtol=0, atol=EXACT)
 
 
 # --- which sentences run together --------------------------------------------------------------------------
@@ -215,41 +157,3 @@ def test_the_first_window_needs_the_first_sentence_alone() -> None:
     lines = numbered(9)
     assert next(windows(lines)) == [CorpusItem(1, "sentence 1")]
     assert next(lines) == CorpusItem(2, "sentence 2")
-
-
-# --- the program -------------------------------------------------------------------------------------------
-
-
-def needed(model: Any, count: int, tokens: int) -> float:
-    return memory.estimate(model.config, 4, count, tokens, 1, False)
-
-
-@pytest.fixture
-def model(tiny_llama: str) -> Any:
-    source = open_source(model=tiny_llama)
-    assert isinstance(source, Checkpoint)
-    return source.model
-
-
-def test_a_sentence_that_does_not_fit_into_memory_is_left_out(
-    attn: Run, tiny_llama: str, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ["time flies", "like an", "time " * 32, "an arrow"]
-    monkeypatch.setattr(memory, "_available", lambda _: needed(model, 1, 31))
-    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", *texts)
-    assert ran.code == 5
-    assert ran.err.startswith("attn: sentence 3: 32 tokens would take ")
-    assert ran.err.count("\n") == 1
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == [*texts[:2], texts[3]]
-
-
-def test_sentences_that_fit_one_at_a_time_are_not_refused_for_their_number(
-    attn: Run, tiny_llama: str, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [
-        " ".join(["time", *["flies"] * count, *["like"] * (number % 3)]) for number, count in enumerate([*range(17)])
-    ]
-    monkeypatch.setattr(memory, "_available", lambda _: needed(model, 2, 20))
-    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", *texts)
-    assert (ran.code, ran.err) == (0, "")
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts

@@ -47,16 +47,9 @@ from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, TOWERS, model_spec
 from attncli.engines.numpy.ops import ACTIVATIONS
-from attncli.engines.torch import memory
 from attncli.errors import LoadError, NotExposedError, UsageError
 
 Run = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tiny models also where other programs leave so little memory that a text would be refused."""
-    monkeypatch.setattr(memory, "_available", lambda _: None)
 
 
 # --- configurations ----------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from architectures import tiny_config
-from conformance import opened, save, tokenizer_in
+from architectures import tiny_model
+from conformance import opened, save, stacked, tokenizer_in
 from transformers import (
     BartConfig,
     BartModel,
@@ -21,8 +21,6 @@ from transformers import (
     BloomModel,
     DebertaConfig,
     DebertaModel,
-    EncoderDecoderConfig,
-    EncoderDecoderModel,
     LukeConfig,
     LukeModel,
     MptConfig,
@@ -78,7 +76,7 @@ def test_weights_that_are_mixed_after_the_softmax_are_refused(tmp_path: Path) ->
     save(
         DebertaModel(DebertaConfig(**BERT, relative_attention=True, pos_att_type=["c2p"], talking_head=True)), tmp_path
     )
-    with pytest.raises(NotExposedError, match="changes its weights after the softmax"):
+    with pytest.raises(NotExposedError, match="attn cannot read what was done to the scores"):
         opened(tmp_path, "0").trace("w7 w8 w9")
 
 
@@ -91,7 +89,7 @@ def test_disentangled_attention_is_exact(kinds: list[str], tmp_path: Path) -> No
     with torch.no_grad():
         expected = model(torch.tensor([[7, 8, 9, 7]]), output_attentions=True).attentions[1][0]
     np.testing.assert_allclose(weights(layer), expected.numpy(), atol=1e-6)
-    assert layer.scale is None  # positions are in the scores too
+    assert layer.scale == 1  # DeBERTa scales its queries, and adds the positions to the scores
 
 
 def test_a_nan_in_a_watched_model_is_a_nan_and_no_mask(tmp_path: Path) -> None:
@@ -146,23 +144,55 @@ def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
             source.trace(" ".join(["w7"] * (limit + 1)))
 
 
-def test_no_other_module_names_an_architecture_that_has_a_file() -> None:
-    folder = Path(architectures.__file__).parent
+def test_no_other_module_names_an_odd_architecture() -> None:
+    own = Path(architectures.__file__)
     names = set(architectures._ARCHITECTURES)
-    for path in folder.parent.rglob("*.py"):
-        if path.is_relative_to(folder) or path == folder.parent / "__init__.py":  # which refuses some
+    for path in own.parent.rglob("*.py"):
+        if path in (own, own.parent / "__init__.py"):  # which refuses some
             continue
         texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
         assert not names & texts, path.name
 
 
-def test_a_longformer_may_be_the_encoder_of_another_model(tmp_path: Path) -> None:
-    sides = tiny_config("longformer"), tiny_config("bert")
-    config = EncoderDecoderConfig.from_encoder_decoder_configs(*sides, decoder_start_token_id=2, pad_token_id=1)
-    torch.manual_seed(0)
-    save(EncoderDecoderModel(config).eval(), tmp_path)
-    trace = opened(tmp_path, "all").trace("w7 w8 w9 w10 w11", target="w12 w13")
-    assert {layer.kind for layer in trace.layers} == {"encoder", "decoder", "cross"}
-    for layer in trace.layers:
-        assert layer.proof is not None
-        assert layer.proof.max_abs_error <= 1e-5
+def test_the_two_values_of_diffllama_are_one(tmp_path: Path) -> None:
+    model = tiny_model("diffllama")
+    save(model, tmp_path)
+    layer = opened(tmp_path, "0").trace("w7 w8 w9").layers[0]
+    with torch.no_grad():
+        hidden = model.layers[0].input_layernorm(model.embed_tokens(torch.tensor([[7, 8, 9]])))
+        values = model.layers[0].self_attn.v_proj(hidden)[0].unflatten(-1, (2, -1)).transpose(0, 1).numpy()
+    # Either half of the key/value heads goes to all of them.
+    assert layer.v is not None
+    width = values.shape[-1]
+    np.testing.assert_allclose(layer.v[:, :, :width], values[[0, 0]], atol=1e-6)
+    np.testing.assert_allclose(layer.v[:, :, width:], values[[1, 1]], atol=1e-6)
+
+
+def test_keys_that_an_indexer_chose_are_the_mask_and_no_mask_replaces_them(tmp_path: Path) -> None:
+    save(tiny_model("deepseek_v32"), tmp_path)
+    text = "w23 w42 w17 w88 w23 w64 w31"
+    for layer in opened(tmp_path, "all").trace(text).layers:
+        allowed = layer.mask.rows(list(range(layer.num_heads)), np.arange(7))
+        assert allowed.sum(axis=-1).max() == 4  # index_topk of the tiny model
+        assert not np.triu(allowed[0], 1).any()
+    with pytest.raises(NotExposedError, match="--mask; drop it"):
+        opened(tmp_path, "all", mask="full").trace(text)
+
+
+def test_sinks_beside_the_scores_are_recorded_as_the_model_has_them(tmp_path: Path) -> None:
+    model = tiny_model("gpt_oss")
+    save(model, tmp_path)
+    layer = opened(tmp_path, "1").trace("w7 w8 w9").layers[0]
+    assert layer.sinks is not None
+    np.testing.assert_allclose(layer.sinks, model.layers[1].self_attn.sinks.detach().numpy(), rtol=1e-6)
+    assert (stacked(layer).sum(axis=-1) < 1).all()
+
+
+def test_the_model_runs_once_and_stays_as_it_was_loaded(tmp_path: Path) -> None:
+    save(tiny_model("llama"), tmp_path)
+    source, ran = opened(tmp_path, "0"), list[str]()
+    before = source.model.config._attn_implementation
+    source.model.layers[0].self_attn.register_forward_pre_hook(lambda *_: ran.append("attention"))
+    source.model.layers[0].mlp.register_forward_pre_hook(lambda *_: ran.append("feed-forward"))
+    source.trace("w7 w8 w9")
+    assert (ran, source.model.config._attn_implementation) == (["attention"], before)

@@ -81,7 +81,7 @@ def check(
     runner = ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading))
     sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
     longest = max(len(sentence.tokens) for sentence in sentences)
-    room = max(min(_MOST_TOKENS // longest, runner.checkpoint.room_for(longest)), 2)
+    room = max(_MOST_TOKENS // longest, 2)
     if len(sentences) > room:
         raise InputError(f"{len(sentences)} texts of up to {longest} tokens do not fit into one batch; give {room}")
     found = _worst(_layers(runner, sentences))

@@ -53,7 +53,7 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     expected = layer.implied.expression
     whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
     grid = grid_rows(own, np.arange(own.shape[-2]))
-    yield from _received(layer, own, grid)
+    yield from _received(layer, grid)
     is_drawn = layer.implied.is_exact and own.cells.size <= _MOST_DRAWN
     compared = compare(own, grid_of_expression(expected, own.size)) if is_drawn else None
     for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
@@ -88,17 +88,12 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
 
-def _received(layer: CapturedLayer, own: MaskGrid, grid: Grid) -> Iterator[Finding]:
-    """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
+def _received(layer: CapturedLayer, grid: Grid) -> Iterator[Finding]:
+    """Yield what is wrong with what was handed to the layer: no mask at all, or what its reader found."""
     needed = layer.implied.expression.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
         yield Finding("no-mask", "error", f"no mask reached the layer; expected {layer.implied.expression}")
-    if own.stored is None or own.stored.values.dtype == bool:
-        return
-    values = own.stored.values
-    if (values == 1).any() and ((values == 0) | (values == 1)).all():
-        message = "the mask of 0 and 1 is added to the scores as it is, which forbids nothing"
-        yield Finding("ambiguous", "error", message, int((values == 1).sum()))
+    yield from (one for one in layer.findings if one.severity == "error")
 
 
 def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:

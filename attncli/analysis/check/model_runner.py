@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
-from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
-from attncli.engines.torch.run_recorded import run
+from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer, record
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
-from attncli.recording.readers.transformers import EAGER_MASKS, MASK
+from attncli.masks.findings import Finding
 from attncli.recording.rerun import GIVEN, ModuleOutput, OutputChange, changes_in_row, recorded
 from attncli.trace.layer import LayerTrace
 
@@ -57,9 +57,10 @@ class CapturedLayer:
         implied: the mask that the configuration implies.
         queries: which rows are tokens of the sentence, and no padding.
         keys: which columns are.
-        has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
+        has_mask: whether a mask reached the layer.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
         sums: of the weights that the model itself computed, for every row.
+        findings: of the reader of its call.
     """
 
     trace: LayerTrace
@@ -69,6 +70,7 @@ class CapturedLayer:
     has_mask: bool
     mask: Any
     sums: Float[np.ndarray, "H Q"]
+    findings: tuple[Finding, ...]
 
 
 class ModelRunner:
@@ -103,33 +105,26 @@ class ModelRunner:
 
     def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Yield the layers of each sentence."""
-        set_backend(self.model, EAGER_MASKS)
-        request = replace(self.checkpoint.request, audits=True)
+        set_backend(self.model, "eager")
+        request = replace(self.checkpoint.request, keeps_calls=True)
         rows = batch._replace(spans=[batch.whole] * len(batch.spans))
-        recorded = run(self.model, self.model, rows, request, self.checkpoint.kinds)
+        recorded = record(self.model, self.model, rows, request, self.checkpoint.kinds)
         self.recorded = list(recorded.layers[0])
-        masks: dict[tuple[int, int], Any] = {}  # layers share them
         for number, span in enumerate(batch.spans):
-            yield {place: self._seen(recorded, number, place, span, masks) for place in recorded.layers[number]}
+            yield {place: self._seen(recorded, number, place, span) for place in recorded.layers[number]}
 
-    def _seen(
-        self, recorded: Recorder, number: int, place: Sublayer, span: Span, masks: dict[tuple[int, int], Any]
-    ) -> CapturedLayer:
+    def _seen(self, recorded: Recorder, number: int, place: Sublayer, span: Span) -> CapturedLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
-        call = recorded.calls[place]
+        sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
+        masks = recorded.calls[place].masks
+        # Values that hide keys are audited as they are; several masks are known by their cells alone.
+        hiding = [one.values for one in masks if one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()]
         mask = None
-        if call.weight_sums is None:  # the softmax was traced: the weights are the model's own
-            sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
-        else:
-            sums = to_numpy(call.weight_sums[number])
-            if (values := next((one.values for one in call.masks if one.name == MASK), None)) is not None:
-                own = number if len(values) > 1 else 0
-                if (id(values), own) not in masks:
-                    masks[id(values), own] = to_numpy(values[own])
-                mask = masks[id(values), own]
-        has_mask = call.weight_sums is None or mask is not None
-        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
+        if len(hiding) == 1 and hiding[0].is_floating_point():
+            mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
+        findings = recorded.calls[place].findings
+        return CapturedLayer(layer, self.implied[place], rows, columns, bool(masks), mask, sums, findings)
 
     # --- in one way and another ---
 

@@ -61,6 +61,7 @@ _REFUSED = {
     "evolla": _READS.format("a protein"),
     "funnel": f"{_NO_TOKENS} pools its queries from block to block",
     "idefics": _PICTURE,
+    **dict.fromkeys(("led", "longformer"), f"{_NO_WEIGHTS} computes a band of scores, in blocks"),
     "longt5": f"{_NO_TOKENS} attends to blocks of neighbours and to sums of blocks",
     "moonshine_streaming": _SOUND,
     "mra": f"{_NO_WEIGHTS} approximates attention by the means of blocks, and looks at single tokens in some alone",
@@ -78,8 +79,6 @@ _REFUSED = {
     "xlm-prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
     "yoso": f"{_NO_WEIGHTS} estimates attention by how often hashes of queries and keys collide, without a softmax",
 }
-# What chooses global tokens before it runs its base model.
-_GLOBAL_TOKENS = ("LongformerForQuestionAnswering", "LongformerForSequenceClassification")
 
 
 def check_supported(name: str, config: Mapping[str, Any]) -> None:
@@ -95,11 +94,6 @@ def check_supported(name: str, config: Mapping[str, Any]) -> None:
     for part in (config, config.get("encoder"), config.get("decoder")):
         if not isinstance(part, Mapping):
             continue
-        kind, classes = part.get("model_type"), part.get("architectures")
+        kind = part.get("model_type")
         if isinstance(kind, str) and kind in _REFUSED:
             raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}")
-        if chosen := [each for each in classes if each in _GLOBAL_TOKENS] if isinstance(classes, list) else ():
-            raise NotExposedError(
-                f"{visible(name)} ({chosen[0]}) has global tokens with matrices of their own; attn reads the band "
-                "of a base model"
-            )

@@ -1,8 +1,8 @@
-"""Running a model: with which attention (our function, the fused kernel, its own eager code), and what it raises."""
+"""Runs a model with its fused kernel or its own eager attention, and translates what its code raises."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,17 +10,6 @@ import torch
 
 from attncli.checkpoints.hub import first_sentence, is_exhausted
 from attncli.errors import AttnError, InputError, NotExposedError
-from attncli.recording.readers.transformers import ATTENTION
-
-
-def build_with_recorder(build: Callable[[str], Any]) -> Any:
-    """Return what is built with our attention function, or with the eager one where a model has no place for ours."""
-    try:
-        return build(ATTENTION)
-    except KeyError as error:
-        if error.args != (ATTENTION,):
-            raise
-        return build("eager")
 
 
 def set_backend(model: Any, attention: str) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
@@ -17,7 +16,7 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
-from attncli.engines.torch import batch, load, memory
+from attncli.engines.torch import batch, load
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
     attention_layers,
@@ -28,12 +27,10 @@ from attncli.engines.torch.configuration import (
     start_id,
 )
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
-from attncli.engines.torch.recorder import PaddedBatch, RecordRequest
-from attncli.engines.torch.run_recorded import run
+from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
-from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import as_list, visible
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -189,11 +186,6 @@ class Checkpoint(OpenModel):
         own = (text if target is None else target) if self.is_encoder_decoder else target
         return self.encoder.encode(text, pair, own)
 
-    def room_for(self, tokens: int) -> int:
-        """Return how many sentences of one length fit into memory together; InputError if not even one does."""
-        is_watched = self.model.config._attn_implementation != ATTENTION
-        return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
-
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together.
 
@@ -210,24 +202,23 @@ class Checkpoint(OpenModel):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[EncodedInput] = []
         failure = None
-        limit = batch.MOST_TOKENS
         for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, target)
                 if self.writer is not None:
                     sentence = self.writer.continued(sentence)
-                longest = max(len(sentence.tokens), len(sentence.query_tokens))
-                limit = min(limit, longest * self.room_for(longest))
             except AttnError as error:
                 failure = error
                 break
             sentences.append(sentence)
-        if self.request.mask is not None or "attention_mask" not in self.parameters:
-            limit = 1
-        layers = len(self.request.layers) * (1 if target is None else len(self.kinds))
-        # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
-        # last bits, are not to depend on what ran before.
-        size_of = partial(memory.trace_size, self.model.config, layers=layers, is_watched=True)
+        is_single = self.request.mask is not None or "attention_mask" not in self.parameters
+        limit = 1 if is_single else batch.MOST_TOKENS
+        maps = len(self.request.layers) * len(self.kinds) * head_count(self.part.config)
+
+        def size_of(tokens: int) -> float:
+            """Return how many bytes the scores and weights of a sentence take, where the model makes them itself."""
+            return 8.0 * maps * tokens**2
+
         done: dict[int, Trace] = {}
         count = 0
         for some in batch.batches([one.inputs for one in sentences], limit, size_of):
@@ -246,7 +237,7 @@ class Checkpoint(OpenModel):
         part = self.whole if self.part.is_whole else part
         together = self.batched(sentences)
         begun = perf_counter()
-        recorded = run(self.model, part, together, self.request, kinds)
+        recorded = record(self.model, part, together, self.request, kinds)
         size = len(sentences), together.whole.text.stop
         _log.info("ran a batch of %d × %d tokens in %.3f s", *size, perf_counter() - begun)
         source = self.provenance()

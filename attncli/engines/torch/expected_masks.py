@@ -43,10 +43,7 @@ def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:
     for kind, layers in modules.layers.items():
         is_causal = kind == "decoder" if kind != "self" else _is_causal(model, modules.by_id)
         for layer in layers:
-            reach = architecture_of(config).reach(config, layer) if kind in ("self", "encoder") else None
-            if reach is not None:
-                masks[layer, kind] = ExpectedMask(Atom("band", (reach, reach)), reach)
-            elif kind in configs:
+            if kind in configs:
                 own = configs[kind]  # or what a layer has of its own, where they differ
                 own = own.per_layer_config[layer] if layer < own.num_hidden_layers else own
                 masks[layer, kind] = _implied(own, layer, is_causal)

@@ -13,7 +13,6 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import running_with, translate_model_errors
-from attncli.engines.torch.memory import room_for
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
@@ -65,7 +64,6 @@ class Writer:
                 f"{length} tokens and --generate {count} make {length + count}, {visible(self.name)} reads at most "
                 f"{self.limit} tokens; shorten one of them"
             )
-        room_for(self.base, length + count, 1, is_watched=True)
         inputs = {name: list(ids) for name, ids in sentence.inputs.items()}
         ends = self._ends()
         added: list[Token] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from attncli.checkpoints.tensors.open_store import is_plain, open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch import attention_modules
-from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
+from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import LoadError
-from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -42,12 +42,9 @@ _AFTER_ATTENTION = ("pooler",)
 def load_model(
     snapshot: Snapshot, part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool
 ) -> tuple[Any, tuple[str, ...], str]:
-    """Load a model that calls our attention function; return it, the notes on its weights, and how they are stored.
+    """Load a model, unmodified but for what it does not need; return it, notes on its weights, and how they are stored.
 
-    It is the whole that the part is in, with little beside it; the part stands at its path.
-
-    A model that never calls such a function gets its eager attention; so does one with a table of attention classes
-    of its own, which has no place for ours.
+    It is the whole that the part is in, without its other parts; the part is at its path.
 
     Args:
         snapshot: the checkpoint's files.
@@ -70,12 +67,16 @@ def load_model(
     store = open_store(snapshot)
     folder = snapshot.folder if is_plain(snapshot, store) else None
     with translate_errors(name, "model"):
-        model, report = build_with_recorder(partial(_loaded, loader, folder, part, options, store))
+        model, report = _loaded(loader, folder, part, options, store)
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
-    set_backend(model if part.is_whole else model.get_submodule(part.path), ATTENTION)
+    inner = model.get_submodule(part.path)
+    reads_text = part.tower is not None and "input_ids" in signature(inner.forward).parameters
+    if reads_text and any(getattr(module, "is_causal", None) is False for module in inner.modules()):
+        # The whole makes the masks of such a tower. Alone, the fused kernel would run without the causal one.
+        set_backend(inner, "eager")
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
@@ -113,7 +114,7 @@ def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, write
 
 
 def _loaded(
-    loader: Any, folder: Path | None, part: TextModel, options: LoadOptions, store: Store, attention: str
+    loader: Any, folder: Path | None, part: TextModel, options: LoadOptions, store: Store
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and what transformers reports of its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
@@ -125,7 +126,6 @@ def _loaded(
         loader.from_pretrained,
         folder,
         key_mapping=part.renamed or None,
-        attn_implementation=attention,
         dtype=dtype if dtype == "auto" else getattr(torch, dtype),
         output_loading_info=True,
         tqdm_class=Download,

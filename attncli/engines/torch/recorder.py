@@ -1,21 +1,28 @@
-"""One forward pass of a checkpoint: its attention calls, named by layer and kind, become the layers of Traces."""
+"""One forward pass of an unmodified checkpoint, watched as `attn run` watches a program: its calls become layers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 
-from attncli.engines.torch.softmax_tracer import fitted_scale
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.engines.torch.architectures import architecture_of
+from attncli.engines.torch.attention_backend import translate_model_errors
+from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
 from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.notes import Notes
 from attncli.recording.to_trace import to_layer
+from attncli.recording.watch import watching
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 
@@ -33,12 +40,12 @@ class RecordRequest:
     kind: str | None  # the only kind of attention to record; None is every kind
     heads: Indices  # the heads that were asked for
     mask: Expression | None  # a mask in place of the model's own, in every layer
-    audits: bool = False  # whether to keep the calls too, with the sums of their weights
+    keeps_calls: bool = False  # whether the calls are kept too
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where one sentence of a batch stands in the padded tensors."""
+    """Positions of one sentence in a padded batch."""
 
     text: slice  # of the encoder's text, or of the only one
     target: slice  # of the decoder's
@@ -57,12 +64,51 @@ class PaddedBatch(NamedTuple):
     whole: Span  # all of it, padding included
 
 
-class UnknownPositionsError(NotExposedError):
-    """A layer has queries or keys that are no tokens."""
-
-
 class StopForward(Exception):  # noqa: N818
     """The last layer that was asked for has been recorded: no error, but the only way out of a forward pass."""
+
+
+def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> Recorder:
+    """Run a model on a batch and return the layers that were recorded.
+
+    Args:
+        model: from `load_model`; nothing of it is changed.
+        part: the module that runs: the model, its encoder, or the model that it is the text part of.
+        batch: the sentences.
+        request: the layers to record.
+        kinds: the kinds of attention that run.
+
+    Raises:
+        NotExposedError: an attention layer could not be read, or does not follow `--mask`.
+        InputError: the batch does not fit into memory.
+    """
+    architecture, own = model.config.model_type, set(model.modules())
+    scope = None if part in own else {id(module) for module in own}
+    architecture_of(model.config).prepare(model, batch.whole.text.stop)
+    inputs = batch.inputs if request.mask is None else _with_mask(part, architecture, batch, request.mask, kinds)
+    recorder, notes = Recorder(request, find_attention_modules(model), kinds, batch, scope), Notes()
+    read = "the pictures" if part is not model and not model.config.is_encoder_decoder else "the text alone"
+    failure = f"the model did not run on {read}" if request.mask is None else "the model does not take --mask; drop it"
+    texts = f"{len(batch.spans)} × {batch.whole.text.stop} tokens"
+    running = translate_model_errors(texts, f"{architecture}: {failure}"), watching(recorder.take, notes=notes)
+    with running[0], running[1], recorder.following(), suppress(StopForward):
+        part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
+    if notes.fault is not None:
+        raise notes.fault
+    recorder.check(architecture)
+    return recorder
+
+
+def _with_mask(
+    part: Any, architecture: str, batch: PaddedBatch, mask: Expression, kinds: Sequence[str]
+) -> dict[str, Any]:
+    """Return the inputs of a batch with a mask of all cells, `[1, H, Q, K]`, which most models add as it is."""
+    if "attention_mask" not in signature(part.forward).parameters or len(kinds) > 1:
+        raise NotExposedError(f"{architecture}: the model does not take --mask; drop it")
+    tokens, heads = batch.whole.text.stop, getattr(part.config, "num_attention_heads", 1)
+    allowed = RuleMask(mask, tokens, tokens, heads).rows(list(range(heads)), np.arange(tokens))
+    added = torch.where(torch.from_numpy(np.array(allowed)), 0.0, torch.finfo(part.dtype).min).to(part.dtype)
+    return batch.inputs | {"attention_mask": added[None]}
 
 
 @dataclass
@@ -76,21 +122,16 @@ class _ModuleRun:
 
 @dataclass
 class Recorder:
-    """One forward pass."""
+    """The layers of one forward pass."""
 
     request: RecordRequest  # what to record
     modules: AttentionModules  # which attention module is which layer
     kinds: Sequence[str]  # the kinds of attention that run
-    batch: PaddedBatch  # what it runs on
-    scope: Collection[int] | None = None  # the modules that are looked at, by their `id`; None is all
+    batch: PaddedBatch  # the sentences that run
+    scope: Collection[int] | None = None  # the modules that are watched, by their `id`; None is all
     order: dict[str, list[int]] = field(init=False)  # the layers of each kind that ran, in that order
-    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # what was recorded, of each sentence
-    # what the layers were recorded of, if that is asked for
-    calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)
-    # the attention modules that returned, by their `id`, in that order
-    returned: list[tuple[int, Sublayer]] = field(default_factory=list)
-    # what those gave that were recorded, `[B, Q, E]`
-    outputs: dict[Sublayer, torch.Tensor] = field(default_factory=dict)
+    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # of each sentence
+    calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)  # of which the layers are made, if they are kept
     _running: list[_ModuleRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,69 +166,52 @@ class Recorder:
             for hook in hooks:
                 hook.remove()
 
-    def wants(self, module: Any = None) -> bool:
-        """Return whether attention that a module computes now is to be recorded; None is the innermost that may."""
-        run = self._run_of(module)
-        if run is None or (module is None and not self.modules.has(run.module)):
-            return False
-        if self.scope is not None and id(run.module) not in self.scope:
-            return False
+    def take(self, call: AttentionCall) -> None:
+        """Keep a call of a layer that was asked for until its module ends."""
+        inner = (run for run in reversed(self._running) if id(run.module) in self.modules.by_id)
+        run = next(inner, self._running[-1] if self._running else None)
+        if (
+            run is None
+            or not self.modules.has(run.module)
+            or (self.scope is not None and id(run.module) not in self.scope)
+        ):
+            return
         if run.sublayer is None:
             kind = self.modules.kind(run.module)
             order = self.order.setdefault(kind, [])
             order.append(self.modules.layer(run.module, len(order)))
             run.sublayer = order[-1], kind
-        return run.sublayer in self.requested
+        if run.sublayer in self.requested:
+            # A copy: Nystromformer adds to it in place.
+            output = None if call.output is None else call.output.clone()
+            run.calls.append(replace(call, output=output, output_of="the output of the model's own attention"))
 
-    def emit(self, module: Any, call: AttentionCall) -> None:
-        """Take what a module computed whose attention is wanted; None is the innermost."""
-        run = self._run_of(module)
-        assert run is not None
-        run.calls.append(call)
-
-    def _run_of(self, module: Any) -> _ModuleRun | None:
-        inner = reversed(self._running)
-        if module is None:
-            return next((run for run in inner if id(run.module) in self.modules.by_id), None)
-        return next((run for run in inner if run.module is module), self._running[-1])
-
-    def _leave(self, module: Any, _: Any, output: Any) -> None:
+    def _leave(self, module: Any, *_: Any) -> None:
         run = self._running.pop()
         if run.sublayer is None:
             return
-        self.returned.append((id(module), run.sublayer))
         if run.calls:
-            self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
-            rows, _ = self.batch.whole.of(run.sublayer[1])
-            self._record(windows_of(run.calls, rows.stop) or joined(run.sublayer, run.calls), run.sublayer)
-        if self.is_last(run.sublayer):
+            self._record(run, run.sublayer)
+        if self.modules.is_named and run.sublayer == self.requested[-1]:  # else what follows tells which layer this is
             raise StopForward
 
-    def is_last(self, sublayer: Sublayer) -> bool:
-        """Whether nothing that comes after this layer is needed, not even to know which layer this one is."""
-        return self.modules.is_named and sublayer == self.requested[-1]
-
-    # --- what was recorded ---
-
-    def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
+    def _record(self, run: _ModuleRun, sublayer: Sublayer) -> None:
         """Keep one layer of every sentence."""
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
+        call = windows_of(run.calls, rows) or joined(sublayer, run.calls)
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
-            raise UnknownPositionsError(
+            raise NotExposedError(
                 f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were "
                 "expected; positions without a token are not supported there"
             )
-        heads = self.request.heads.resolve(count, f"layer {sublayer[0]}")
-        if self.request.audits:
+        call = _with_shared_keys(call, getattr(run.module, "num_key_value_groups", 1))
+        if self.request.keeps_calls:
             self.calls[sublayer] = call
+        heads = self.request.heads.resolve(count, f"layer {sublayer[0]}")
         for number, layers in enumerate(self.layers):
-            layer = to_layer(_of_sentence(call, number, *self.batch.spans[number].of(sublayer[1])), 0)
-            mask = layer.mask
-            if self.request.mask is not None:
-                mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
-            more: dict[str, Any] = {"scale": fitted_scale(layer)} if layer.scale is None else {}
-            layers[sublayer] = replace(layer, layer=sublayer[0], kind=sublayer[1], heads=heads, mask=mask, **more)
+            layer = replace(to_layer(call, number), layer=sublayer[0], kind=sublayer[1], heads=heads)
+            layers[sublayer] = layer if self.request.mask is None else _following(layer, self.request.mask)
 
     def check(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
@@ -208,6 +232,25 @@ class Recorder:
         return [tuple(layers[sublayer] for sublayer in order if sublayer in layers) for layers in self.layers]
 
 
+def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
+    """Return a call whose keys and values stand once for the `groups` heads that share them, as before `repeat_kv`."""
+    k, v = call.k, call.v
+    if groups == 1 or k is None or v is None or k.shape[1] != call.shape[1] or call.shape[1] % groups:
+        return call
+    own = {"k": k[:, ::groups], "v": v[:, ::groups]}
+    is_shared = all(torch.equal(own[name].repeat_interleave(groups, 1), getattr(call, name)) for name in own)
+    return replace(call, **own) if is_shared else call  # type: ignore[arg-type]
+
+
+def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
+    """Return a layer with the mask that was asked for; NotExposedError where the model did not apply it."""
+    asked, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
+    rows = np.arange(layer.num_queries)
+    if (asked.rows(every, rows) != layer.mask.rows(every, rows)).any():
+        raise NotExposedError(f"layer {layer.layer} does not follow --mask; drop it")
+    return replace(layer, mask=asked)
+
+
 def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
     """Return the calls of one module for windows that follow each other as one over so many positions.
 
@@ -224,7 +267,7 @@ def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | No
     allowed = (window[:, None] == window)[None, None]
     tensors: dict[str, Any] = {name: torch.cat(own, dim=2) for name, own in parts.items()}
     masks = (MaskArgument("windows", allowed, "attend"),)
-    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, weight_sums=None, **tensors)
+    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, scores=None, weights=None, **tensors)
 
 
 def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
@@ -241,7 +284,7 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     if not all(_has_same_scores(first, other) for other in others):
         raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmaxes; attn reads one")
     if first.unsupported is not None:
-        raise NotExposedError(f"layer {sublayer[0]} {first.unsupported}")
+        first = _by_scores(first, sublayer)
     if not others:
         return first
     outputs = [call.output for call in calls if call.output is not None]
@@ -252,33 +295,27 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     )
 
 
+def _by_scores(call: AttentionCall, sublayer: Sublayer) -> AttentionCall:
+    """Return a call of which only the scores and the weights are understood; its mask is read from the scores.
+
+    Raises:
+        NotExposedError: the values were not multiplied with these weights.
+    """
+    scores, weights, v, output = call.scores, call.weights, call.v, call.output
+    if scores is None or weights is None or v is None or output is None:
+        raise NotExposedError(f"layer {sublayer[0]}: attn cannot read {call.unsupported}")
+    values = v.repeat_interleave(call.shape[1] // v.shape[1], dim=1).float()
+    least = 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0)
+    if not torch.allclose(weights.float() @ values, output.float(), rtol=0, atol=least, equal_nan=True):
+        raise NotExposedError(f"layer {sublayer[0]}: attn cannot read {call.unsupported}")
+    # What a model adds to a forbidden score is -1e4 at the least, and no score comes near. NaN is no mask.
+    masks = (MaskArgument("scores", scores <= FORBIDDEN_BELOW / 2, "masked"),)
+    return replace(call, masks=masks, scale=None, softcap=None, unsupported=None)
+
+
 def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
     if one.scores is None or other.scores is None:
-        same = one.q is other.q and one.k is other.k and one.scale == other.scale
-        return same and [id(mask.values) for mask in one.masks] == [id(mask.values) for mask in other.masks]
+        sides = [(call.q, call.k, *(mask.values for mask in call.masks)) for call in (one, other)]
+        return one.scale == other.scale and len({len(side) for side in sides}) == 1 and all(map(torch.equal, *sides))
     same = one.scores.shape == other.scores.shape
     return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
-
-
-def _of_sentence(call: AttentionCall, number: int, rows: slice, columns: slice) -> AttentionCall:
-    """Return one sentence's part of the attention of a padded batch."""
-    sides = {"Q": rows, "K": columns}
-
-    def part(tensor: torch.Tensor, axes: str) -> torch.Tensor:
-        """Return a batch row, and of the axes behind the heads those positions; an axis of one stands for all."""
-        own = tensor[number : number + 1] if len(tensor) > 1 else tensor
-        index = [sides[name] if own.shape[axis] > 1 else slice(None) for axis, name in enumerate(axes, start=2)]
-        return own[:, :, *index]
-
-    queries, keys = (len(range(size)[side]) for size, side in zip(call.shape[2:], (rows, columns), strict=True))
-    tensors: dict[str, Any] = {
-        name: part(tensor, axes) for name, axes in _AXES.items() if (tensor := getattr(call, name)) is not None
-    }
-    masks = tuple(mask._replace(values=part(mask.values, "QK")) for mask in call.masks)
-    return replace(call, shape=(1, call.shape[1], queries, keys), masks=masks, **tensors)
-
-
-# The axes of a call's tensors behind the batch and the heads, as far as they are positions.
-_AXES = {
-    "q": "Q", "k": "K", "v": "K", "scores": "QK", "weights": "QK", "weight_sums": "Q", "sinks": "Q", "output": "Q",
-}  # fmt: skip

@@ -125,6 +125,7 @@ class Points:
         q: queries.
         k: keys.
         v: values.
+        sinks: one more logit of each query, in the same softmax.
         scores: what the softmax received.
         weights: what it gave.
         final: the weights that the values were multiplied with.
@@ -173,7 +174,9 @@ class Points:
         self.v, self.output = self._values(found, result, places)
         self.final = self.four(found.left.detach(), weights.scores.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
-        if self.weights is None and self.scores is not None and self.wrong is None:
+        logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
+        self.sinks = None if logits is None else compact(self.four(logits, softmax.scores.axes)[..., :1])
+        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
 
     @property

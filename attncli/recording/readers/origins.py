@@ -136,12 +136,30 @@ class Change(NamedTuple):
         return other.tensor if isinstance(other, Held) and math.prod(other.shape) > 1 else None
 
 
+class Sinks(NamedTuple):
+    """One more logit of each query beside its scores, which takes weight and gives no value."""
+
+    joined: Held  # scores and logits, `[…, K + 1]`, before anything was done to both
+    first: int  # key of `joined` that the scores begin with: 0, or 1 where the logit is first
+
+    def scores(self, tensor: Tensor) -> Tensor:
+        """Return the cells of keys, of a tensor as wide as `joined`."""
+        return tensor[..., self.first : self.first + tensor.shape[-1] - 1]
+
+    @property
+    def logits(self) -> Tensor | None:
+        """The logits `[…, 1]`, unless they were changed in place since."""
+        tensor = self.joined.tensor
+        return None if tensor is None else tensor[..., :1] if self.first else tensor[..., -1:]
+
+
 class Scores(NamedTuple):
     """What came of a product, number by number."""
 
     product: Product
     axes: Tensor  # of the product, as they moved since
     changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
+    sinks: Sinks | None = None
 
     @property
     def is_raised(self) -> bool:

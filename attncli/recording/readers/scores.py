@@ -109,6 +109,7 @@ class WrittenAttention:
             is_training=is_training,
             scores=points.scores,
             weights=points.weights,
+            sinks=points.sinks,
             output=points.output,
             findings=tuple(findings),
             unsupported=" and ".join((*reading.unread, *reading.harmless)) or None,

@@ -27,6 +27,7 @@ from attncli.recording.readers.origins import (
     MadeMask,
     Origin,
     Scores,
+    Sinks,
     SoftmaxCall,
     Weights,
     has_values,
@@ -202,7 +203,10 @@ class Softmax:
         elif isinstance(origin, Weights):
             self._go_on(ran, weights)
         elif isinstance(origin, Scores):
-            self._origins.put(weights, Weights(SoftmaxCall(origin, axis, Held(tensor), Held(weights)), origin))
+            received, result = Held(tensor), Held(weights)
+            if origin.sinks is not None and (joined := origin.sinks.joined.tensor) is not None:
+                received, result = (Held(origin.sinks.scores(each)) for each in (joined, weights))
+            self._origins.put(weights, Weights(SoftmaxCall(origin, axis, received, result), origin))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
             self._origins.put(weights, Lost(tuple(weights.shape)))
 
@@ -302,6 +306,10 @@ class Softmax:
 
     def _changed_scores(self, ran: _Operation, scores: Scores, source: Tensor, result: Tensor) -> Scores | None:
         """Return where a result of scores or weights comes from; None where it is neither any more."""
+        if ran.name == "cat" and (sinks := _joined_sinks(ran, source, result)) is not None and scores.sinks is None:
+            return scores._replace(sinks=sinks)
+        if scores.sinks is not None and source.shape[-1] == scores.axes.shape[-1] + 1:
+            return scores if _keeps_sinks(ran, scores.sinks, source, result) else None
         if source.shape != result.shape or ran.name in _ORDERS:
             if result.numel() != source.numel() or result is source:
                 return None
@@ -407,6 +415,24 @@ def _moved(ran: _Operation, axes: Tensor, source: Tensor) -> Tensor | None:
         return None
     is_view = isinstance(moved, Tensor) and moved.untyped_storage()._cdata == axes.untyped_storage()._cdata
     return moved if is_view else None
+
+
+def _joined_sinks(ran: _Operation, source: Tensor, result: Tensor) -> Sinks | None:
+    """Return the logits that are put beside scores, as one more key; None where something else is put there."""
+    dim = ran.argument(1, "dim", ran.kwargs.get("axis", 0))
+    is_column = len(ran.tensors) == 2 and result.shape == (*source.shape[:-1], source.shape[-1] + 1)
+    if not is_column or dim not in (-1, result.ndim - 1):
+        return None
+    return Sinks(Held(result), int(ran.tensors[1] is source))
+
+
+def _keeps_sinks(ran: _Operation, sinks: Sinks, source: Tensor, result: Tensor) -> bool:
+    """Return whether scores or weights beside sinks are copied, moved along a row, or cut out from beside them."""
+    if result.shape == source.shape:
+        others = [each for each in ran.tensors if each is not source]
+        return ran.name in _COPIES or (ran.name == "sub" and all(each.shape[-1] == 1 for each in others))
+    cut = sinks.scores(source)
+    return result.shape == cut.shape and result.data_ptr() == cut.data_ptr() and result.stride() == cut.stride()
 
 
 def _broadcasts(tensor: Tensor, other: Tensor) -> bool:
