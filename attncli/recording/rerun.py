@@ -1,20 +1,18 @@
-"""A forward of a module as a program called it, run again with one position changed and everything else put back.
+"""A forward of a module as a program called it, run again with other inputs, and how far its outputs move.
 
-Random states, buffers and what modules keep in attributes, such as caches, are as they were before the program's own
-forward while it runs again, and afterwards the program's own again: its objects are set aside, never written to.
+It runs in a `SavedState`, so that nothing of the program changes.
 """
 
 from __future__ import annotations
 
 import inspect
-import random
 import re
 import sys
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from copy import copy, deepcopy
 from dataclasses import is_dataclass
+from functools import cached_property
 from io import StringIO
 from itertools import islice
 from threading import get_ident
@@ -29,35 +27,38 @@ from torch.overrides import TorchFunctionMode
 
 from attncli.files import to_numpy
 from attncli.recording.call_site import user_line
+from attncli.recording.saved_state import SavedState
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float, Int
 
-_OF_MODULES = {"_parameters", "_modules"}  # of a module's attributes, what a forward may add to and changes no entry of
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ATTENTION = re.compile("Attention|Attn")
-_DEEPEST = 4  # objects in objects that are looked through for tensors, as layers of a cache
 
+
+_AGAIN: list[Forward] = []  # that run again, and are none of the program's
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
 Kept = Mapping[str, bool] | None
 GIVEN = -1  # instead of that number: what the module was given first
 
 
-class VectorChange(NamedTuple):
-    """A change of vectors in a row.
+class InputChange(NamedTuple):
+    """A change of some inputs of a batch: their ids, their vectors, or both.
 
     Attributes:
-        row: of the batch.
-        positions: in the row, whose vectors change.
-        sources: whose vectors these are: embeddings, or the name of an argument.
-        size: how far it goes, in standard deviations of all vectors.
+        positions: which inputs change.
+        sources: whose vectors do: embeddings, or the name of an argument.
+        ids: the other ids of all positions, by the name of an argument.
+        size: how far vectors go, in standard deviations of all vectors.
+        seeds: of the directions in which they go, one for each copy of the batch.
     """
 
-    row: int
-    positions: tuple[int, ...]
-    sources: tuple[OutputName | str, ...]
+    positions: Bool[np.ndarray, "B T"]
+    sources: tuple[OutputName | str, ...] = ()
+    ids: Mapping[str, Int[np.ndarray, "B T"]] = {}
     size: float = 4.0
+    seeds: tuple[int, ...] = (0,)
 
 
 class SequenceLayout(NamedTuple):
@@ -83,6 +84,21 @@ class SequenceLayout(NamedTuple):
         else:
             return None
         return values.flatten(2)
+
+
+    def of(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return values of all positions, `[B, T]`, as they lie in a tensor."""
+        return values.T if self.is_time_first else values
+
+    def rows_of(self, ids: torch.Tensor) -> Int[np.ndarray, "B T"]:
+        """Return ids of all positions, `[B, T]`."""
+        shape = (self.length, self.batch) if self.is_time_first else (self.batch, self.length)
+        values = to_numpy(ids).reshape(shape)
+        return values.T if self.is_time_first else values
+
+    def repeated(self, copies: int) -> SequenceLayout:
+        """Return the layout of a batch that holds its rows so many times."""
+        return self._replace(batch=self.batch * copies)
 
 
 class ModuleOutput(NamedTuple):
@@ -146,16 +162,15 @@ class Forward:
     ) -> None:
         self.module, self._count, self._start, self._kept = module, count, start, kept
         self._names = {id(each): name for name, each in module.named_modules()}
-        self.arguments: tuple[Any, ...] = _copied(arguments)
-        self._before = _states(module) if kept is None else {}
-        self._random = _random_state()
+        self.saved = SavedState(module, arguments) if kept is None else None
         self._hooks = [*_watched_hooks(module)]
-        self._change: VectorChange | None = None
+        self._change: InputChange | None = None
         self._begin(self._keep)
         self.outputs: dict[OutputName, ModuleOutput] = {}  # of the program's own forward, in their order
         self.layout = SequenceLayout(1, 1)
         self.others: list[SequenceLayout] = []  # of other sequences, as of an encoder
         self.draws = False  # whether it draws random numbers
+        self._repeated: dict[OutputName, torch.Tensor] = {}  # what a batch gave that holds its rows several times
 
     def _begin(self, take: Callable[[ModuleOutput], None]) -> None:
         self._take, self._begun, self._unread = take, self._count(), 0
@@ -165,14 +180,16 @@ class Forward:
     def _keep(self, output: ModuleOutput) -> None:
         self.outputs[output.name] = output._replace(values=output.values.detach().clone())
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors among its arguments, by name."""
-        args, kwargs = self.arguments
+        """The tensors among its arguments, by name; those in containers have the name of these before theirs."""
+        if self.saved is None:
+            return {}
+        args, kwargs = self.saved.arguments
         named: Mapping[Any, Any] = dict(enumerate(args)) | kwargs
         with suppress(TypeError, ValueError):
             named = inspect.signature(self.module.forward).bind_partial(*args, **kwargs).arguments
-        return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
+        return dict(_named_tensors(named))
 
     @property
     def precision(self) -> tuple[str, float]:
@@ -222,33 +239,77 @@ class Forward:
 
     def end(self) -> None:
         """End with the program's own forward, which the others are compared with."""
-        self.draws = not _same(self._random, _random_state())
+        self.draws = self.saved is not None and self.saved.draws
         self.unhook()
 
     def unhook(self) -> None:
         """Have the program's hooks be its own again. What runs again has no hook that only looks, or that is over."""
         for one in self._hooks:
             one.take_off()
-        looking = {one.key for one in self._hooks if not one.changes}
-        for module, state in self._before.items():
-            for where in _HOOKS:
-                own = module.__dict__[where].keys() - looking
-                state[where] = OrderedDict(each for each in state[where].items() if each[0] in own)
+        if self.saved is not None:
+            self.saved.drop_hooks({one.key for one in self._hooks if not one.changes})
         self._hooks.clear()
 
-    def again(self, change: VectorChange | None = None) -> list[OutputChange]:
+    def again(self, change: InputChange | None = None, copies: int = 1) -> list[OutputChange]:
         """Run it once more, and return how far each module's output is from that of the program's own forward.
 
         Args:
-            change: of a vector; None changes nothing.
+            change: of its inputs; None changes nothing.
+            copies: how often the batch holds its rows; `repeats` says whether it may. Outputs of modules inside are
+                left out then.
+        """
+        changes: list[OutputChange] = []
+        before = {name: one.values for name, one in self.outputs.items()} if copies == 1 else self._repeated
+        layouts = [one.repeated(copies) for one in (self.layout, *self.others)]
+
+        def compare(output: ModuleOutput) -> None:
+            values = before.get(output.name)
+            if values is not None and (compared := _compared(output, values, layouts, self.module)) is not None:
+                changes.append(compared)
+
+        self._run(self._changed(change, copies), change, compare)
+        return changes
+
+    def repeats(self, copies: int, names: Collection[OutputName], tolerance: float) -> bool:
+        """Return whether a batch that holds its rows so many times gives the same outputs for each.
+
+        Args:
+            copies: how many times.
+            names: of outputs with a vector for each position, which are compared, now and by `again`.
+            tolerance: how far they may be, relative to the largest number.
+        """
+        layout, outputs = self.layout.repeated(copies), list[ModuleOutput]()
+        try:
+            self._run(self._changed(None, copies), None, outputs.append)
+        except Exception:  # whatever the program's own code raises for more rows than it knows
+            return False
+        self._repeated = {one.name: one.values.detach().clone() for one in outputs if one.name in names}
+        for name, values in self._repeated.items():
+            once, repeated = self.layout.laid_out(self.outputs[name].values), layout.laid_out(values)
+            if once is None or repeated is None or once.shape[2] != repeated.shape[2]:
+                return False
+            if _differences(repeated, once.repeat(copies, 1, 1)).max() > tolerance * max(_size(once), 1e-6):
+                return False
+        return len(self._repeated) == len(names)
+
+    def permuted(self, order: Int[np.ndarray, "B T"], ids: Mapping[str, Int[np.ndarray, "B T"]]) -> list[OutputChange]:
+        """Run it with other ids, and return how far outputs are from those of the program's, in another order.
+
+        Args:
+            order: which position of its row stands at each.
+            ids: by the name of an argument.
         """
         changes: list[OutputChange] = []
 
         def compare(output: ModuleOutput) -> None:
-            if (compared := self._compared(output)) is not None:
-                changes.append(compared)
+            before = self.outputs.get(output.name)
+            both = [None if one is None else self.layout.laid_out(one.values) for one in (output, before)]
+            if both[0] is not None and both[1] is not None and both[0].shape == both[1].shape:
+                moved = torch.from_numpy(order).to(both[1].device)[..., None].expand_as(both[1])
+                changes.append(_change(output, both[0], both[1].gather(1, moved)))
 
-        self._run(self.arguments, change, compare)
+        change = InputChange(np.ones_like(order, bool), ids=ids)
+        self._run(self._changed(change, 1), None, compare)
         return changes
 
     def alone(self, row: int, first: int, last: int) -> list[OutputChange]:
@@ -261,16 +322,14 @@ class Forward:
         rows, positions = slice(row, row + 1), slice(first, last)
         own, changes = SequenceLayout(1, last - first, is_time_first), list[OutputChange]()
 
-        def cut(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
+        def cut(value: torch.Tensor) -> torch.Tensor:
             axes = [axis for axis, size in enumerate(value.shape[:4]) if size == length][-2:]
             if value.dim() > 1 and value.shape[int(is_time_first)] == batch:
                 axes = [axis for axis in axes if axis != int(is_time_first)]
                 value = value[:, rows] if is_time_first else value[rows]
             for axis in axes if value.dim() == 4 else axes[:1]:
                 value = value[(slice(None),) * axis + (positions,)]
-            return value
+            return value.clone()
 
         def compare(output: ModuleOutput) -> None:
             before = self.outputs.get(output.name)
@@ -279,49 +338,74 @@ class Forward:
                 if values is not None and together is not None and values.shape[2] == together.shape[2]:
                     changes.append(_change(output, values, together[rows, positions]))
 
-        self._run(_mapped(cut, self.arguments), None, compare)
+        self._run({id(one): cut(one) for one in self.tensors.values()}, None, compare)
         return changes
 
     def _run(
-        self, arguments: tuple[Any, ...], change: VectorChange | None, take: Callable[[ModuleOutput], None]
+        self, replaced: Mapping[int, torch.Tensor], change: InputChange | None, take: Callable[[ModuleOutput], None]
     ) -> None:
-        moved = {id(one): name for name, one in self.tensors.items() if change is not None and name in change.sources}
-        args, kwargs = _mapped(
-            lambda one: self._moved(one, change) if change is not None and id(one) in moved else _copied(one), arguments
-        )
+        assert self.saved is not None
         self._change = change
         self._begin(take)
-        with _put_back(self.module, self._before, self._random), redirect_stdout(StringIO()):
-            self.module(*args, **kwargs)
+        with self.saved.restored(replaced) as (args, kwargs), redirect_stdout(StringIO()):
+            _AGAIN.append(self)
+            try:
+                self.module(*args, **kwargs)
+            finally:
+                _AGAIN.pop()
 
-    def _moved(self, values: torch.Tensor, change: VectorChange) -> torch.Tensor:
-        """Return values whose vectors at some positions are others."""
-        moved = values.clone()
+    def _changed(self, change: InputChange | None, copies: int) -> dict[int, torch.Tensor]:
+        """Return other tensors for arguments, by their ids, in a batch that holds its rows several times."""
+        found = {}
+        for name, one in self.tensors.items():
+            values = self._copies_of(one, copies)
+            if change is not None and name in change.ids:
+                both = (np.ascontiguousarray(self.layout.of(each)) for each in (change.positions, change.ids[name]))
+                is_other, ids = (torch.from_numpy(each.reshape(values.shape)).to(one.device) for each in both)
+                values = torch.where(is_other, ids.to(one.dtype), values)
+            if change is not None and name in change.sources:
+                values = self._moved(values, change)
+            if values is not one:
+                found[id(one)] = values.detach().requires_grad_(one.requires_grad)
+        return found
+
+    def _copies_of(self, values: torch.Tensor, copies: int) -> torch.Tensor:
+        batch, length, is_time_first = self.layout
+        axis = int(is_time_first and values.dim() > 1 and tuple(values.shape[:2]) == (length, batch))
+        if copies == 1 or values.dim() <= axis or values.shape[axis] != batch:
+            return values
+        return torch.cat([values] * copies, dim=axis)
+
+    def _moved(self, values: torch.Tensor, change: InputChange) -> torch.Tensor:
+        """Return values whose vectors at some positions are others, in a batch that may hold its rows several times."""
         spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * change.size
-        for position in change.positions:
-            at: tuple[int, ...] = (position, change.row) if self.layout.is_time_first else (change.row, position)
-            if values.dim() == 2:  # no batch
-                at = (position,)
-            drawn = torch.randn(values.shape[-1], generator=torch.Generator().manual_seed(position))
-            moved[at] = values[at] + (drawn.to(values.device) * spread).to(values.dtype)
-        return moved
+        rows, length = change.positions.shape
+        shape = length, values.shape[-1]
+        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(length + seed)) for seed in change.seeds]
+        noise = torch.stack(drawn).repeat_interleave(rows // len(drawn), dim=0).to(values.device) * spread
+        positions = torch.from_numpy(np.ascontiguousarray(change.positions)).to(values.device)
+        added = torch.where(positions[..., None], noise, 0).to(values.dtype)
+        if self.layout.is_time_first:
+            added = added.transpose(0, 1)
+        return values + added.reshape(values.shape)
 
-    def _compared(self, output: ModuleOutput) -> OutputChange | None:
-        before = self.outputs.get(output.name)
-        if before is None or before.values.shape != output.values.shape:
-            return None
-        is_of_channels = _is_of_channels(output.module)
-        for layout in (self.layout, *self.others):
-            one, other = (layout.laid_out(each, is_of_channels) for each in (output.values, before.values))
-            if one is not None and other is not None:
-                return _change(output, one, other)
-        # A row for each expert's token would look like a row of the batch, but of the model's own output.
-        is_of_rows = output.values.dim() > 2 or output.module is self.module
-        if output.values.shape[0] != self.layout.batch or self.layout.is_time_first or not is_of_rows:
-            return None
-        return _change(output, output.values.flatten(1)[:, None], before.values.flatten(1)[:, None])._replace(
-            by_position=None
-        )
+
+def _compared(
+    output: ModuleOutput, before: torch.Tensor, layouts: Sequence[SequenceLayout], model: nn.Module
+) -> OutputChange | None:
+    if before.shape != output.values.shape:
+        return None
+    is_of_channels = _is_of_channels(output.module)
+    for layout in layouts:
+        one, other = (layout.laid_out(each, is_of_channels) for each in (output.values, before))
+        if one is not None and other is not None:
+            return _change(output, one, other)
+    # A row for each expert's token would look like a row of the batch, but of the model's own output.
+    is_of_rows = output.values.dim() > 2 or output.module is model
+    if output.values.shape[0] != layouts[0].batch or layouts[0].is_time_first or not is_of_rows:
+        return None
+    rows = (each.flatten(1)[:, None] for each in (output.values, before))
+    return _change(output, *rows)._replace(by_position=None)
 
 
 def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor) -> OutputChange:
@@ -370,50 +454,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(vars(value))
 
 
-# --- what a forward may change ---------------------------------------------------------------------------------
-
-
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Return a value whose tensors are changed, in tuples, lists and dictionaries."""
-    if isinstance(value, dict):
-        return {key: _mapped(change, each) for key, each in value.items()}
-    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
-        return type(value)(_mapped(change, each) for each in value)
-    return change(value)
-
-
-def _copied(value: Any, depth: int = 0) -> Any:
-    """Return a value whose tensors, and whatever holds tensors, are copies; anything else is itself."""
-    if isinstance(value, nn.Parameter | nn.Module):
-        return value
+def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    if isinstance(value, torch.Generator):
-        return value.clone_state()
-    if isinstance(value, np.ndarray | np.random.Generator):
-        return deepcopy(value)
-    if isinstance(value, dict):
-        made = copy(value)
-        for key, each in value.items():
-            made[key] = _copied(each, depth)
-        return made
-    if type(value) in (tuple, list):
-        return type(value)(_copied(each, depth) for each in value)
-    own = getattr(value, "__dict__", None)
-    if depth < _DEEPEST and isinstance(own, dict) and not isinstance(value, type) and not callable(value):
-        made = copy(value)
-        for name, each in own.items():
-            made.__dict__[name] = _copied(each, depth + 1)
-        return made
-    return value
-
-
-def _states(module: nn.Module) -> dict[nn.Module, dict[str, Any]]:
-    """Return copies of what a forward may change of each module: its buffers and other attributes."""
-    return {
-        each: {name: _copied_attribute(name, value) for name, value in each.__dict__.items()}
-        for each in module.modules()
-    }
+        yield name, value
+        return
+    if is_dataclass(value) and not isinstance(value, Mapping):
+        value = vars(value)
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if type(value) in (tuple, list) else ()
+    for key, each in items:
+        yield from _named_tensors(each, f"{name}.{key}".lstrip("."))
 
 
 def _shapes(value: Any) -> Any:
@@ -425,12 +474,6 @@ def _shapes(value: Any) -> Any:
     if type(value) in (tuple, list):
         return tuple(map(_shapes, value))
     return value if isinstance(value, bool | str) else type(value).__name__
-
-
-def _copied_attribute(name: str, value: Any) -> Any:
-    if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name:
-        return copy(value)
-    return value if name == "config" else _copied(value)
 
 
 class _WatchedHook:
@@ -467,43 +510,6 @@ def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
                     yield _WatchedHook(each, where, key, hook)
 
 
-@contextmanager
-def _put_back(module: nn.Module, before: dict[nn.Module, dict[str, Any]], state: tuple[Any, ...]) -> Iterator[None]:
-    """Have modules and random states be as before inside, and the program's own again afterwards."""
-    own, own_random = {each: dict(each.__dict__) for each in module.modules()}, _random_state()
-    for each, attributes in before.items():
-        each.__dict__.clear()
-        each.__dict__.update({name: _copied_attribute(name, value) for name, value in attributes.items()})
-    _set_random(state)
-    try:
-        yield
-    finally:
-        for each, attributes in own.items():
-            each.__dict__.clear()
-            each.__dict__.update(attributes)
-        _set_random(own_random)
-
-
-def _random_state() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
-
-
-def _set_random(state: tuple[Any, ...]) -> None:
-    cpu, cuda, python, numpy = state
-    torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
-    random.setstate(python)
-    np.random.set_state(numpy)
-
-
-def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    pairs = [(one[0], other[0]), *zip(one[1] or (), other[1] or (), strict=False)]
-    of_numpy = all(map(np.array_equal, one[3], other[3]))
-    return of_numpy and all(map(torch.equal, *zip(*pairs, strict=True))) and one[2] == other[2]
-
-
 # --- forwards of a program --------------------------------------------------------------------------------------
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
@@ -516,22 +522,30 @@ def unwrapped(module: Any) -> Any:
     return module
 
 
-class _Losses(TorchFunctionMode):
-    """Hands over the labels of every cross-entropy, and the line of the program that asked for it."""
+class _Functions(TorchFunctionMode):
+    """Hands over the labels of every cross-entropy with the line that asked for it, and generators before they draw."""
 
-    def __init__(self, take: Callable[[torch.Tensor, str], None], start: str) -> None:
+    def __init__(
+        self,
+        take_labels: Callable[[torch.Tensor, str], None],
+        take_generator: Callable[[torch.Generator], None],
+        start: str,
+    ) -> None:
         super().__init__()
-        self._take, self._start = take, start
+        self._take_labels, self._take_generator, self._start = take_labels, take_generator, start
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}
+        for each in (*args, *kwargs.values()):
+            if type(each) is torch.Generator:
+                self._take_generator(each)
         if func is F.cross_entropy:
             labels = kwargs["target"] if len(args) < 2 else args[1]
             if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
-                self._take(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
+                self._take_labels(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
         return func(*args, **kwargs)
 
 
@@ -543,6 +557,7 @@ def forwards(
     count: Callable[[], int],
     start: str,
     kept: Kept = None,
+    fail: Callable[[Exception], None] | None = None,
 ) -> Iterator[None]:
     """Hand over each forward that runs inside and is wanted, when it has ended; it may be run again then.
 
@@ -553,29 +568,56 @@ def forwards(
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
         kept: see `Forward`.
+        fail: takes what goes wrong before a forward has ended; without it, that is raised.
     """
     current: list[Forward | None] = []  # the forward that runs, or None for one that is not wanted
     outer: list[nn.Module] = []
     taking: list[bool] = []
     thread = get_ident()  # of another one, module and random state cannot be put back
 
+    @contextmanager
+    def guarded() -> Iterator[None]:
+        """Have the program go on, unproved, where its forward cannot be recorded."""
+        try:
+            yield
+        except Exception as fault:
+            if fail is None or taking:
+                raise
+            if current and current[0] is not None:
+                current[0].unhook()
+            current[:] = [None]
+            fail(fault)
+
+    def take_generator(generator: torch.Generator) -> None:
+        if current and current[0] is not None and current[0].saved is not None:
+            current[0].saved.saw_generator(generator)
+
     def enter(module: nn.Module, args: Any) -> None:
         is_in_backward = torch._C._current_graph_task_id() != -1  # as where a checkpoint runs again
-        if get_ident() != thread or (not outer and (is_in_backward or type(module).__name__ in _WRAPPERS)):
+        if get_ident() != thread or (_AGAIN and not taking):
+            return
+        if not outer and (is_in_backward or type(module).__name__ in _WRAPPERS):
             return
         arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
         if not outer:
-            is_wanted = wanted(module, _shapes(arguments))
-            current[:] = [Forward(module, arguments, count, start, kept) if is_wanted else None]
             outer.append(module)
+            current[:] = [None]
+            with guarded():
+                if wanted(module, _shapes(arguments)):
+                    current[:] = [Forward(module, arguments, count, start, kept)]
         if (forward := current[0]) is not None:
-            forward.enter(module, arguments)
+            with guarded():
+                forward.enter(module, arguments)
 
     def leave(module: nn.Module, args: Any, output: Any) -> Any:
         if get_ident() != thread or not outer:
             return None
         forward = current[0]
-        instead = None if forward is None else forward.leave(module, args, output)
+        instead = None
+        if forward is not None:
+            with guarded():
+                instead = forward.leave(module, args, output)
+            forward = current[0]
         if module is outer[0] and not taking and (forward is None or not forward.running):
             try:
                 if forward is not None:
@@ -591,9 +633,9 @@ def forwards(
 
     before = torch_modules.register_module_forward_pre_hook(enter)
     after = torch_modules.register_module_forward_hook(leave, always_call=True)
-    losses = _Losses(lambda *loss: None if taking else take_labels(*loss), start)
+    functions = _Functions(lambda *loss: None if taking else take_labels(*loss), take_generator, start)
     try:
-        with losses:
+        with functions:
             yield
     finally:
         before.remove()

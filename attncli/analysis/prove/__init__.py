@@ -15,17 +15,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from attncli.analysis.calls.calls import Calls
 from attncli.analysis.prove.claim import parsed
 from attncli.analysis.prove.inputs import CollectedHints, SeenCalls
 from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
+from attncli.masks.findings import Finding
 from attncli.recording.notes import Notes
 
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int
 
+    from attncli.recording.call import AttentionCall
     from attncli.recording.rerun import Forward
 
 __all__ = ["Leak", "ModelProof", "Prover", "prove"]
@@ -92,10 +95,12 @@ class Prover:
         self.notes = Notes()
         self.left_out = 0
         self.error: AttnError | None = None
-        self._calls = SeenCalls()
-        self._hints = CollectedHints()
+        self._seen, self._hints = SeenCalls(), CollectedHints()
+        self._checked = _Checked(self._hints)
+        self._is_recording = False
         self._known: set[Any] = set()
         self._only: Any = None
+        self._unattended: list[ModelProof] = []  # of modules that are seen to compute no attention
         self._labels: list[tuple[Int[np.ndarray, " N"], str]] = []  # of losses since the last forward began
         self._probed: ProbedForward | None = None  # of the last forward
 
@@ -112,36 +117,63 @@ class Prover:
         self._only = module
         seen = Notes()  # attention that is not followed is known by its module
         with (
-            watching(lambda call: self._calls.take(call), None, seen, lambda: self._hints),
-            forwards(self._is_proved, self._take, self._take_labels, lambda: len(self._calls.places), os.getcwd()),
-        ):
+            watching(self._take_call, None, seen, lambda: self._hints),
+            forwards(
+                self._is_proved, self._take, self._take_labels, lambda: len(self._seen.places), os.getcwd(),
+                fail=self._fail,
+            ),
+        ):  # fmt: skip
             yield
+        self.proofs = self.proofs or self._unattended
         if seen.fault is not None:
             self.notes.failed(seen.fault)
 
     def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
-        self._calls = SeenCalls()
+        self._seen, self._checked = SeenCalls(), _Checked(self._hints)
         self._labels.clear()
+        self._is_recording = False
         key = ref(module), module.training, shapes
         if key in self._known or self._only not in (None, module):
             return False
         self._known.add(key)
         self.left_out += len(self.proofs) >= _MOST_FORWARDS
-        return len(self.proofs) < _MOST_FORWARDS
+        self._is_recording = len(self.proofs) < _MOST_FORWARDS
+        return self._is_recording
+
+    def _take_call(self, call: AttentionCall) -> None:
+        self._seen.take(call)
+        if self._is_recording:
+            self._checked.take(call)
 
     def _take(self, forward: Forward) -> None:
-        if self._only is None and not any(one.calls[1] for one in forward.outputs.values()):
-            return  # it does not attend
+        """Prove a forward, which has ended, while the program waits."""
+        self._is_recording = False
+        attends = any(one.calls[1] for one in forward.outputs.values())
+        if self._only is None and not attends and type(forward.module).__module__.startswith("torch."):
+            return
+        seen, self._seen = self._seen, SeenCalls()
+        self._hints.is_paused = True
         try:
-            probed = ProbedForward(forward, self._calls, self._hints, self.expression, self.lengths)
-            self.proofs.append(probed.proof())
-            self._probed = probed
-            self._judge_labels()
+            probed = ProbedForward(forward, seen, self._hints, self.expression, self.lengths)
+            proof = probed.proof()
+            proof = replace(proof, others=(*proof.others, *self._checked.errors()))
+            (self.proofs if attends or self._only is not None else self._unattended).append(proof)
+            if attends or self._only is not None:
+                self._probed = probed
+                self._judge_labels()
         except AttnError as error:
+            if not attends and self._only is None:
+                return
             self.error = error
             self.notes.add(f"{type(forward.module).__name__} is not proved: {error}")
         except Exception as fault:
             self.notes.failed(fault)
+        finally:
+            self._hints.is_paused = False
+            self._seen = seen
+
+    def _fail(self, fault: Exception) -> None:
+        self.notes.failed(fault, "a forward could not be recorded")
 
     def _take_labels(self, labels: Any, place: str) -> None:
         self._labels.append((labels.cpu().numpy().reshape(-1), place))
@@ -154,3 +186,23 @@ class Prover:
             if finding is not None and finding not in self.proofs[-1].others:
                 self.proofs[-1] = replace(self.proofs[-1], others=(*self.proofs[-1].others, finding))
         self._labels.clear()
+
+
+class _Checked(Calls):
+    """The calls of a forward, for the checks that `attn run` makes of them."""
+
+    def __init__(self, hints: CollectedHints) -> None:
+        super().__init__(is_kept=False)
+        self._hints = hints
+        if hints.calls:
+            hints.end()
+
+    def here(self) -> CollectedHints:
+        """Return what takes the hints of all threads."""
+        self._threads[0] = self._hints
+        return self._hints
+
+    def errors(self) -> list[Finding]:
+        """Return what is wrong with the calls."""
+        self.settle()
+        return list(dict.fromkeys(one for one in self.findings if one.severity == "error"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.calls.masks import together
+from attncli.analysis.calls.steps import ThreadState
 from attncli.errors import InputError
 from attncli.masks.conventions import read_added
 from attncli.recording.detach import mask_values
@@ -17,20 +18,30 @@ if TYPE_CHECKING:
 
     from jaxtyping import Bool, Int
 
+    from attncli.analysis.prove.claim import Claim
     from attncli.masks.expressions import Numbers
     from attncli.recording.call import AttentionCall, MaskArgument
     from attncli.recording.input_hint import InputHint
     from attncli.recording.rerun import Forward, ModuleOutput, OutputName, SequenceLayout
 
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
+_NOT_IDS = re.compile("label|mask|length|(^|[._])(pos|type|segment)")  # of arguments
+_SPECIAL = re.compile("_token_(id|index)$")  # of a configuration
 
 
-class CollectedHints:
-    """What the inputs of modules say of their positions, in the program's own forward; see `recording.input_hint`."""
+class CollectedHints(ThreadState):
+    """Collects what the inputs of modules say of a forward; its attention calls take it from here too.
+
+    Attributes:
+        all: that was said in the forward first, and then what was said before it, the last first.
+        is_paused: whether the forward runs again, of which nothing is taken.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.all: list[InputHint] = []
-        self._depth = 0
+        self.is_paused = False
+        self._depth, self._before = 0, 0
 
     def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
         """Return what was said first of a batch of this shape; None where nothing was."""
@@ -40,29 +51,22 @@ class CollectedHints:
 
     def add(self, hint: InputHint) -> None:
         """See `Hints` of `recording.input_hint`."""
-        self.all.append(hint)
+        if not self.is_paused:
+            super().add(hint)
+            self.all.insert(len(self.all) - self._before, hint)
 
     def begin_module(self) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
-        if self._depth == 0:
-            self.all.clear()
+        if self._depth == 0 and not self.is_paused:
+            self.all = [one.hint for one in reversed(self.pending)]
+            self._before = len(self.all)
         self._depth += 1
-        return self._depth - 1, 0
+        return super().begin_module()
 
     def end_module(self, begun: tuple[int, int]) -> int:
-        """See `Hints` of `recording.input_hint`; all that is said of the forward is collected."""
-        self._depth, _ = begun
-        return 0
-
-    def encoded_tokens(self) -> Bool[np.ndarray, "B T"] | None:
         """See `Hints` of `recording.input_hint`."""
-        return None
-
-    def add_to_last_call(self, hint: InputHint) -> None:
-        """See `Hints` of `recording.input_hint`."""
-
-    def add_finding(self, *finding: Any) -> None:
-        """See `Hints` of `recording.input_hint`."""
+        self._depth -= 1
+        return super().end_module(begun)
 
 
 class SeenCalls:
@@ -90,6 +94,16 @@ class SeenCalls:
             if len({len(earlier), len(shown), 1}) < 3:
                 self._shown[queries, keys] = earlier | shown
 
+    def tokens(self, batch: int, length: int) -> KnownTokens | None:
+        """Return which positions no mask hides from all queries, where padding at one end of rows may be hidden."""
+        shown = self._shown.get((length, length))
+        if shown is None or len(shown) != batch:
+            return None
+        seen = shown.any(axis=1)
+        ends = np.maximum.accumulate(seen, axis=1), np.maximum.accumulate(seen[:, ::-1], axis=1)[:, ::-1]
+        is_at_ends = bool((seen == (ends[0] & ends[1])).all()) and bool(seen.any(axis=1).all())
+        return KnownTokens(seen, "calls") if is_at_ends else None
+
     def shown(self, batch: int, length: int, past: int) -> Bool[np.ndarray, "B T T"]:
         """Return which positions masks show to each query, in any layer."""
         found = self._shown.get((length, past + length))
@@ -111,7 +125,8 @@ class InputSequence(NamedTuple):
     Attributes:
         sources: the embeddings of its ids, or the argument that is its vectors.
         layout: how it lies in tensors.
-        ids: of the embeddings; None of vectors.
+        ids: of the embeddings, or that the model is called with; None of vectors.
+        arguments: of the model, that are these ids.
         is_first: whether the claim is about its outputs.
     """
 
@@ -119,10 +134,11 @@ class InputSequence(NamedTuple):
     layout: SequenceLayout
     ids: Any = None
     is_first: bool = False
+    arguments: tuple[str, ...] = ()
 
 
 def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) -> list[InputSequence]:
-    """Return the sequences of a forward, of ids that it embeds, or else of the vectors that it is called with.
+    """Return the sequences of a forward: ids that it embeds, or else vectors or ids that it is called with.
 
     The one that the claim is about comes first; others are as of an encoder.
 
@@ -143,40 +159,58 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         is_time_first = (length, batch) in lengths and (is_time_first_module or (batch, length) not in lengths)
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
+    called = {name: one for name, one in forward.tensors.items() if _may_be_ids(name, one)}
     embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
     named = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
     # Of ids that the model is called with, or else of those that count no positions; the largest tables of these.
-    called_with = [one for one in named if any(equal_ids(one.ids, each) for each in forward.tensors.values())]
+    called_with = [one for one in named if any(equal_ids(one.ids, each) for each in called.values())]
     if words := called_with or [one for one in named if not _counts(one.ids)]:
         most = max(_size(one) for one in words)
         # Those of a decoder may be made of its labels.
-        largest = [one for one in named if _size(one) == most and (one in words or not _counts(one.ids))]
+        decodes = any("decoder" in name for name, _ in forward.module.named_modules())
+        largest = [one for one in named if _size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
         words = [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
-        found = ((one.name, one.ids) for one in words)
-        *others, last = (
-            InputSequence((name,), layout(tuple(ids.shape)), ids) for name, ids in found if ids is not None
-        )
+        found = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words]
+        alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in found]
+        for number, (each, names) in enumerate(zip(found, alike, strict=True)):
+            # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
+            nth = sum(names == earlier for earlier in alike[:number])
+            own = names if len(names) != alike.count(names) else names[nth : nth + 1]
+            found[number] = each._replace(arguments=tuple(own))
+        *others, last = found
         # A decoder's come last.
-        alike = [one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1]
-        return [last._replace(is_first=True), *alike]
+        others = [one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1]
+        return [last._replace(is_first=True), *others]
     for name, tensor in forward.tensors.items():
         shape = tuple(tensor.shape)
         is_unbatched = len(shape) == 2 and shape[0] in {length for _, length in lengths}
         if tensor.is_floating_point() and (len(shape) > 2 or is_unbatched):
             return [InputSequence((name,), layout(shape[:1] if is_unbatched else shape[:2]), is_first=True)]
+    for name, tensor in called.items():
+        if not _counts(tensor):
+            return [InputSequence((), layout(tuple(tensor.shape)), tensor, True, (name,))]
     raise InputError("it embeds no ids and is given no vectors [B, T, D], so no position can be changed")
 
 
+class KnownTokens(NamedTuple):
+    """Which positions of a sequence are no padding, and what says so."""
+
+    tokens: Bool[np.ndarray, "B T"]
+    source: Literal["ids", "argument", "calls"]  # `calls`: the masks that are on trial
+
+
 def tokens_of(
-    forward: Forward, hints: CollectedHints, sequence: InputSequence, number: int, past: int
-) -> Bool[np.ndarray, "B T"] | None:
+    forward: Forward, hints: CollectedHints, calls: SeenCalls, sequence: InputSequence, number: int, past: int
+) -> KnownTokens | None:
     """Return which positions of a sequence are no padding; None where nothing says.
 
-    An embedding says it, or an attention mask of its shape, of what is cached too.
+    Ids say it by the `padding_idx` of their embedding, then an attention mask that the model is called with, of what
+    is cached too, and the masks of attention calls last.
 
     Args:
         forward: which has ended.
         hints: what its inputs say.
+        calls: its attention.
         sequence: of which.
         number: how many sequences there are.
         past: how many keys stand in a cache before it.
@@ -187,17 +221,67 @@ def tokens_of(
     sure, unsure = (hints.of("tokens", is_sure, batch, length) for is_sure in (True, False))
     unpadded = hints.of("unpadded", True, batch, length)
     if (values := unpadded if sure is None else sure) is not None:
-        return values.astype(bool)
+        return KnownTokens(values.astype(bool), "ids")
+    on_trial: KnownTokens | None = None
     for name, tensor in forward.tensors.items():
         if number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name)):
             continue
         if "mask" in name and tuple(tensor.shape) == (batch, past + length):
             values = to_numpy(tensor)
             if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
-                return values[:, past:] == (0 if "key_padding" in name else 1)
-    if unsure is not None and number > 1 and sequence.is_first:
-        unsure = unsure | (np.arange(length) == 0)  # a decoder may begin with the id of padding
-    return None if unsure is None else unsure.astype(bool)
+                if "key_padding" not in name:
+                    return KnownTokens(values[:, past:] == 1, "argument")
+                on_trial = KnownTokens(values[:, past:] == 0, "calls")
+            elif "key_padding" in name and np.isin(values, (0, 1)).all():
+                on_trial = KnownTokens(values[:, past:] == 0, "calls")
+    if unsure is not None:
+        if number > 1 and sequence.is_first:
+            unsure = unsure | (np.arange(length) == 0)  # a decoder may begin with the id of padding
+        return KnownTokens(unsure.astype(bool), "ids")
+    return on_trial or (None if past or number > 1 else calls.tokens(batch, length))
+
+
+def other_ids(
+    forward: Forward, sequence: InputSequence, known: KnownTokens, claim: Claim | None, seed: int
+) -> Int[np.ndarray, "B T"]:
+    """Return other ids of words for all positions; those that tell more than a word stay.
+
+    Such are padding, unless a mask says which positions it is, the special ids of a configuration, and those by which
+    documents begin or end.
+
+    Args:
+        forward: which has ended.
+        sequence: whose ids.
+        known: which of them are padding.
+        claim: which documents there are; None is one.
+        seed: of the choice among other words of the batch.
+    """
+    ids = sequence.layout.rows_of(sequence.ids)
+    special: set[int] = set()
+    for module in forward.module.modules():
+        values = vars(config) if hasattr(config := getattr(module, "config", None), "__dict__") else {}
+        special.update(value for name, value in values.items() if _SPECIAL.search(name) and isinstance(value, int))
+        special.update([module.padding_idx] if isinstance(getattr(module, "padding_idx", None), int) else [])
+    special.update(ids[~known.tokens].tolist())
+    special |= set() if claim is None else _separators(ids, claim)
+    words = np.array(sorted(set(ids[known.tokens].tolist()) - special))
+    if len(words) < 2:
+        return ids
+    chosen = np.random.default_rng(seed).integers(1, len(words), ids.shape)
+    other = words[(np.searchsorted(words, ids) + chosen) % len(words)]
+    is_word = np.isin(ids, words) & known.tokens
+    return np.where(is_word | (~known.tokens & (known.source == "argument")), other, ids)
+
+
+def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:
+    """Return the id that alone begins documents after the first, or ends those before the last, and is nowhere else."""
+    seen = claim.direct | claim.direct.transpose(0, 2, 1)
+    is_start = ~np.diagonal(seen, offset=1, axis1=1, axis2=2)
+    found: set[int] = set()
+    for at, others in ((is_start, ids[:, 1:]), (is_start, ids[:, :-1])):
+        if at.any() and (others[at] == others[at][0]).all() and not (others[~at] == others[at][0]).any():
+            found.add(int(others[at][0]))
+    return found
 
 
 def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
@@ -220,6 +304,12 @@ def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
 def equal_ids(ids: Any, argument: Any) -> bool:
     """Return whether ids are those of another tensor."""
     return ids is not None and ids.shape == argument.shape and bool((ids == argument).all())
+
+
+def _may_be_ids(name: str, tensor: Any) -> bool:
+    """Return whether an argument may be ids of words."""
+    is_whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.element_size() > 1
+    return is_whole and tensor.dim() in (1, 2) and tensor.numel() > 0 and not _NOT_IDS.search(name)
 
 
 def _size(output: ModuleOutput) -> int:

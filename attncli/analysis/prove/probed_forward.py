@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.prove.claim import Claim, Probe, padding_of, parsed
+from attncli.analysis.prove.claim import Claim, parsed
+from attncli.analysis.prove.design import bit_groups, blocks, most_copies, room_for_blocks
 from attncli.analysis.prove.inputs import (
     CollectedHints,
     InputSequence,
+    KnownTokens,
     SeenCalls,
     equal_ids,
+    other_ids,
     past_of,
     prefix_of,
     sequences_of,
@@ -33,7 +36,7 @@ from attncli.text import plural
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
-    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange
+    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange, OutputName
 
 _ROUNDING, _ROUNDING_OF_HALF = 16, 2  # steps of a number's type by which sums in another order differ
 _FURTHER = 64.0  # standard deviations, where rounding swallows a change
@@ -42,6 +45,30 @@ _CAUSES: tuple[tuple[Cause, str], ...] = (
     ("router", r"(?i:router|gat(e|ing)\b|moe|expert|switch|sparsemlp)"),
     ("norm", r"(?i:norm)"),
 )
+
+
+class Probe(NamedTuple):
+    """What to change, to see what moves.
+
+    Attributes:
+        positions: which inputs, of a batch that may hold its rows several times.
+        sequence: which sequence of the model they are in, where there are several: 0 is that of the claim.
+        is_padding: whether they are padding, which nothing may read.
+        seeds: of the ids and directions that take their place, one for each copy of the batch.
+        size: how far vectors go, in standard deviations.
+    """
+
+    positions: Bool[np.ndarray, "B T"]
+    sequence: int = 0
+    is_padding: bool = False
+    seeds: tuple[int, ...] = (0,)
+    size: float = 4.0
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The row and the position of the first input that changes."""
+        row, position = np.argwhere(self.positions)[0].tolist()
+        return row, position
 
 
 class JudgedChange(NamedTuple):
@@ -89,12 +116,15 @@ class ProbedForward:
         self.forward, self.expression = forward, expression
         self.forwards, self._rounded = 0, 0.0
         self.places = [*calls.places]
+        self._calls = calls
+        self._others: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
         sequences = sequences_of(forward, calls.shapes)
         forward.layout, *forward.others = (one.layout for one in sequences)
         layout = forward.layout
         past = past_of(calls.shapes, layout.length)
         self.attended = max(one.calls[1] for one in forward.outputs.values())
-        self.output = self._output(sequences)
+        self.sequences = sequences
+        self.output = self._output()
         self.sequences = self._joined(sequences)
         self.tokens = self._tokens(hints, lengths, past)
         self._order = {name: number for number, name in enumerate(forward.outputs)}
@@ -110,15 +140,15 @@ class ProbedForward:
         shown = calls.shown(layout.batch, layout.length, past)
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
         self.dtype, self._eps = forward.precision
+        self._changed = np.zeros_like(self.tokens[0])  # which inputs changed at all, and which of them moved outputs
+        self._held, self._is_alive, self._is_alone = np.zeros_like(self.tokens[0]), False, True
+        self._moved_alone: dict[tuple[int, int], Any] = {}  # which outputs of its row an input moved, changed alone
+        self._beyond: Finding | None = None  # what moved that several layers of unknown number may explain
 
-    def _output(self, sequences: Sequence[InputSequence]) -> ModuleOutput:
+    def _output(self) -> ModuleOutput:
         """Return the output that the claim is about: the model's, or the last that has a vector for each position."""
-        layout, sources = self.forward.layout, [name for one in sequences for name in one.sources]
-        found = [
-            each
-            for each in self.forward.outputs.values()
-            if each.calls[1] == self.attended and each.name not in sources and layout.laid_out(each.values) is not None
-        ]
+        layout = self.forward.layout
+        found = [self.forward.outputs[name] for name in self._last_outputs()]
         if not found:
             raise InputError(
                 f"no output after its attention has {plural(layout.length, 'position')} in "
@@ -136,14 +166,20 @@ class ProbedForward:
         for one in others:
             both = [self._attention_moved_by(each) for each in (first, one)] if equal_ids(first.ids, one.ids) else []
             if both and not (both[0] - both[1] and both[1] - both[0]):
-                first = first._replace(sources=(*one.sources, *first.sources))
+                names = tuple(dict.fromkeys((*one.arguments, *first.arguments)))
+                first = first._replace(sources=(*one.sources, *first.sources), arguments=names)
             else:
                 separate.append(one)
         self.forward.others = [one.layout for one in separate]
         return [first, *separate]
 
     def _attention_moved_by(self, sequence: InputSequence) -> set[Any]:
-        changes = self._changed(0, (sequence.layout.length - 1,), sequence)
+        positions = np.zeros(sequence.layout[:2], bool)
+        positions[0, -1] = True
+        from attncli.recording.rerun import InputChange
+
+        self.forwards += 1
+        changes = self.forward.again(InputChange(positions, sequence.sources))
         return {one.name for one in changes if one.calls[1] > one.calls[0] and _most(one) > 0}
 
     def _tokens(self, hints: CollectedHints, lengths: Any, past: int) -> list[Bool[np.ndarray, "B T"]]:
@@ -151,16 +187,25 @@ class ProbedForward:
         pads: list[Any] = [leaf for leaf in leaves(parsed(self.expression)) if is_padding(leaf)]
         if lengths is not None:
             pads = [*leaves(bind_lengths(parse("pad", allow_rows=True), lengths))]
-        known = [tokens_of(self.forward, hints, one, len(self.sequences), past) for one in self.sequences]
+        known = [tokens_of(self.forward, hints, self._calls, one, len(self.sequences), past) for one in self.sequences]
         batch, length, _ = self.forward.layout
         if stated := [one for one in pads if not isinstance(one, Pad) or one.lengths is not None]:
             cells = materialise(stated[0], MaskSize(1, past + length, past + length - 1))
-            known[0] = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
+            tokens = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
+            known[0] = KnownTokens(tokens, "ids" if known[0] is None else known[0].source)
         elif pads and batch > 1 and not past and all(one is None for one in known):
-            raise UsageError("pad has no lengths, and the program states none; pass an attention mask, or lengths=[…]")
+            raise UsageError(
+                "pad has no lengths, and the program states none; pass an attention mask, or give --lengths 6,10 "
+                "(lengths=[6, 10] in Python)"
+            )
         known[1:] = known[1:] if pads else [None] * len(known[1:])
         sizes = [one.layout[:2] for one in self.sequences]
-        return [np.ones(size, bool) if one is None else one for one, size in zip(known, sizes, strict=True)]
+        self.known = [
+            KnownTokens(np.ones(size, bool), "ids") if one is None else one
+            for one, size in zip(known, sizes, strict=True)
+        ]
+        self._is_on_trial = bool(pads) and not stated and known[0] is not None and known[0].source == "calls"
+        return [one.tokens for one in self.known]
 
     def proof(self) -> ModelProof:
         """Ask all that the claim needs, and return what was proved."""
@@ -171,27 +216,21 @@ class ProbedForward:
         )  # fmt: skip
         if (finding := self._differs_by_itself()) is not None:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
-        moved: list[Leak] = []
-        unread: list[Finding] = []
-        held, rows_changed, is_alive = np.zeros_like(tokens), set[int](), False
-        for probe in [*self.claim.probes(), *self._of_others()]:
-            judged = [self._judged(probe, one) for one in self._changes(probe)]
-            ends = self._ends(judged)
-            leak = self._leak(probe, judged, ends)
-            moved += [] if leak is None else [leak]
-            if probe.sequence == 0:
-                rows_changed.add(probe.row)
-                unread += self._unread(probe, ends)
-                if any(_position(one, probe) > 0 for one in ends):
-                    is_alive = True
-                    held[probe.row] |= ~self._may_move(probe, self.attended)
-        rows = sorted(rows_changed)
+        probes = [*self._of_rows(), *self._of_padding()]
+        moved = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
+        moved += self._of_positions(any(one.row != one.changed[0] for one in moved))
+        unread = [*self._unread()]
+        rows = np.flatnonzero(self._changed.any(axis=1))
         for row in rows:
-            held[row] |= self.claim.sees_all(row)
-        others = [*unread[:1], *self._of_numbers(is_alive), *([] if moved else self._without_padding())]
+            self._held[row] |= self.claim.sees_all(row)
+        found = [] if moved else [*self._without_padding(), *self._without_order()]
+        others = [*unread[:1], *self._of_numbers(self._is_alive), *found]
+        others += [] if self._beyond is None or moved else [self._beyond]
+        others += self._of_conditions()
         return replace(
-            proof, moved=_distinct(moved), others=(*others,), forwards=self.forwards,
-            rows_changed=len(rows), positions=int((held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
+            proof, moved=_distinct(moved), others=(*others,), forwards=self.forwards, rows_changed=len(rows),
+            positions=int((self._held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
+            inputs_changed=int((self._changed & tokens).sum()), inputs=int(tokens.sum()), is_alone=self._is_alone,
         )  # fmt: skip
 
     def _of_numbers(self, is_alive: bool) -> Iterator[Finding]:
@@ -211,33 +250,128 @@ class ProbedForward:
             )
             yield Finding("rerun", "error", message, advice="prove the model in float32", made_at=place)
 
-    # --- questions ------------------------------------------------------------------------------------------
+    def _of_conditions(self) -> Iterator[Finding]:
+        """Yield what the proof rests on: masks that say what padding is, and objects that no forward has of its own."""
+        if self._is_on_trial:
+            message = "the lengths of `pad` are those of the masks on trial; no id and no attention mask states them"
+            yield Finding("pad", "note", message, advice="give --lengths 6,10 (lengths=[6, 10] in Python)")
+        shared = self.forward.saved.shared if self.forward.saved is not None else []
+        for name in dict.fromkeys(shared):
+            yield Finding("rerun", "note", f"{name} cannot be copied, so the forwards that attn adds share it")
 
-    def _of_others(self) -> Iterator[Probe]:
-        """Yield what to change of other sequences: a token, which may not move other rows, and padding."""
-        for which, tokens in enumerate(self.tokens[1:], 1):
-            yield Probe(0, (int(np.flatnonzero(tokens[0])[-1]),), which)
-            for row, own in enumerate(tokens):
-                if padding := padding_of(own):
-                    yield Probe(row, padding, which, True)
+    # --- what changes -----------------------------------------------------------------------------------------
 
-    def _changed(
-        self, row: int, positions: tuple[int, ...], sequence: InputSequence, size: float = 4.0
-    ) -> list[OutputChange]:
-        from attncli.recording.rerun import VectorChange
+    def _of_rows(self) -> Iterator[Probe]:
+        """Yield changes of rows, of which each is one without each other, in each sequence."""
+        for which, tokens in enumerate(self.tokens):
+            for group in bit_groups(len(tokens)):
+                yield Probe(tokens & np.isin(np.arange(len(tokens)), group)[:, None], which)
 
-        self.forwards += 1
-        return self.forward.again(VectorChange(row, positions, sequence.sources, size))
+    def _of_padding(self) -> Iterator[Probe]:
+        """Yield changes of padding, which nothing may read."""
+        for which, tokens in enumerate(self.tokens):
+            if (which or self.claim.is_padded) and not tokens.all():
+                yield Probe(~tokens, which, True)
+
+    def _of_positions(self, is_between_rows: bool) -> Iterator[Leak]:
+        """Yield the leak of the positions that change next: the blocks of each row, in few forwards.
+
+        Args:
+            is_between_rows: whether rows move each other, so that one alone may change.
+        """
+        tokens = self.tokens[0]
+        rows, length = tokens.shape
+        own = [0] if is_between_rows else [*range(rows)]
+        if not any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row])):
+            yield from self._of_groups()
+            return
+        copies = 1
+        most = most_copies(rows, length)
+        if not is_between_rows and most > 1 and rows != length and not self.forward.draws:
+            self.forwards += 1
+            copies = most if self.forward.repeats(most, self._last_outputs(), min(2**10 * self._eps, 0.05)) else 1
+        room = room_for_blocks(length, copies)
+        parts = blocks(length, room)
+        tries = [(part, seed) for seed in range(1, 3 if 2 * len(parts) <= room else 2) for part in parts]
+        wrongly = self.claim.shown_wrongly
+        if len(parts) < length and wrongly.any():
+            at = int(wrongly.sum(axis=0).argmax())
+            tries.insert(0, (range(at, at + 1), 1))
+        self._is_alone &= len(parts) == length
+        for start in range(0, len(tries), copies):
+            some = tries[start : start + copies]
+            positions = np.zeros((copies, *tokens.shape), bool)
+            for copy, (part, _) in enumerate(some):
+                positions[copy, own, part.start : part.stop] = tokens[own, part.start : part.stop]
+            seeds = [seed for _, seed in some] + [0] * (copies - len(some))
+            probe = Probe(positions.reshape(-1, length), seeds=tuple(seeds))
+            if (leak := self._leak_of(probe)) is not None:
+                yield leak
+                return
+
+    def _of_groups(self) -> Iterator[Leak]:
+        """Yield the leak between rows where nothing is hidden within one: groups of positions change in some rows."""
+        tokens = self.tokens[0]
+        rows = bit_groups(len(tokens)) or [[0]]
+        self._is_alone = False
+        for number, group in enumerate(bit_groups(tokens.shape[1]) if len(tokens) > 1 else [[*range(tokens.shape[1])]]):
+            positions = np.zeros_like(tokens)
+            own = rows[(number + number // 2) % len(rows)]
+            positions[np.ix_(own, group)] = tokens[np.ix_(own, group)]
+            if positions.any() and (leak := self._leak_of(Probe(positions, seeds=(1 + number,)))) is not None:
+                yield leak
+                return
+
+    def _forbids(self, row: int, position: int) -> bool:
+        """Return whether an output of its row may not move when a position changes."""
+        layers = self.attended or 1
+        return bool((self.tokens[0][row] & ~self.claim.may_move(row, (int(position),), layers)).any())
+
+    def _judged_changes(self, probe: Probe) -> list[JudgedChange]:
+        """Return what moves when a probe changes inputs; where rounding swallows a change, it is tried once more."""
+        judged = [self._judged(probe, one) for one in self._changes(probe)]
+        if probe.sequence or probe.is_padding:
+            return judged
+        batch, moved = len(self.tokens[0]), np.zeros(probe.positions.shape, bool)
+        for one in self._ends(judged):
+            if one.change.by_position is not None and one.change.by_position.shape == moved.shape:
+                moved |= one.change.by_position > 0
+        is_alive = (probe.positions & moved).any(axis=1)
+        if not is_alive[probe.positions.any(axis=1)].all() and probe.size < _FURTHER:
+            further = self._judged_changes(probe._replace(size=_FURTHER))
+            return further if self._wrong(self._ends(further)).any() else judged
+        self._changed |= probe.positions.reshape(-1, *self.tokens[0].shape).any(axis=0)
+        self._is_alive |= bool(is_alive.any())
+        may_move = self._may_move(probe, self.attended)
+        for row in np.flatnonzero(is_alive):
+            self._held[row % batch] |= ~may_move[row]
+        for row in np.flatnonzero(probe.positions.sum(axis=1) == 1):
+            self._moved_alone[int(row % batch), int(probe.positions[row].argmax())] = moved[row]
+        return judged
 
     def _changes(self, probe: Probe) -> list[OutputChange]:
-        """Return what moves; where rounding swallows a change, it is tried once more, further."""
-        row, positions, which, _ = probe
-        changes = self._changed(row, positions, self.sequences[which])
-        if which == 0 and self.tokens[0][row, positions[0]]:
-            judged = [self._judged(probe, one) for one in changes]
-            if not any(_position(one, probe) > 0 for one in self._ends(judged)):
-                return self._changed(row, positions, self.sequences[which], _FURTHER)
-        return changes
+        from attncli.recording.rerun import InputChange
+
+        self.forwards += 1
+        sequence = self.sequences[probe.sequence]
+        copies = len(probe.positions) // sequence.layout.batch
+        ids = {}
+        if sequence.arguments:
+            found = {seed: self._ids(probe.sequence, seed) for seed in {*probe.seeds}}
+            ids = dict.fromkeys(sequence.arguments, np.concatenate([found[seed] for seed in probe.seeds]))
+        change = InputChange(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
+        try:
+            return self.forward.again(change, copies)
+        except Exception as error:  # whatever the program's own code raises
+            message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
+            raise InputError(" ".join(message.split())[:300]) from error
+
+    def _ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
+        key = sequence, seed
+        if key not in self._others:
+            own, known = self.sequences[sequence], self.known[sequence]
+            self._others[key] = other_ids(self.forward, own, known, self.claim if sequence == 0 else None, seed)
+        return self._others[key]
 
     def _differs_by_itself(self) -> Finding | None:
         self.forwards += 1
@@ -254,44 +388,122 @@ class ProbedForward:
         """Return how far rounding alone may move an output."""
         return (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * self._eps * change.size
 
-    def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, " T"]:
-        """Return which outputs of its row a probe may move, after so many calls of attention."""
+    def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, "B T"]:
+        """Return which outputs a probe may move, after so many calls of attention."""
         # 0 where attention is not seen, and how often it attends is not known.
-        return self.claim.may_move(probe.row, probe.positions, max(calls, 1) if self.attended else 0)
+        layers, batch = max(calls, 1) if self.attended else 0, len(self.tokens[0])
+        found = [
+            self.claim.may_move(row % batch, (*np.flatnonzero(own).tolist(),), layers)
+            for row, own in enumerate(probe.positions)
+        ]
+        return np.stack(found)
 
     def _judged(self, probe: Probe, change: OutputChange) -> JudgedChange:
         """Return a change and how far it is one of outputs that must not move."""
         # Outputs of another sequence come before that of the claim begins.
         is_other = probe.sequence > 0 and self._order[change.name] < self._beginning
         tokens = self.tokens[probe.sequence if is_other else 0]
+        tokens = np.tile(tokens, (len(probe.positions) // len(tokens), 1))
+        is_own = probe.positions.any(axis=1)
         if change.by_position is None or change.by_position.shape != tokens.shape:
             if probe.is_padding:
                 return JudgedChange(change, np.zeros(0), np.zeros(0))
-            is_own = np.arange(len(change.by_row)) == probe.row
             return JudgedChange(change, np.where(is_own, 0, change.by_row), np.where(is_own, change.by_row, 0))
         forbidden = tokens.copy()
         if probe.sequence == 0:
-            forbidden[probe.row] &= ~self._may_move(probe, change.calls[1])
+            forbidden &= ~self._may_move(probe, change.calls[1])
         elif not probe.is_padding:
-            forbidden[probe.row] = False
+            forbidden[is_own] = False
         moved = np.where(forbidden, change.by_position, 0)
         return JudgedChange(change, moved, np.where(forbidden, 0, change.by_position))
 
     def _ends(self, judged: Sequence[JudgedChange]) -> list[JudgedChange]:
         """Return the changes of what the model gives; where it gives no vectors that move, of the last ones inside."""
-        ends = [one for one in judged if not one.change.name[0] and not one.is_still]
+        moved = [one for one in judged if not one.is_still]
+        ends = [one for one in moved if not one.change.name[0]]
         if any(one.change.by_position is not None for one in ends):
             return ends
-        sources = [name for one in self.sequences for name in one.sources]
-        inside = [
-            one
-            for one in judged
-            if one.change.by_position is not None
-            and one.change.calls[1] == self.attended
-            and one.change.name not in sources
-            and not one.is_still
-        ]
+        last = self._last_outputs()
+        inside = [one for one in moved if one.change.by_position is not None and one.change.name in last]
         return [*ends, *inside[-1:]]
+
+    def _last_outputs(self) -> list[OutputName]:
+        """Return what has a vector for each position after the last attention: outputs, and modules inside."""
+        sources = [name for one in self.sequences for name in one.sources]
+        layout = self.forward.layout
+        return [
+            name
+            for name, one in self.forward.outputs.items()
+            if one.calls[1] == self.attended and name not in sources and layout.laid_out(one.values) is not None
+        ]
+
+    def _leak_of(self, probe: Probe) -> Leak | None:
+        """Return the leak of a probe, of as few inputs as show it; None is none."""
+        judged = self._judged_changes(probe)
+        ends = self._ends(judged)
+        self._look_beyond(probe, ends)
+        batch = self.sequences[probe.sequence].layout.batch
+        if len(probe.positions) == batch:
+            leak = self._leak(probe, judged, ends)
+            cells = np.argwhere(probe.positions)
+            if leak is None or len(cells) == 1:
+                return leak
+            if leak.row not in cells[:, 0] or (own := self._only(probe, cells[cells[:, 0] == leak.row])) is None:
+                halves = cells[len(cells) // 2 :], cells[: len(cells) // 2]
+                own = next((found for half in halves if (found := self._only(probe, half)) is not None), None)
+            return leak if own is None else own
+        wrong = self._wrong(ends)
+        if not wrong.any():
+            return None
+        # Of what moved most outputs, the last of the first row; in the batch itself, where all modules are compared.
+        order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % batch, -at))
+        for at in order[:2]:
+            copy, row = divmod(at, batch)
+            of_copy = probe.positions[copy * batch : (copy + 1) * batch]
+            alone = of_copy & (np.arange(batch) == row)[:, None]
+            for positions in (alone, of_copy):
+                own_probe = probe._replace(positions=positions, seeds=probe.seeds[copy : copy + 1])
+                if positions.any() and (leak := self._leak_of(own_probe)) is not None:
+                    return leak
+        return None
+
+    def _only(self, probe: Probe, cells: Int[np.ndarray, "N 2"]) -> Leak | None:
+        """Return the leak of some of the inputs that a probe changes."""
+        if len(cells) == probe.positions.sum():
+            return None
+        positions = np.zeros_like(probe.positions)
+        positions[tuple(cells.T)] = True
+        return self._leak_of(probe._replace(positions=positions))
+
+    def _wrong(self, ends: Sequence[JudgedChange]) -> Int[np.ndarray, " B"]:
+        """Return how many outputs of each row moved that must not, of what the model gives."""
+        sized = [one for one in ends if one.moved.size]
+        counts = [(one.moved > self._floor(one.change)).reshape(len(one.moved), -1).sum(axis=1) for one in sized]
+        most = max((one.most for one in ends), default=0.0)
+        if not any(each.any() for each in counts):
+            self._rounded = max(self._rounded, most)
+        return np.sum(counts or [[0]], axis=0)
+
+    def _look_beyond(self, probe: Probe, ends: Sequence[JudgedChange]) -> None:
+        """See whether outputs move that one layer hides, where no attention was seen that says how many there are."""
+        if self.attended or probe.sequence or probe.is_padding or self._beyond is not None:
+            return
+        batch = len(self.tokens[0])
+        for one in ends:
+            moved = one.change.by_position
+            if moved is None or moved.shape != probe.positions.shape:
+                continue
+            for row, own in enumerate(probe.positions):
+                positions = (*np.flatnonzero(own).tolist(),)
+                hidden = self.tokens[0][row % batch] & ~self.claim.may_move(row % batch, positions, 1)
+                if positions and (hidden & (moved[row] > self._floor(one.change))).any():
+                    at = int(np.where(hidden, moved[row], 0).argmax())
+                    message = (
+                        f"position {at} moves by {moved[row, at]:.2g} when position {positions[0]} changes, which one "
+                        f"layer of {self.expression} hides. attn saw no attention call, so the layers are not known"
+                    )
+                    self._beyond = Finding("no-mask", "error", message, made_at=(self.output.place,))
+                    return
 
     def _leak(self, probe: Probe, judged: Sequence[JudgedChange], ends: Sequence[JudgedChange]) -> Leak | None:
         """Return the first output that moved and must not, where what the model gives moved too; None is none.
@@ -318,27 +530,55 @@ class ProbedForward:
             if change.calls[1] > calls and (kind in ("attention", "other") or change.calls[1] > change.calls[0]):
                 kind = "cache" if self.claim.past else "attention"
                 place = self.places[calls] if calls < len(self.places) else place
-            changed, name = (probe.row, probe.positions[0]), change.name[0]
+            is_own_row = probe.positions[row].any()
+            changed = (row, int(np.flatnonzero(probe.positions[row])[-1])) if is_own_row else probe.first
+            name = change.name[0]
             at = position[0] if position else None
             return Leak(row, at, changed, name, place, kind, float(moved.max()), float(each.allowed.max()))
         self._rounded = max(self._rounded, most)
         return None
 
-    def _unread(self, probe: Probe, ends: Sequence[JudgedChange]) -> Iterator[Finding]:
-        """Yield that outputs do not move which may read the position."""
-        row, (position, *_) = probe.row, probe.positions
-        output = next((one.change.by_position for one in ends if one.change.by_position is not None), None)
-        if output is None or not self.tokens[0][row, position]:
+    def _unread(self) -> Iterator[Finding]:
+        """Yield that outputs do not move which may read the last token of a row, or one in the middle of another."""
+        for row in dict.fromkeys((0, min(1, len(self.tokens[0]) - 1))):
+            words = np.flatnonzero(self.tokens[0][row])
+            position = int(words[len(words) // 2 if row else -1])
+            if (row, position) not in self._moved_alone:
+                positions = np.zeros_like(self.tokens[0])
+                positions[row, position] = True
+                self._judged_changes(Probe(positions))
+            moved = self._moved_alone[row, position]
+            still = np.flatnonzero(self.claim.direct[row][:, position] & self.tokens[0][row] & ~moved)
+            if len(still):
+                listed = ", ".join(map(str, still[:5])) + (" …" if len(still) > 5 else "")
+                outputs, do = ("output", "does") if len(still) == 1 else ("outputs", "do")
+                message = f"{outputs} {listed} may read position {position} and {do} not move when it changes"
+                yield Finding("unread", "note", message, len(still))
+
+    def _without_order(self) -> Iterator[Finding]:
+        """Yield that words in another order give the same outputs in that order, where the claim shows all of them."""
+        tokens, first = self.tokens[0], self.sequences[0]
+        shows_all = all(self.claim.direct[row][np.ix_(own, own)].all() for row, own in enumerate(tokens))
+        if not shows_all or not first.arguments or first.layout.is_time_first or self.forward.draws:
             return
-        still = np.flatnonzero(self.claim.direct[row][:, position] & self.tokens[0][row] & ~(output[row] > 0))
-        if len(still):
-            listed = ", ".join(map(str, still[:5])) + (" …" if len(still) > 5 else "")
-            outputs = (
-                f"output {listed} may read position {position} and does"
-                if len(still) == 1
-                else (f"outputs {listed} may read position {position} and do")
-            )
-            yield Finding("unread", "note", f"{outputs} not move when it changes", len(still))
+        order = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
+        for row, own in enumerate(tokens):
+            order[row, own] = np.roll(np.flatnonzero(own), 1)
+        ids = np.take_along_axis(first.layout.rows_of(first.ids), order, axis=1)
+        if (ids == first.layout.rows_of(first.ids)).all() or tokens.sum(axis=1).max() < 3:
+            return
+        self.forwards += 1
+        try:
+            changes = self.forward.permuted(order, dict.fromkeys(first.arguments, ids))
+        except Exception:  # whatever the program's own code raises
+            return
+        output = next((one for one in changes if one.name == self.output.name), None)
+        if output is None or output.by_position is None:
+            return
+        floor = max(noise_floor(self.dtype), 1e-5) * max(output.size, 1e-6) * 4
+        if float(np.where(tokens, output.by_position, 0).max()) <= floor:
+            message = "no position reaches the outputs: words in another order give the same outputs, in that order"
+            yield Finding("positions", "note", message, advice="add position embeddings, unless order must not matter")
 
     # --- padding and labels -----------------------------------------------------------------------------------
 
@@ -395,12 +635,6 @@ class ProbedForward:
 
 def _most(change: OutputChange) -> float:
     return float((change.by_row if change.by_position is None else change.by_position).max())
-
-
-def _position(judged: JudgedChange, probe: Probe) -> float:
-    """Return how far the output of a probe's own position moved."""
-    own = judged.change.by_position
-    return 0.0 if own is None else float(own[probe.row, probe.positions[0]])
 
 
 def _cause(change: OutputChange) -> Cause:

@@ -81,6 +81,9 @@ class ModelProof(Displayed):
         moved: what moved and must not.
         others: what else is wrong, or worth knowing.
         is_provable: whether two equal runs gave equal numbers.
+        inputs_changed: inputs that changed, of those that are no padding.
+        inputs: that are no padding, in all rows.
+        is_alone: whether each of them changed without others of its row.
     """
 
     expression: str
@@ -95,6 +98,9 @@ class ModelProof(Displayed):
     moved: tuple[Leak, ...] = ()
     others: tuple[Finding, ...] = ()
     is_provable: bool = True
+    inputs_changed: int = 0
+    inputs: int = 0
+    is_alone: bool = False
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -114,9 +120,8 @@ class ModelProof(Displayed):
     @property
     def scope(self) -> str:
         """What exactly was asked."""
-        some = "" if self.rows_changed == self.rows else f"{self.rows_changed} of "
-        rows = f"{some}{plural(self.rows, 'row')}"
-        scope = f"{self.positions} of {plural(self.total, 'position')}, {rows}, this input"
+        alone = "each alone" if self.is_alone else "each alone or in a group"
+        scope = f"{self.inputs_changed} of {plural(self.inputs, 'input')} changed, {alone}, {plural(self.rows, 'row')}"
         return f"{scope}, {self.dtype} on {self.device}; {plural(self.forwards, 'more forward')}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,6 +138,8 @@ class ModelProof(Displayed):
             "total": self.total,
             "dtype": self.dtype,
             "device": self.device,
+            "inputs_changed": self.inputs_changed,
+            "inputs": self.inputs,
             "moved": [leak.as_dict() for leak in self.moved],
             "findings": [one.as_dict() for one in self.findings],
         }
