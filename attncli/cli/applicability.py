@@ -218,6 +218,11 @@ TABLE = (
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
+    Exclusion(
+        {"lengths"},
+        lambda line: line.command == "run" and not line.value("prove"),
+        "a run without --prove, where padding_idx or the masks say them; give --prove EXPR",
+    ),
     Exclusion({"expect", "place", "save"}, _uses("prove"), "--prove, which asks whole models; drop one of them"),
     Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),

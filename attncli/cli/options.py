@@ -33,6 +33,23 @@ view_option = partial(option, panel="View")
 output_option = partial(option, panel="Output")
 size_option = partial(option, panel="Size")
 
+Lengths = Annotated[
+    str | None, input_option("Set the tokens of each batch row, for pad, such as 5,2.", "LENGTHS")
+]
+
+
+def parse_lengths(text: str | None) -> list[int] | None:
+    """Return how many tokens each row of a batch has.
+
+    Raises:
+        UsageError: the text is no list of numbers.
+    """
+    numbers = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
+        raise UsageError(f"--lengths {visible(text or '')}: expected numbers such as 5,2")
+    return [int(part) for part in numbers] or None
+
+
 # --- what is read -----------------------------------------------------------------------------------------
 
 File = Annotated[

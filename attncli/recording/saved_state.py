@@ -54,9 +54,11 @@ class SavedState:
                     self._share(attributes[path, name])
                 elif name == "config":
                     self._share(value)
-                elif hasattr(type(value), "__next__") and (iterator := _copy_of_iterator(value)) is not None:
-                    self._share(value, iterator)  # one copy, which the forwards go through in turn
-                    self._share(iterator)
+                elif hasattr(type(value), "__next__"):  # the forwards that run again go through one copy
+                    with suppress(Exception):
+                        iterator = deepcopy(value)
+                        self._share(value, iterator)
+                        self._share(iterator)
                 elif hasattr(type(value), "__del__"):  # a copy would end what it holds
                     self._share(value)
                     self.shared.append(f"{path}.{name}".lstrip("."))
@@ -153,12 +155,6 @@ class SavedState:
 def _own_ids(value: Any) -> Any:
     is_ids = isinstance(value, torch.Tensor) and not value.is_floating_point()
     return value.detach().clone() if is_ids else value
-
-
-def _copy_of_iterator(value: Any) -> Any:
-    with suppress(Exception):
-        return deepcopy(value)
-    return None
 
 
 def _is_deepcopy(frame: Any) -> bool:

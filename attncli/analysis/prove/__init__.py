@@ -203,6 +203,7 @@ class _Checked(Calls):
         return self._hints
 
     def errors(self) -> list[Finding]:
-        """Return what is wrong with the calls."""
+        """Return what is wrong with the calls, but for positions: a proof runs rows without their padding."""
         self.settle()
-        return list(dict.fromkeys(one for one in self.findings if one.severity == "error"))
+        found = (one for one in self.findings if one.severity == "error" and one.code != "positions")
+        return list(dict.fromkeys(found))

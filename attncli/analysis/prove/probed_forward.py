@@ -274,53 +274,53 @@ class ProbedForward:
                 yield Probe(~tokens, which, True)
 
     def _of_positions(self, is_between_rows: bool) -> Iterator[Leak]:
-        """Yield the leak of the positions that change next: the blocks of each row, in few forwards.
+        """Yield the leak of positions that change next, in few forwards: each alone, where there is room for it.
+
+        Where a position may move some outputs of its row alone, it changes in all rows at once.
 
         Args:
             is_between_rows: whether rows move each other, so that one alone may change.
         """
-        tokens = self.tokens[0]
-        rows, length = tokens.shape
+        rows, length = self.tokens[0].shape
         own = [0] if is_between_rows else [*range(rows)]
-        if not any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row])):
-            yield from self._of_groups()
-            return
-        copies = 1
-        most = most_copies(rows, length)
-        if not is_between_rows and most > 1 and rows != length and not self.forward.draws:
-            self.forwards += 1
-            copies = most if self.forward.repeats(most, self._last_outputs(), min(2**10 * self._eps, 0.05)) else 1
+        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(self.tokens[0][row]))
+        copies = 1 if is_between_rows else self._copies()
         room = room_for_blocks(length, copies)
-        parts = blocks(length, room)
-        tries = [(part, seed) for seed in range(1, 3 if 2 * len(parts) <= room else 2) for part in parts]
+        if hides:
+            parts = blocks(length, room)[::-1]
+            tries = [(own, part, 1) for part in parts]
+        elif copies > 1 and rows * length <= room:
+            tries = [([row], [at], 1) for row in own for at in range(length)]
+        else:  # nothing is hidden within a row, and rows must not move each other
+            groups, parts = bit_groups(rows) or [[0]], bit_groups(length) or [[0]]
+            tries = [(groups[number % len(groups)], part, number) for number, part in enumerate(parts)]
+        if copies > 1 and 2 * len(tries) <= room:
+            tries += [(group, part, seed + 1) for group, part, seed in tries]
+        self._is_alone = all(len(part) == 1 for _, part, _ in tries)
         wrongly = self.claim.shown_wrongly
-        if len(parts) < length and wrongly.any():
-            at = int(wrongly.sum(axis=0).argmax())
-            tries.insert(0, (range(at, at + 1), 1))
-        self._is_alone &= len(parts) == length
+        if wrongly.any() and not self._is_alone:
+            tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())], 1))
         for start in range(0, len(tries), copies):
-            some = tries[start : start + copies]
-            positions = np.zeros((copies, *tokens.shape), bool)
-            for copy, (part, _) in enumerate(some):
-                positions[copy, own, part.start : part.stop] = tokens[own, part.start : part.stop]
-            seeds = [seed for _, seed in some] + [0] * (copies - len(some))
-            probe = Probe(positions.reshape(-1, length), seeds=tuple(seeds))
-            if (leak := self._leak_of(probe)) is not None:
+            if (leak := self._leak_of(self._probe_of(tries[start : start + copies], copies))) is not None:
                 yield leak
                 return
 
-    def _of_groups(self) -> Iterator[Leak]:
-        """Yield the leak between rows where nothing is hidden within one: groups of positions change in some rows."""
-        tokens = self.tokens[0]
-        rows = bit_groups(len(tokens)) or [[0]]
-        self._is_alone = False
-        for number, group in enumerate(bit_groups(tokens.shape[1]) if len(tokens) > 1 else [[*range(tokens.shape[1])]]):
-            positions = np.zeros_like(tokens)
-            own = rows[(number + number // 2) % len(rows)]
-            positions[np.ix_(own, group)] = tokens[np.ix_(own, group)]
-            if positions.any() and (leak := self._leak_of(Probe(positions, seeds=(1 + number,)))) is not None:
-                yield leak
-                return
+    def _probe_of(self, tries: Sequence[tuple[Sequence[int], Sequence[int], int]], copies: int) -> Probe:
+        """Return a probe with a copy of the batch for each of some rows, positions in them, and a seed."""
+        positions = np.zeros((copies, *self.tokens[0].shape), bool)
+        for copy, (rows, part, _) in enumerate(tries):
+            positions[copy][np.ix_(rows, part)] = self.tokens[0][np.ix_(rows, part)]
+        seeds = [seed for *_, seed in tries] + [0] * (copies - len(tries))
+        return Probe(positions.reshape(-1, positions.shape[2]), seeds=tuple(seeds))
+
+    def _copies(self) -> int:
+        """Return how often one forward holds the rows of the batch: once if outputs differ then."""
+        rows, length = self.tokens[0].shape
+        most = most_copies(rows, length)
+        if most == 1 or rows == length or self.forward.draws:
+            return 1
+        self.forwards += 1
+        return most if self.forward.repeats(most, self._last_outputs(), min(2**10 * self._eps, 0.05)) else 1
 
     def _forbids(self, row: int, position: int) -> bool:
         """Return whether an output of its row may not move when a position changes."""
@@ -456,7 +456,7 @@ class ProbedForward:
         if not wrong.any():
             return None
         # Of what moved most outputs, the last of the first row; in the batch itself, where all modules are compared.
-        order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % batch, -at))
+        order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % batch, at))
         for at in order[:2]:
             copy, row = divmod(at, batch)
             of_copy = probe.positions[copy * batch : (copy + 1) * batch]

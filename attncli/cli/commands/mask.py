@@ -48,9 +48,7 @@ class MaskInput(Options):
         Literal["sdpa", "mha", "additive"] | None,
         options.input_option("Read True as attend (sdpa) or masked (mha), or add numbers."),
     ] = None
-    lengths: Annotated[
-        str | None, options.input_option("Set the tokens of each batch row, for pad, such as 5,2.", "LENGTHS")
-    ] = None
+    lengths: options.Lengths = None
     layer: Annotated[
         str | None, options.choice_option("Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l")
     ] = None
@@ -81,10 +79,7 @@ class MaskInput(Options):
             expressions = [as_expression(mask) for mask in masks if not is_file(mask)]
             if not any(map(has_padding_of_rows, expressions)):
                 raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-            numbers = [part.strip() for part in self.lengths.split(",")]
-            if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
-                raise UsageError(f"--lengths {visible(self.lengths)}: expected numbers such as 5,2")
-            lengths = [int(part) for part in numbers]
+            lengths = options.parse_lengths(self.lengths)
         files, traces = [mask for mask in masks if mask.lower().endswith(".safetensors") or mask == str(trace)], {}
         if files:
             from attncli.trace.masks import is_trace, mask_of_trace

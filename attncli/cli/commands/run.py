@@ -50,6 +50,7 @@ def run(
         str | None,
         options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR"),
     ] = None,
+    lengths: options.Lengths = None,
     no_fail: Annotated[
         bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
     ] = False,
@@ -68,12 +69,14 @@ def run(
     For `pad`, lengths come from the embedding's padding_idx, or else from the first padding mask of the step. PATTERN
     names places as --place does. The last --expect that matches a place decides.
 
-    --prove runs the model again, with the vector of one position changed, and reports outputs that move and must not.
+    --prove runs the model again with other inputs, changed alone or in groups, and reports outputs that move and must
+    not. Its `pad` takes lengths from --lengths, ids, an attention mask, or the masks themselves, in this order.
 
     Examples:
     attn run train.py --epochs 1
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
+    attn run --prove "causal & pad" --lengths 6,10 train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
     from attncli.analysis.calls import watching_all
@@ -88,7 +91,7 @@ def run(
     chosen = output.chosen()
     run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect or None, place, is_kept=save is not None)
-    prover = None if prove is None else Prover(prove)
+    prover = None if prove is None else Prover(prove, options.parse_lengths(lengths))
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
     stderr = environment.on_stderr()
