@@ -97,7 +97,7 @@ class Prover:
         self.error: AttnError | None = None
         self._seen, self._hints = SeenCalls(), CollectedHints()
         self._checked = _Checked(self._hints)
-        self._is_recording = False
+        self._is_recording, self._again = False, 0  # how many calls there were in forwards that ran again
         self._known: set[Any] = set()
         self._only: Any = None
         self._unattended: list[ModelProof] = []  # of modules that are seen to compute no attention
@@ -118,11 +118,8 @@ class Prover:
         seen = Notes()  # attention that is not followed is known by its module
         with (
             watching(self._take_call, None, seen, lambda: self._hints),
-            forwards(
-                self._is_proved, self._take, self._take_labels, lambda: len(self._seen.places), os.getcwd(),
-                fail=self._fail,
-            ),
-        ):  # fmt: skip
+            forwards(self._is_proved, self._take, self._take_labels, self._count, os.getcwd(), fail=self._fail),
+        ):
             yield
         self.proofs = self.proofs or self._unattended
         if seen.fault is not None:
@@ -140,10 +137,17 @@ class Prover:
         self._is_recording = len(self.proofs) < _MOST_FORWARDS
         return self._is_recording
 
+    def _count(self) -> int:
+        return len(self._seen.places) + self._again
+
     def _take_call(self, call: AttentionCall) -> None:
-        self._seen.take(call)
-        if self._is_recording:
-            self._checked.take(call)
+        if self._hints.is_paused:
+            self._seen.take_again(call)
+            self._again += 1
+        else:
+            self._seen.take(call)
+            if self._is_recording:
+                self._checked.take(call)
 
     def _take(self, forward: Forward) -> None:
         """Prove a forward, which has ended, while the program waits."""
@@ -151,12 +155,13 @@ class Prover:
         attends = any(one.calls[1] for one in forward.outputs.values())
         if self._only is None and not attends and type(forward.module).__module__.startswith("torch."):
             return
-        seen, self._seen = self._seen, SeenCalls()
         self._hints.is_paused = True
         try:
-            probed = ProbedForward(forward, seen, self._hints, self.expression, self.lengths)
+            probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths)
             proof = probed.proof()
-            proof = replace(proof, others=(*proof.others, *self._checked.errors()))
+            known = {one.code for one in proof.others}
+            checked = [one for one in self._checked.errors() if one.code not in known]
+            proof = replace(proof, others=(*proof.others, *checked))
             (self.proofs if attends or self._only is not None else self._unattended).append(proof)
             if attends or self._only is not None:
                 self._probed = probed
@@ -170,7 +175,6 @@ class Prover:
             self.notes.failed(fault)
         finally:
             self._hints.is_paused = False
-            self._seen = seen
 
     def _fail(self, fault: Exception) -> None:
         self.notes.failed(fault, "a forward could not be recorded")

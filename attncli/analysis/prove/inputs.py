@@ -14,7 +14,7 @@ from attncli.masks.conventions import read_added
 from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Bool, Int
 
@@ -75,15 +75,25 @@ class SeenCalls:
     Attributes:
         places: the line of each.
         shapes: `(B, H, Q, K)` of each.
+        outputs: what the first call of each line gave, by its number.
     """
 
     def __init__(self) -> None:
         self.places: list[str] = []
         self.shapes: list[tuple[int, int, int, int]] = []
+        self.outputs: dict[int, Any] = {}
         self._shown: dict[tuple[int, int], Bool[np.ndarray, "_ Q K"]] = {}
+        self._again, self._operands = 0, dict[int, dict[str, Any]]()
+
+    @property
+    def first_at(self) -> dict[str, int]:
+        """The number of the first call of each line."""
+        return {place: self.places.index(place) for place in dict.fromkeys(self.places)}
 
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits."""
+        if call.output is not None and str(call.place) not in self.places:
+            self.outputs[len(self.places)] = call.output.detach().clone()
         self.places.append(str(call.place))
         self.shapes.append(call.shape)
         if call.unsupported is None or call.is_mask_read:
@@ -93,6 +103,23 @@ class SeenCalls:
             earlier = self._shown.get((queries, keys), shown)
             if len({len(earlier), len(shown), 1}) < 3:
                 self._shown[queries, keys] = earlier | shown
+
+    def take_again(self, call: AttentionCall) -> None:
+        """Take in a call of a forward that runs again."""
+        if self._again in self.first_at.values():
+            vectors = {"q": call.q, "k": call.k, "v": call.v}
+            self._operands[self._again] = {name: one.clone() for name, one in vectors.items() if one is not None}
+        self._again += 1
+
+    def operands(self, run: Callable[[], object]) -> dict[int, dict[str, Any]]:
+        """Return q, k and v of the first call of each line, as far as they are known, in a forward that runs again.
+
+        Args:
+            run: has the forward run.
+        """
+        self._again, self._operands = 0, {}
+        run()
+        return self._operands
 
     def tokens(self, batch: int, length: int) -> KnownTokens | None:
         """Return which positions no mask hides from all queries, where padding at one end of rows may be hidden."""

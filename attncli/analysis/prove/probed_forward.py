@@ -11,6 +11,7 @@ import numpy as np
 
 from attncli.analysis.prove.claim import Claim, parsed
 from attncli.analysis.prove.design import bit_groups, blocks, most_copies, room_for_blocks
+from attncli.analysis.prove.heads import mixed_heads
 from attncli.analysis.prove.inputs import (
     CollectedHints,
     InputSequence,
@@ -36,7 +37,7 @@ from attncli.text import plural
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
-    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange, OutputName
+    from attncli.recording.rerun import Forward, InputChange, ModuleOutput, OutputChange, OutputName
 
 _ROUNDING, _ROUNDING_OF_HALF = 16, 2  # steps of a number's type by which sums in another order differ
 _FURTHER = 64.0  # standard deviations, where rounding swallows a change
@@ -178,8 +179,7 @@ class ProbedForward:
         positions[0, -1] = True
         from attncli.recording.rerun import InputChange
 
-        self.forwards += 1
-        changes = self.forward.again(InputChange(positions, sequence.sources))
+        changes = self._again(InputChange(positions, sequence.sources))
         return {one.name for one in changes if one.calls[1] > one.calls[0] and _most(one) > 0}
 
     def _tokens(self, hints: CollectedHints, lengths: Any, past: int) -> list[Bool[np.ndarray, "B T"]]:
@@ -224,7 +224,8 @@ class ProbedForward:
         for row in rows:
             self._held[row] |= self.claim.sees_all(row)
         found = [] if moved else [*self._without_padding(), *self._without_order()]
-        others = [*unread[:1], *self._of_numbers(self._is_alive), *found]
+        heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
+        others = [*heads, *unread[:1], *self._of_numbers(self._is_alive), *found]
         others += [] if self._beyond is None or moved else [self._beyond]
         others += self._of_conditions()
         return replace(
@@ -308,8 +309,9 @@ class ProbedForward:
     def _probe_of(self, tries: Sequence[tuple[Sequence[int], Sequence[int], int]], copies: int) -> Probe:
         """Return a probe with a copy of the batch for each of some rows, positions in them, and a seed."""
         positions = np.zeros((copies, *self.tokens[0].shape), bool)
+        is_asked = self.tokens[0] | self.claim.is_padded
         for copy, (rows, part, _) in enumerate(tries):
-            positions[copy][np.ix_(rows, part)] = self.tokens[0][np.ix_(rows, part)]
+            positions[copy][np.ix_(rows, part)] = is_asked[np.ix_(rows, part)]
         seeds = [seed for *_, seed in tries] + [0] * (copies - len(tries))
         return Probe(positions.reshape(-1, positions.shape[2]), seeds=tuple(seeds))
 
@@ -337,7 +339,8 @@ class ProbedForward:
             if one.change.by_position is not None and one.change.by_position.shape == moved.shape:
                 moved |= one.change.by_position > 0
         is_alive = (probe.positions & moved).any(axis=1)
-        if not is_alive[probe.positions.any(axis=1)].all() and probe.size < _FURTHER:
+        words = probe.positions & np.tile(self.tokens[0], (len(moved) // batch, 1))
+        if not is_alive[words.any(axis=1)].all() and probe.size < _FURTHER:
             further = self._judged_changes(probe._replace(size=_FURTHER))
             return further if self._wrong(self._ends(further)).any() else judged
         self._changed |= probe.positions.reshape(-1, *self.tokens[0].shape).any(axis=0)
@@ -352,7 +355,6 @@ class ProbedForward:
     def _changes(self, probe: Probe) -> list[OutputChange]:
         from attncli.recording.rerun import InputChange
 
-        self.forwards += 1
         sequence = self.sequences[probe.sequence]
         copies = len(probe.positions) // sequence.layout.batch
         ids = {}
@@ -361,10 +363,14 @@ class ProbedForward:
             ids = dict.fromkeys(sequence.arguments, np.concatenate([found[seed] for seed in probe.seeds]))
         change = InputChange(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
         try:
-            return self.forward.again(change, copies)
+            return self._again(change, copies)
         except Exception as error:  # whatever the program's own code raises
             message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
             raise InputError(" ".join(message.split())[:300]) from error
+
+    def _again(self, change: InputChange | None = None, copies: int = 1) -> list[OutputChange]:
+        self.forwards += 1
+        return self.forward.again(change, copies)
 
     def _ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
         key = sequence, seed
@@ -374,8 +380,9 @@ class ProbedForward:
         return self._others[key]
 
     def _differs_by_itself(self) -> Finding | None:
-        self.forwards += 1
-        first = next((one for one in self.forward.again() if _most(one) > self._floor(one)), None)
+        changes: list[OutputChange] = []
+        self._operands = self._calls.operands(lambda: changes.extend(self._again()))
+        first = next((one for one in changes if _most(one) > self._floor(one)), None)
         if first is None:
             return None
         message = f"two equal runs differ, first in {first.name[0] or 'the model'}, by {_most(first):.2g}"

@@ -1,0 +1,103 @@
+"""Heads that are cut out of the wrong axis, or put together along it, which mixes the positions of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.masks.findings import Finding
+
+if TYPE_CHECKING:
+    from attncli.analysis.prove.inputs import SeenCalls
+    from attncli.recording.rerun import Forward, InputChange, OutputName, SequenceLayout
+
+_MOST_LINES = 4  # of a program, whose attention is looked at
+_CUT = "cut heads after positions: x.view(B, T, H, d).transpose(1, 2)"
+_JOINED = "put positions before heads first: x.transpose(1, 2).reshape(B, T, H * d)"
+
+
+def mixed_heads(
+    forward: Forward,
+    calls: SeenCalls,
+    operands: dict[int, dict[str, Any]],
+    sources: tuple[OutputName | str, ...],
+    again: Callable[[InputChange], object],
+) -> Iterator[Finding]:
+    """Yield what mixes positions at each line of the program that attends.
+
+    The vector of one position changes before the call, in one more forward a line. Of a right cut, q, k and v change at
+    that position alone; where `[B, T, H·d]` is viewed as `[B, H, T, d]`, they change where its numbers come to lie.
+
+    Args:
+        forward: which has ended.
+        calls: its attention.
+        operands: q, k and v of the first call of each line.
+        sources: whose vectors are changed where no module gives vectors just before the attention.
+        again: runs the forward once more with a change.
+    """
+    from attncli.recording.rerun import InputChange
+
+    if forward.layout.is_time_first or forward.layout.length < 2:
+        return
+    for place, number in [*calls.first_at.items()][:_MOST_LINES]:
+        before = [one for one in forward.outputs.values() if one.calls == (number, number) and one.values.dim() == 3]
+        fits = [one.name for one in before if tuple(one.values.shape[:2]) == forward.layout[:2]]
+        own, source = operands.get(number), (fits[-1],) if fits else sources if number == 0 else ()
+        if own and source:
+            positions = np.zeros(forward.layout[:2], bool)
+            positions[0, forward.layout.length // 2] = True
+            change = InputChange(positions, source)
+            moved = calls.operands(partial(again, change)).get(number, {})
+            names = [name for name in own if name in moved and _is_cut(own[name], moved[name], forward.layout)]
+            if names:
+                message = f"heads are cut out of the wrong axis, which mixes positions: {', '.join(names)} at {place}"
+                yield Finding("heads", "error", message, advice=_CUT, made_at=(place,))
+                continue
+        if (finding := _joined(forward, calls, number, place)) is not None:
+            yield finding
+
+
+def _is_cut(one: Any, other: Any, layout: SequenceLayout) -> bool:
+    """Return whether the vectors of a call change where a view puts those of the position in the middle of row 0.
+
+    Args:
+        one: the vectors, `[B, H, T, d]`.
+        other: those of the forward with a change.
+        layout: of the batch.
+    """
+    batch, length, _ = layout
+    if one.shape != other.shape or one.shape[2] != length or one.shape[0] * one.shape[1] % batch:
+        return False
+    heads, position = one.shape[0] * one.shape[1] // batch, length // 2
+    changed = np.flatnonzero((one != other).any(dim=3).flatten().cpu().numpy())
+    first = position * heads
+    is_viewed = bool(((changed >= first) & (changed < first + heads)).all())
+    return len(changed) > 0 and is_viewed and bool((changed % length != position).any())
+
+
+def _joined(forward: Forward, calls: SeenCalls, number: int, place: str) -> Finding | None:
+    """Return that what the next projection reads is a call's output whose heads were put together by a view."""
+    import torch
+    from torch import nn
+
+    output = calls.outputs.get(number)
+    projections = (one for one in forward.outputs.values() if one.calls == (number + 1, number + 1))
+    first = next((one for one in projections if isinstance(one.module, nn.Linear)), None)
+    if output is None or first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
+        return None
+    batch, heads, length, width = output.shape
+    shape = batch, length, heads * width
+    if first.module.in_features != shape[2] or tuple(first.values.shape[:2]) != shape[:2]:
+        return None
+    with torch.no_grad():
+        right, wrong = (
+            nn.functional.linear(one.reshape(shape), first.module.weight, first.module.bias)
+            for one in (output.transpose(1, 2), output)
+        )
+    if torch.allclose(right, first.values, 1e-3, 1e-4) or not torch.allclose(wrong, first.values, 1e-3, 1e-4):
+        return None
+    message = f"heads are put together along the wrong axis, which mixes positions: the output of {place}"
+    return Finding("heads", "error", message, advice=_JOINED, made_at=(first.place,))
