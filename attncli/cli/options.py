@@ -33,9 +33,7 @@ view_option = partial(option, panel="View")
 output_option = partial(option, panel="Output")
 size_option = partial(option, panel="Size")
 
-Lengths = Annotated[
-    str | None, input_option("Set the tokens of each batch row, for pad, such as 5,2.", "LENGTHS")
-]
+Lengths = Annotated[str | None, input_option("Set the tokens of each batch row, for pad, such as 5,2.", "LENGTHS")]
 
 
 def parse_lengths(text: str | None) -> list[int] | None:

@@ -85,7 +85,6 @@ class SequenceLayout(NamedTuple):
             return None
         return values.flatten(2)
 
-
     def of(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return values of all positions, `[B, T]`, as they lie in a tensor."""
         return values.T if self.is_time_first else values
@@ -247,7 +246,7 @@ class Forward:
         for one in self._hooks:
             one.take_off()
         if self.saved is not None:
-            self.saved.drop_hooks({one.key for one in self._hooks if not one.changes})
+            self.saved.end({one.key for one in self._hooks if not one.changes})
         self._hooks.clear()
 
     def again(self, change: InputChange | None = None, copies: int = 1) -> list[OutputChange]:

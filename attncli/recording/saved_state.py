@@ -39,6 +39,7 @@ class SavedState:
 
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self._module = module
+        self._iterators: list[Any] = []
         self._kept: list[Any] = []  # what `_memo` knows by its id
         self._memo: dict[int, Any] = {id(one): one for one in (*module.modules(), *module.parameters())}
         self.shared: list[str] = []
@@ -54,11 +55,9 @@ class SavedState:
                     self._share(attributes[path, name])
                 elif name == "config":
                     self._share(value)
-                elif hasattr(type(value), "__next__"):  # the forwards that run again go through one copy
-                    with suppress(Exception):
-                        iterator = deepcopy(value)
-                        self._share(value, iterator)
-                        self._share(iterator)
+                elif hasattr(type(value), "__next__"):
+                    self._share(value)
+                    self._iterators.append(value)
                 elif hasattr(type(value), "__del__"):  # a copy would end what it holds
                     self._share(value)
                     self.shared.append(f"{path}.{name}".lstrip("."))
@@ -76,12 +75,15 @@ class SavedState:
         """Whether random numbers were drawn since."""
         return bool(self._generators) or not self._random.equals(self._random.now())
 
-    def drop_hooks(self, dropped: set[int]) -> None:
-        """Leave hooks out of what is restored.
+    def end(self, dropped: set[int]) -> None:
+        """End with the program's own forward: iterators go on from here, in one copy that all forwards go through.
 
         Args:
-            dropped: their keys.
+            dropped: keys of hooks, which are left out of what is restored.
         """
+        for iterator in self._iterators:
+            with suppress(Exception):
+                self._memo[id(iterator)] = deepcopy(iterator)
         for (path, name), hooks in self._attributes.items():
             if name in ("_forward_pre_hooks", "_forward_hooks"):
                 current = self._modules[path].__dict__[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, log2
 
 _MOST_TOKENS = 2048  # of a forward that holds the rows of a batch several times
+MOST_SEEDS = 4  # with which the same inputs change: a router shows for some numbers alone what moves its outputs
 _MOST_ALONE = 64  # forwards of a batch that cannot be repeated, one for each position
 
 
@@ -33,9 +34,9 @@ def blocks(length: int, room: int) -> list[range]:
     return [range(start, min(start + size, length)) for start in starts]
 
 
-def most_copies(rows: int, length: int) -> int:
-    """Return how often one forward may hold the rows of a batch."""
-    return max(_MOST_TOKENS // (rows * length), 1)
+def most_copies(rows: int, length: int, tries: int) -> int:
+    """Return how often one forward may hold the rows of a batch, where each of some tries has one."""
+    return max(min(_MOST_TOKENS // (rows * length), tries * MOST_SEEDS), 1)
 
 
 def room_for_blocks(length: int, copies: int) -> int:

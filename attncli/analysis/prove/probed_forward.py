@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.prove.claim import Claim, parsed
-from attncli.analysis.prove.design import bit_groups, blocks, most_copies, room_for_blocks
+from attncli.analysis.prove.design import MOST_SEEDS, bit_groups, blocks, most_copies, room_for_blocks
 from attncli.analysis.prove.heads import mixed_heads
 from attncli.analysis.prove.inputs import (
     CollectedHints,
@@ -282,43 +282,45 @@ class ProbedForward:
         Args:
             is_between_rows: whether rows move each other, so that one alone may change.
         """
-        rows, length = self.tokens[0].shape
+        tokens = self.tokens[0]
+        rows, length = tokens.shape
         own = [0] if is_between_rows else [*range(rows)]
-        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(self.tokens[0][row]))
-        copies = 1 if is_between_rows else self._copies()
+        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row]))
+        copies = 1 if is_between_rows else self._copies(length if hides else rows * length)
         room = room_for_blocks(length, copies)
         if hides:
-            parts = blocks(length, room)[::-1]
-            tries = [(own, part, 1) for part in parts]
+            tries: list[tuple[Sequence[int], Sequence[int]]] = [(own, part) for part in blocks(length, room)[::-1]]
         elif copies > 1 and rows * length <= room:
-            tries = [([row], [at], 1) for row in own for at in range(length)]
+            tries = [([row], [at]) for row in own for at in range(length)]
         else:  # nothing is hidden within a row, and rows must not move each other
-            groups, parts = bit_groups(rows) or [[0]], bit_groups(length) or [[0]]
-            tries = [(groups[number % len(groups)], part, number) for number, part in enumerate(parts)]
-        if copies > 1 and 2 * len(tries) <= room:
-            tries += [(group, part, seed + 1) for group, part, seed in tries]
-        self._is_alone = all(len(part) == 1 for _, part, _ in tries)
+            groups = bit_groups(rows) or [[0]]
+            parts = bit_groups(length) or [[0]]
+            tries = [(groups[number % len(groups)], part) for number, part in enumerate(parts)]
+        self._is_alone = all(len(part) == 1 for _, part in tries)
         wrongly = self.claim.shown_wrongly
         if wrongly.any() and not self._is_alone:
-            tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())], 1))
-        for start in range(0, len(tries), copies):
-            if (leak := self._leak_of(self._probe_of(tries[start : start + copies], copies))) is not None:
+            tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())]))
+        asked = [self._cells(*one) & (tokens | self.claim.is_padded) for one in tries]
+        asked += [~tokens] if self.claim.is_padded and not tokens.all() else []
+        times = min(max(copies // len(asked), 2), room // len(asked), MOST_SEEDS) if copies > 1 else 1
+        probes = [(each, 1 + more) for more in range(max(times, 1)) for each in asked]
+        for start in range(0, len(probes), copies):
+            some = probes[start : start + copies]
+            some += [(np.zeros_like(tokens), 0)] * (copies - len(some))
+            probe = Probe(np.concatenate([each for each, _ in some]), seeds=tuple(seed for _, seed in some))
+            if (leak := self._leak_of(probe)) is not None:
                 yield leak
                 return
 
-    def _probe_of(self, tries: Sequence[tuple[Sequence[int], Sequence[int], int]], copies: int) -> Probe:
-        """Return a probe with a copy of the batch for each of some rows, positions in them, and a seed."""
-        positions = np.zeros((copies, *self.tokens[0].shape), bool)
-        is_asked = self.tokens[0] | self.claim.is_padded
-        for copy, (rows, part, _) in enumerate(tries):
-            positions[copy][np.ix_(rows, part)] = is_asked[np.ix_(rows, part)]
-        seeds = [seed for *_, seed in tries] + [0] * (copies - len(tries))
-        return Probe(positions.reshape(-1, positions.shape[2]), seeds=tuple(seeds))
+    def _cells(self, rows: Sequence[int], part: Sequence[int]) -> Bool[np.ndarray, "B T"]:
+        cells = np.zeros_like(self.tokens[0])
+        cells[np.ix_(rows, part)] = True
+        return cells
 
-    def _copies(self) -> int:
+    def _copies(self, tries: int) -> int:
         """Return how often one forward holds the rows of the batch: once if outputs differ then."""
         rows, length = self.tokens[0].shape
-        most = most_copies(rows, length)
+        most = most_copies(rows, length, tries)
         if most == 1 or rows == length or self.forward.draws:
             return 1
         self.forwards += 1

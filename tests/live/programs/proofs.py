@@ -348,3 +348,162 @@ class Translator(nn.Module):
         x = x + self.own(x, x, x, attn_mask=~causal(x.shape[1]), need_weights=False)[0]
         padding = (tgt_mask if self.wrong else src_mask) == 0
         return x + self.cross(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
+
+
+# --- ids that are read elsewhere, and few cells that are read ---------------------------------------------------------
+
+
+class Beside(LanguageModel):
+    """Adds to its outputs what a function makes of the ids and of their vectors."""
+
+    def __init__(self, added):
+        super().__init__(layers=1)
+        self.added, self.table = added, nn.Embedding(97, VOCABULARY)
+        self.gate, self.line = nn.Linear(VOCABULARY, 1), nn.Linear(VOCABULARY, VOCABULARY)
+
+    def forward(self, ids):
+        x = super().forward(ids)
+        return x + self.added(self, ids, x)
+
+
+def cell(x, source, target):
+    found = torch.zeros_like(x)
+    found[target] = x[source]
+    return found
+
+
+def best(self, x, axes):
+    """The half of all tokens with the largest gates, of a row or of a batch."""
+    gates = self.gate(x).flatten(0, 1)[None] if axes == 2 else self.gate(x)
+    chosen = gates >= gates.topk(gates.shape[1] // 2, 1).values[:, -1:]
+    return chosen.view(*x.shape[:2], 1) * self.line(x)
+
+
+READS_AHEAD = {
+    "next id by a table": lambda self, ids, x: self.table(ids.roll(-1, 1)),
+    "next id by one_hot": lambda self, ids, x: F.one_hot(ids.roll(-1, 1), VOCABULARY).float(),
+    "hash of two ids": lambda self, ids, x: self.table((ids * 37 + ids.roll(-1, 1) * 11) % 97),
+    "how many ids": lambda self, ids, x: self.table((ids > 30).sum(1, keepdim=True)),
+    "one id that wraps": lambda self, ids, x: self.table((ids + ids.roll(1, 1)) % 97),
+    "output 0 reads token 1": lambda self, ids, x: cell(x, (slice(None), 1), (slice(None), 0)),
+    "one cell of one row": lambda self, ids, x: cell(x, (2, 9), (2, 5)),
+    "a row reads row 2": lambda self, ids, x: cell(x, (2, slice(None)), (0, slice(None))),
+    "top-k over time": lambda self, ids, x: best(self, x, 1),
+    "room of the batch": lambda self, ids, x: best(self, x, 2),
+}
+READS_BACK = {
+    "last id by a table": lambda self, ids, x: self.table(F.pad(ids[:, :-1], (1, 0))),
+    "last id by one_hot": lambda self, ids, x: F.one_hot(F.pad(ids[:, :-1], (1, 0)), VOCABULARY).float(),
+    "hash of two ids": lambda self, ids, x: self.table((ids * 37 + F.pad(ids[:, :-1], (1, 0)) * 11) % 97),
+    "how many ids until now": lambda self, ids, x: self.table((ids > 30).cumsum(1)),
+    "output 1 reads token 0": lambda self, ids, x: cell(x, (slice(None), 0), (slice(None), 1)),
+    "best features": lambda self, ids, x: x * (x >= x.topk(9, 2).values[..., -1:]),
+}
+
+
+class OneHot(nn.Module):
+    """Has no embedding at all."""
+
+    def __init__(self, wrong: bool):
+        super().__init__()
+        self.wrong, self.line = wrong, nn.Linear(VOCABULARY, WIDTH)
+
+    def forward(self, ids):
+        x = self.line(F.one_hot(ids, VOCABULARY).float())
+        return x.flip(1).cumsum(1).flip(1) if self.wrong else x.cumsum(1)
+
+
+# --- attention that attn does not see ---------------------------------------------------------------------------------
+
+KERNELS = {
+    "exp": lambda q, k, shown: torch.exp(q @ k.transpose(2, 3) / 4) * shown,
+    "sigmoid": lambda q, k, shown: torch.sigmoid(q @ k.transpose(2, 3)) * shown,
+    "linear": lambda q, k, shown: (F.elu(q) + 1) @ (F.elu(k) + 1).transpose(2, 3) * shown,
+}
+
+
+def unseen(name: str, shown: torch.Tensor):
+    def attend(q, k, v):
+        weights = KERNELS[name](q, k, shown)
+        return weights @ v / weights.sum(3, keepdim=True)
+
+    return LanguageModel(attend, layers=1)
+
+
+def with_hole(wrong: bool):
+    shown = causal(LENGTH)
+    shown[2, 7] = wrong
+    return unseen("exp", shown)
+
+
+# --- heads that are cut or put together along the wrong axis ------------------------------------------------------------
+
+
+class Heads(nn.Module):
+    """An encoder whose attention cuts q, k and v, and puts its output together, by functions."""
+
+    def __init__(self, cut, cut_values, join, is_causal: bool):
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(64, WIDTH)
+        self.qkv, self.out, self.head = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 9)
+        self.cut, self.cut_values, self.join, self.is_causal = cut, cut_values, join, is_causal
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.places(torch.arange(ids.shape[1]))
+        q, k, v = self.qkv(x).chunk(3, 2)
+        y = F.scaled_dot_product_attention(self.cut(q), self.cut(k), self.cut_values(v), is_causal=self.is_causal)
+        return self.head(x + self.out(self.join(y)))
+
+
+def cut(x):
+    return x.unflatten(2, (HEADS, -1)).transpose(1, 2)
+
+
+def join(x):
+    return x.transpose(1, 2).flatten(2)
+
+
+def viewed(x):
+    return x.contiguous().view(len(x), HEADS, x.shape[1], -1)
+
+
+def copied(x):
+    return x.reshape(len(x), HEADS, x.shape[1], -1) * 1.0
+
+
+def joined(x):
+    return x.reshape(len(x), x.shape[2], -1)
+
+
+MIXED_HEADS = {
+    "by a view": (viewed, viewed, joined),
+    "by a reshape that copies": (copied, copied, join),
+    "values alone": (cut, copied, join),
+    "queries and keys alone": (copied, cut, join),
+    "put together": (cut, cut, joined),
+    "folded into the batch": (lambda x: x.reshape(-1, x.shape[1], WIDTH // HEADS),) * 2
+    + (lambda x: x.reshape(-1, LENGTH, WIDTH),),
+}
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+
+
+class Encoder(nn.Module):
+    """PyTorch's own encoder, whose ids and mask are the program's."""
+
+    def __init__(self, shown):
+        super().__init__()
+        self.table, self.shown = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0), shown
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True, dropout=0.0)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        return self.encoder(self.table(ids), src_key_padding_mask=~self.shown(ids != 0))
+
+
+WRONG_PADDING = {
+    "inverted": lambda words: ~words,
+    "one too many": lambda words: words | words.roll(1, 1),
+    "of the first row": lambda words: words[:1].expand_as(words),
+}
