@@ -10,7 +10,7 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from traceback import walk_tb
 from typing import Any
@@ -39,7 +39,7 @@ class SavedState:
 
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self._module = module
-        self._iterators: list[Any] = []
+        self._iterators: dict[str, Any] = {}
         self._kept: list[Any] = []  # what `_memo` knows by its id
         self._memo: dict[int, Any] = {id(one): one for one in (*module.modules(), *module.parameters())}
         self.shared: list[str] = []
@@ -57,7 +57,7 @@ class SavedState:
                     self._share(value)
                 elif hasattr(type(value), "__next__"):
                     self._share(value)
-                    self._iterators.append(value)
+                    self._iterators[f"{path}.{name}".lstrip(".")] = value
                 elif hasattr(type(value), "__del__"):  # a copy would end what it holds
                     self._share(value)
                     self.shared.append(f"{path}.{name}".lstrip("."))
@@ -81,9 +81,11 @@ class SavedState:
         Args:
             dropped: keys of hooks, which are left out of what is restored.
         """
-        for iterator in self._iterators:
-            with suppress(Exception):
+        for name, iterator in self._iterators.items():
+            try:
                 self._memo[id(iterator)] = deepcopy(iterator)
+            except Exception:
+                self.shared.append(name)
         for (path, name), hooks in self._attributes.items():
             if name in ("_forward_pre_hooks", "_forward_hooks"):
                 current = self._modules[path].__dict__[name]

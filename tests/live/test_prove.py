@@ -3,6 +3,7 @@
 import json
 import math
 import multiprocessing
+import os
 import random
 import re
 import socket
@@ -487,7 +488,7 @@ def test_forwards_grow_with_the_logarithm_of_positions(length: int) -> None:
         ids = programs.tokens(1, length)
         proof = prove(programs.OneHot(wrong), ids, "causal")
         assert proof.is_proved is not wrong
-        assert wrong or proof.forwards <= 2 * math.log2(length) + 2
+        assert wrong or proof.forwards <= 2 * math.ceil(math.log2(length)) + 2
         assert wrong or proof.inputs_changed == length
     assert ("each alone or in a group" in str(proof)) == (length == 300)
 
@@ -518,7 +519,8 @@ def test_a_window_of_attention_that_is_not_seen(name: str) -> None:
     """Its layers are not counted, so that one layer must hide what moves nothing."""
     ids = programs.tokens()
     assert prove(programs.unseen(name, programs.window(12, 3)), ids, "window(3)").is_proved
-    proof = prove(programs.unseen(name, programs.causal(12)), ids, "window(3)")
+    assert not prove(programs.unseen(name, programs.causal(12)), ids, "window(3)").is_proved
+    proof = prove(programs.Mixing(name), ids, "window(3)")
     assert not proof.is_proved
     assert "attn saw no attention call" in str(proof)
     assert prove(programs.with_hole(False), ids, "causal").is_proved
@@ -540,18 +542,17 @@ def test_heads_that_mix_positions(name: str, claim: str) -> None:
 
 def test_outputs_that_no_position_reaches() -> None:
     """A note, for a claim that shows all; positions of any kind silence it."""
-    ids, lengths = programs.tokens(), [12, 9]
+    ids = programs.tokens()
     unordered = programs.LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
     unordered.places.weight.data[:] = 1
     for claim in ("full", "full & pad(right=3)"):
-        proof = prove(masked(torch.arange(12) < 9) if "pad" in claim else masked(), ids, claim)
+        proof = prove(masked((torch.arange(12) < 9).expand(12, 12)) if "pad" in claim else masked(), ids, claim)
         assert "no position reaches" not in str(proof)
     for claim in ("full", "causal"):
         proof = prove(unordered, ids, claim)
         assert ("no position reaches the outputs" in str(proof)) == (claim == "full")
     proof = prove(unordered, ids, "full")
     assert proof.is_proved
-    del lengths
 
 
 def test_lengths_come_from_ids_before_masks() -> None:
@@ -596,14 +597,14 @@ class Closing:
 
 
 HELD: dict[str, Callable[[Path], Any]] = {
-    "file": lambda folder: (folder / "log").open("w"),
+    "file": lambda folder: Path(os.devnull).open("w"),
     "module": lambda folder: np,
     "lock": lambda folder: multiprocessing.Lock(),
     "thread": lambda folder: threading.Thread(target=print),
     "wrapper": lambda folder: Delegating([1]),
-    "temporary file": lambda folder: tempfile.NamedTemporaryFile(dir=folder),
+    "temporary file": lambda folder: tempfile.NamedTemporaryFile(dir=folder),  # noqa: SIM115
     "generator": lambda folder: (one for one in range(3)),
-    "a list of files": lambda folder: [{"log": (folder / "log").open("w")}, 3],
+    "a list of locks": lambda folder: [{"lock": threading.Lock()}, 3],
     "what ends": lambda folder: Closing(),
     "socket": lambda folder: socket.socket(),
 }
@@ -621,6 +622,8 @@ def test_what_cannot_be_copied_is_shared_and_named(kind: str, tmp_path: Path) ->
     if kind == "temporary file":
         assert Path(model.blocks[0].held.name).exists()
     assert Closing.closed == 0
+    if hasattr(model.blocks[0].held, "close"):
+        model.blocks[0].held.close()
 
 
 @pytest.mark.parametrize("is_reentrant", [True, False])
@@ -628,7 +631,11 @@ def test_a_forward_under_a_checkpoint(is_reentrant: bool) -> None:
     """Its backward counts what its forward saved, without the forwards that attn adds."""
     from torch.utils.checkpoint import checkpoint
 
-    model = programs.LanguageModel()
+    class Anchored(programs.LanguageModel):  # type: ignore[misc, name-defined]
+        def forward(self, ids, anchor):
+            return super().forward(ids) * anchor
+
+    model, anchor = Anchored(), torch.ones(1, requires_grad=True)  # of which a reentrant one takes its gradients
     model.cycle = []
     model.cycle.append(model.cycle)
     x = programs.tokens()
@@ -636,10 +643,9 @@ def test_a_forward_under_a_checkpoint(is_reentrant: bool) -> None:
     for is_proved in (True, False):
         prover = Prover("causal")
         with prover.watching() if is_proved else nullcontext():
-            checkpoint(model, x, use_reentrant=is_reentrant, preserve_rng_state=False).sum().backward() if (
-                not is_reentrant
-            ) else model(x).sum().backward()
-        assert not is_proved or [one.is_proved for one in prover.proofs] == [True]
+            checkpoint(model, x, anchor, use_reentrant=is_reentrant).sum().backward()
+        if is_proved:
+            assert [one.is_proved for one in prover.proofs] == [True]
         gradients.append([each.grad.clone() for each in model.parameters() if each.grad is not None])
         model.zero_grad()
     assert all(map(torch.equal, *gradients))
