@@ -132,7 +132,7 @@ class SavedState:
         """Return a deep copy in which what cannot be copied is shared."""
         for _ in range(_MOST_SHARED):
             try:
-                return deepcopy(value, self._memo | replaced)
+                return deepcopy(value, {**self._memo, **replaced})
             except Exception as error:
                 copied = [frame.f_locals["x"] for frame, _ in walk_tb(error.__traceback__) if _is_deepcopy(frame)]
                 if not copied:
@@ -181,8 +181,8 @@ class _RandomStates:
         self._torch = [torch.get_rng_state()]
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._torch += torch.cuda.get_rng_state_all()
-        every = gc.get_objects if generators is None else lambda: generators
-        self.generators = [each for each in every() if type(each) in _GENERATORS]
+        objects = gc.get_objects() if generators is None else generators
+        self.generators = [each for each in objects if type(each) in _GENERATORS]
         self._states = [_GENERATORS[type(each)][0](each) for each in self.generators]
 
     def set(self) -> None:

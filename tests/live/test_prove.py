@@ -597,7 +597,7 @@ class Closing:
 
 
 HELD: dict[str, Callable[[Path], Any]] = {
-    "file": lambda folder: Path(os.devnull).open("w"),
+    "file": lambda folder: Path(os.devnull).open("w"),  # noqa: SIM115
     "module": lambda folder: np,
     "lock": lambda folder: multiprocessing.Lock(),
     "thread": lambda folder: threading.Thread(target=print),
@@ -710,10 +710,14 @@ def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
         (["--prove", "causal", "--expect", "causal"], "--expect does not apply to --prove"),
         (["--prove", "cuasal"], "did you mean 'causal'"),
         (["--prove", "causal", "-F", "tsv"], "give --format json"),
+        (["--lengths", "6,10"], "--lengths does not apply to a run without --prove"),
+        (["--prove", "causal & pad", "--lengths", "6,x"], "expected numbers such as 5,2"),
     ):
         refused = ran(*words, *program, "right")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert sentence in refused.stderr
+    short = json.loads(ran("--prove", "causal & pad", "--lengths", "6,10", "-F", "json", *program, "right").stderr)
+    assert (short["inputs"], short["inputs_changed"]) == (16, 16)
     docs = ran("--prove", "causal & docs", *program, "right")
     assert docs.returncode == 1
     assert docs.stderr == (

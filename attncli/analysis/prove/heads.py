@@ -88,13 +88,14 @@ def _joined(forward: Forward, calls: SeenCalls, number: int, place: str) -> Find
     first = next((one for one in projections if isinstance(one.module, nn.Linear)), None)
     if output is None or first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
         return None
+    linear: Any = first.module
     batch, heads, length, width = output.shape
     shape = batch, length, heads * width
-    if first.module.in_features != shape[2] or tuple(first.values.shape[:2]) != shape[:2]:
+    if linear.in_features != shape[2] or tuple(first.values.shape[:2]) != shape[:2]:
         return None
     with torch.no_grad():
         right, wrong = (
-            nn.functional.linear(one.reshape(shape), first.module.weight, first.module.bias)
+            nn.functional.linear(one.reshape(shape), linear.weight, linear.bias)
             for one in (output.transpose(1, 2), output)
         )
     if torch.allclose(right, first.values, 1e-3, 1e-4) or not torch.allclose(wrong, first.values, 1e-3, 1e-4):

@@ -126,7 +126,7 @@ class SeenCalls:
         shown = self._shown.get((length, length))
         if shown is None or len(shown) != batch:
             return None
-        seen = shown.any(axis=1)
+        seen: Bool[np.ndarray, "B T"] = np.asarray(shown.any(axis=1))
         ends = np.maximum.accumulate(seen, axis=1), np.maximum.accumulate(seen[:, ::-1], axis=1)[:, ::-1]
         is_at_ends = bool((seen == (ends[0] & ends[1])).all()) and bool(seen.any(axis=1).all())
         return KnownTokens(seen, "calls") if is_at_ends else None
@@ -197,7 +197,7 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         decodes = any("decoder" in name for name, _ in forward.module.named_modules())
         largest = [one for one in named if _size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
         words = [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
-        found = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words]
+        found = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words if one.ids is not None]
         alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in found]
         for number, (each, names) in enumerate(zip(found, alike, strict=True)):
             # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
@@ -288,7 +288,8 @@ def other_ids(
     for module in forward.module.modules():
         values = vars(config) if hasattr(config := getattr(module, "config", None), "__dict__") else {}
         special.update(value for name, value in values.items() if _SPECIAL.search(name) and isinstance(value, int))
-        special.update([module.padding_idx] if isinstance(getattr(module, "padding_idx", None), int) else [])
+        padding: Any = getattr(module, "padding_idx", None)
+        special.update([padding] if isinstance(padding, int) else [])
     special.update(ids[~known.tokens].tolist())
     special |= set() if claim is None else _separators(ids, claim)
     words = np.array(sorted(set(ids[known.tokens].tolist()) - special))

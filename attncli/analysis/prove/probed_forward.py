@@ -220,7 +220,7 @@ class ProbedForward:
         moved = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
         moved += self._of_positions(any(one.row != one.changed[0] for one in moved))
         unread = [*self._unread()]
-        rows = np.flatnonzero(self._changed.any(axis=1))
+        rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
         for row in rows:
             self._held[row] |= self.claim.sees_all(row)
         found = [] if moved else [*self._without_padding(), *self._without_order()]
@@ -285,7 +285,7 @@ class ProbedForward:
         tokens = self.tokens[0]
         rows, length = tokens.shape
         own = [0] if is_between_rows else [*range(rows)]
-        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row]))
+        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row]).tolist())
         copies = 1 if is_between_rows else self._copies(length if hides else rows * length)
         room = room_for_blocks(length, copies)
         if hides:
@@ -340,7 +340,7 @@ class ProbedForward:
         for one in self._ends(judged):
             if one.change.by_position is not None and one.change.by_position.shape == moved.shape:
                 moved |= one.change.by_position > 0
-        is_alive = (probe.positions & moved).any(axis=1)
+        is_alive: Bool[np.ndarray, " B"] = np.asarray((probe.positions & moved).any(axis=1))
         words = probe.positions & np.tile(self.tokens[0], (len(moved) // batch, 1))
         if not is_alive[words.any(axis=1)].all() and probe.size < _FURTHER:
             further = self._judged_changes(probe._replace(size=_FURTHER))

@@ -449,7 +449,7 @@ def with_hole(wrong: bool):
     return unseen("exp", shown)
 
 
-# --- heads that are cut or put together along the wrong axis ------------------------------------------------------------
+# --- heads that are cut or put together along the wrong axis -----
 
 
 class Heads(nn.Module):
