@@ -221,7 +221,7 @@ TABLE = (
     Exclusion(
         {"lengths"},
         lambda line: line.command == "run" and not line.value("prove"),
-        "a run without --prove, where padding_idx or the masks say them; give --prove EXPR",
+        "a run without --prove; give --prove EXPR",
     ),
     Exclusion({"expect", "place", "save"}, _uses("prove"), "--prove, which asks whole models; drop one of them"),
     Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),

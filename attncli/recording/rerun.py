@@ -291,6 +291,29 @@ class Forward:
                 return False
         return len(self._repeated) == len(names)
 
+    def line_that_mixes(self, calls: int, output: torch.Tensor) -> str | None:
+        """Return the line of a projection that reads an attention's output with its heads put together by a view.
+
+        Args:
+            calls: how many attention calls there were when it ran.
+            output: of the last one, `[B, H, T, D]`.
+        """
+        after = (one for one in self.outputs.values() if one.calls == (calls, calls))
+        first = next((one for one in after if isinstance(one.module, nn.Linear)), None)
+        if first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
+            return None
+        linear: Any = first.module
+        batch, heads, length, width = output.shape
+        shape = batch, length, heads * width
+        if linear.in_features != shape[2] or tuple(first.values.shape[:2]) != shape[:2]:
+            return None
+        with torch.no_grad():
+            both = (
+                F.linear(one.reshape(shape), linear.weight, linear.bias) for one in (output.transpose(1, 2), output)
+            )
+            right, wrong = (torch.allclose(one, first.values, 1e-3, 1e-4) for one in both)
+        return first.place if wrong and not right else None
+
     def permuted(self, order: Int[np.ndarray, "B T"], ids: Mapping[str, Int[np.ndarray, "B T"]]) -> list[OutputChange]:
         """Run it with other ids, and return how far outputs are from those of the program's, in another order.
 

@@ -56,8 +56,9 @@ def mixed_heads(
                 message = f"heads are cut out of the wrong axis, which mixes positions: {', '.join(names)} at {place}"
                 yield Finding("heads", "error", message, advice=_CUT, made_at=(place,))
                 continue
-        if (finding := _joined(forward, calls, number, place)) is not None:
-            yield finding
+        if number in calls.outputs and (line := forward.line_that_mixes(number + 1, calls.outputs[number])) is not None:
+            message = f"heads are put together along the wrong axis, which mixes positions: the output of {place}"
+            yield Finding("heads", "error", message, advice=_JOINED, made_at=(line,))
 
 
 def _is_cut(one: Any, other: Any, layout: SequenceLayout) -> bool:
@@ -76,29 +77,3 @@ def _is_cut(one: Any, other: Any, layout: SequenceLayout) -> bool:
     first = position * heads
     is_viewed = bool(((changed >= first) & (changed < first + heads)).all())
     return len(changed) > 0 and is_viewed and bool((changed % length != position).any())
-
-
-def _joined(forward: Forward, calls: SeenCalls, number: int, place: str) -> Finding | None:
-    """Return that what the next projection reads is a call's output whose heads were put together by a view."""
-    import torch
-    from torch import nn
-
-    output = calls.outputs.get(number)
-    projections = (one for one in forward.outputs.values() if one.calls == (number + 1, number + 1))
-    first = next((one for one in projections if isinstance(one.module, nn.Linear)), None)
-    if output is None or first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
-        return None
-    linear: Any = first.module
-    batch, heads, length, width = output.shape
-    shape = batch, length, heads * width
-    if linear.in_features != shape[2] or tuple(first.values.shape[:2]) != shape[:2]:
-        return None
-    with torch.no_grad():
-        right, wrong = (
-            nn.functional.linear(one.reshape(shape), linear.weight, linear.bias)
-            for one in (output.transpose(1, 2), output)
-        )
-    if torch.allclose(right, first.values, 1e-3, 1e-4) or not torch.allclose(wrong, first.values, 1e-3, 1e-4):
-        return None
-    message = f"heads are put together along the wrong axis, which mixes positions: the output of {place}"
-    return Finding("heads", "error", message, advice=_JOINED, made_at=(first.place,))

@@ -197,7 +197,9 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         decodes = any("decoder" in name for name, _ in forward.module.named_modules())
         largest = [one for one in named if _size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
         words = [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
-        found = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words if one.ids is not None]
+        found = [
+            InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words if one.ids is not None
+        ]
         alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in found]
         for number, (each, names) in enumerate(zip(found, alike, strict=True)):
             # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
