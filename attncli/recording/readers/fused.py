@@ -21,7 +21,13 @@ SPLIT = Finding(
 
 
 def emit(
-    context: ThreadContext, api: Api, inputs: tuple[Tensor, Tensor, Tensor], scale: float, made: Tensor, **parts: Any
+    context: ThreadContext,
+    api: Api,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    scale: float,
+    made: Tensor,
+    found: Sequence[Finding] = (),
+    **parts: Any,
 ) -> None:
     """Emit the call of such a function, with what its queries, keys and values show, and follow what it gave.
 
@@ -31,10 +37,11 @@ def emit(
         inputs: queries, keys and values, as they were handed over.
         scale: what the function multiplies q·k with.
         made: what it gave.
+        found: what the reader of the function finds.
         parts: the attributes of AttentionCall that only the reader of the function knows.
     """
     query, key, _ = inputs
-    findings: list[Finding] = []
+    findings = [*found]
     place = context.place()
     if not query.is_nested:
         before = (context.origins.factor(query).scale, context.origins.factor(key).scale)
