@@ -33,8 +33,8 @@ def read(
     """Read the operator that `flex_attention` runs where it is not compiled.
 
     Its arguments are query, key, value, score_mod, block_mask, scale, and options that decide how it is computed. The
-    block_mask is a tuple that ends in the mask_mod, which this operator calls for every cell. A compiled one calls it in
-    the blocks that the tuple lists.
+    block_mask is a tuple that ends in the mask_mod, which this operator calls for every cell, and a compiled one in the
+    blocks that the tuple lists.
     """
     query, key, value, score_mod, block_mask, scale = args[:6]
     if is_of_nothing(query, key, value):
@@ -67,7 +67,7 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
     if is_compiled and count:
         message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
     elif not is_compiled:
-        message += ". This run is not compiled, so that its mask is right"
+        message += ". Not compiled, as here, mask_mod alone decides"
     severity: Severity = "error" if is_compiled and count else "note"
     yield Finding("batch", severity, message, max(count, 1), advice=f"pass {name}={allowed.shape[axes[0]]}")
 

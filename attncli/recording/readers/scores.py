@@ -64,6 +64,7 @@ class WrittenAttention:
 
     def __init__(self) -> None:
         self._readings: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
+        self._query_axes: dict[tuple[Any, ...], int] = {}
 
     def call(
         self, context: ThreadContext, weights: Weights, found: Contraction, result: Tensor
@@ -76,10 +77,10 @@ class WrittenAttention:
             found: the product; its left factor is the weights.
             result: of it.
         """
-        points = Points.of(weights, found, result)
+        place, is_training = context.place(), context.is_training()
+        points = Points.of(weights, found, result, self._query_axes, place)
         if points is None:
             return None
-        place, is_training = context.place(), context.is_training()
         kind = (
             place, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
             result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
