@@ -13,6 +13,7 @@ from torch import Tensor
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import CallSite
 from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, Weights, head_axes
+from attncli.recording.slices import CallSlices, PositionSlice
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _softmax = torch._C._VariableFunctions.softmax
@@ -151,6 +152,7 @@ class Points:
         q_side: its factor that is the queries.
         k_side: its factor that is the keys.
         shape: `(B, H, Q, K)`.
+        slices: of longer queries and keys; None where these were changed since.
         wrong: what the softmax is over, if it is not the keys.
         q: queries.
         k: keys.
@@ -214,6 +216,9 @@ class Points:
         self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
         self.wrong = self._wrong_axis(product.axis(softmax.scores.axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
+        sides_of = ((q, self.q_side.base), (k, self.k_side.base))
+        parts = [PositionSlice.of(tensor, base) for tensor, base in sides_of if tensor is not None]
+        self.slices = CallSlices(*parts) if len(parts) == 2 else None
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
         self.v, self.output = self._values(found, result)

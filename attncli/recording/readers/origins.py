@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attncli.recording.call import CallSite
+from attncli.recording.slices import BaseLayout
 
 _MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
@@ -73,6 +74,7 @@ class Operand(Held):
         self.heads, self.scale = factor.heads, factor.scale
         self.width = canonical.shape[-1] if factor.width is None else factor.width  # of heads, before one was absorbed
         self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
+        self.base = BaseLayout.of(tensor)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
         """Return it with axes in another order."""

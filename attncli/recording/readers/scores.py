@@ -99,6 +99,7 @@ class WrittenAttention:
             shape=points.shape,
             dtype=str(points.q_side.dtype).removeprefix("torch."),
             device=str(points.q_side.device),
+            slices=points.slices,
             q=None if q is None else q.expand(batch, heads, -1, -1),
             k=None if k is None else k.expand(batch, -1, -1, -1),
             v=None if v is None else v.expand(batch, -1, -1, -1),
