@@ -28,8 +28,8 @@ def test_blocks_are_not_checked(name: str, expect: str | None, programs: dict[st
 
 
 def test_blocks_alone_pass_no_check(programs: dict[str, Run]) -> None:
-    calls = watched(partial(programs["run"], programs["scaled_before"]))
-    with pytest.raises(AssertionError, match="its calls are blocks of a longer attention; attncli.prove checks"):
+    calls = watched(partial(programs["run"], programs["split_keys"]))
+    with pytest.raises(AssertionError, match="its calls are blocks of a longer attention"):
         calls.check("causal")
 
 
