@@ -1,6 +1,7 @@
 """Attention written out in every layout of its scores: heads are heads, and queries are queries."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,15 @@ def test_a_mask_that_lies_on_the_heads_is_found(
         return programs["generated"](programs[name](scores, wrong=True), (4,))
 
     assert "varies" in {one.code for one in watched(run, "causal").findings if one.severity == "error"}
+
+
+@pytest.mark.parametrize("attend", ["module", "batched", "sequences_first", "fused", "fused_of_one_head"])
+def test_a_mask_of_batch_and_heads_in_one_axis(attend: str, programs: dict[str, Callable[..., object]]) -> None:
+    def run(wrong: bool) -> list[torch.Tensor]:
+        return programs["padded"](programs["Folded"](attend, wrong))
+
+    for expect in (None, "causal & pad"):
+        right, wrong = watched(partial(run, False), expect), watched(partial(run, True), expect)
+        assert (right[0].verdict, right.findings) == ("ok", ())
+        assert right[0].tracks[0].shape == (3, HEADS, 9, 9)
+        assert "batch" in {one.code for one in wrong.findings if one.severity == "error"}

@@ -495,6 +495,8 @@ def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
     """Return how many heads a view puts into the batch, `[B, H, T, D]` or `[T, B, H·D]` before; 1 where it does not."""
     before: Any = getattr(args[0], "shape", ()) if args else ()
     after = result.shape
+    if len(after) == 4 and after[1] == 1:
+        after = (after[0], *after[2:])
     if len(after) != 3 or not all(after):
         return 1
     if len(before) == 4 and before[2:] == after[1:]:

@@ -154,3 +154,51 @@ class Grouped(nn.Module):
 def generated(layer: nn.Module, queries: tuple[int, ...], rows: int = 2) -> list[Tensor]:
     """A prompt, and steps behind it."""
     return [layer(torch.randn(rows, each, WIDTH)) for each in queries]
+
+
+class Folded(nn.Module):
+    """Batch and heads in one axis, and a mask for each; wrong, the mask has the heads before the batch."""
+
+    def __init__(self, attend: str, wrong: bool = False) -> None:
+        super().__init__()
+        self.embed, self.qkv = nn.Embedding(50, WIDTH, padding_idx=0), nn.Linear(WIDTH, 3 * WIDTH)
+        self.mha = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.attend, self.wrong = attend, wrong
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, keys = self.embed(ids), ids.shape[1]
+        hidden = torch.ones(keys, keys, dtype=torch.bool).triu(1) | (ids == 0)[:, None]
+        hidden = hidden.repeat(HEADS, 1, 1) if self.wrong else hidden.repeat_interleave(HEADS, 0)
+        return getattr(self, self.attend)(x, hidden)
+
+    def module(self, x: Tensor, hidden: Tensor) -> Tensor:
+        return self.mha(x, x, x, attn_mask=hidden, need_weights=False)[0]
+
+    def batched(self, x: Tensor, hidden: Tensor) -> Tensor:
+        q, k, v = (each.unflatten(-1, (HEADS, 8)).transpose(1, 2).flatten(0, 1) for each in self.qkv(x).chunk(3, -1))
+        scores = torch.bmm(q, k.mT) * 8**-0.5
+        return torch.bmm(scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
+
+    def sequences_first(self, x: Tensor, hidden: Tensor) -> Tensor:
+        """As fairseq has it."""
+        rows, queries, _ = x.shape
+        parts = self.qkv(x.transpose(0, 1)).chunk(3, -1)
+        q, k, v = (each.contiguous().view(queries, rows * HEADS, 8).transpose(0, 1) for each in parts)
+        scores = torch.bmm(q * 8**-0.5, k.mT) + torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        return torch.bmm(scores.softmax(-1), v)
+
+    def fused(self, x: Tensor, hidden: Tensor) -> Tensor:
+        q, k, v = (each.unflatten(-1, (HEADS, 8)).transpose(1, 2).flatten(0, 1) for each in self.qkv(x).chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~hidden)
+
+    def fused_of_one_head(self, x: Tensor, hidden: Tensor) -> Tensor:
+        rows, queries, _ = x.shape
+        parts = (each.unflatten(-1, (HEADS, 8)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+        q, k, v = (each.reshape(rows * HEADS, 1, queries, 8) for each in parts)
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~hidden[:, None])
+
+
+@torch.no_grad()
+def padded(layer: nn.Module) -> list[Tensor]:
+    ids = torch.randint(1, 50, (3, 9)) * (torch.arange(9) < torch.tensor([9, 6, 4])[:, None])
+    return [layer(ids)]
