@@ -280,12 +280,14 @@ class Softmax:
             source = next((each for each in ran.tensors if each.shape == result.shape), source)
         axes = known.head_axes or head_axes(source, source.ndim - 1)
         outer = max(axes, default=0) + 1
-        if not axes or ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
-            return Factor(heads, scale)
+        if ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
+            axes = frozenset()
         width = known.width
         if ran.name == "cat" and width is not None:
             factors = ((self._origins.factor(each), each) for each in ran.tensors)
             width = sum(each.width or tensor.shape[-1] for each, tensor in factors)
+        elif ran.name not in _ORDERS and result.shape[-1:] != source.shape[-1:]:
+            width = None
         return Factor(heads, scale, axes, width)
 
     def _fold_windows(self, before: Sequence[int], rows: int) -> None:
@@ -315,7 +317,7 @@ class Softmax:
         after = None if is_sum else self._changed_scores(ran, scores, source, result)
         if after is None and isinstance(origin, Scores) and not scores.product.is_of_pairs:
             factor = self._factor(ran, source, result)
-            self._origins.put(result, factor if factor.head_axes else None)
+            self._origins.put(result, factor if factor.head_axes or factor.width else None)
         elif after is None or isinstance(origin, Scores):
             self._origins.put(result, after)
             for each in origins if after is None else ():
