@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from jaxtyping import Float
 
+    from attncli.recording.slices import CallSlices
+
 # What computed it: a function of torch, a hand-written softmax, or another library's function.
 Api = Literal["sdpa", "mha", "flex", "softmax", "flash", "xformers"]
 ZERO_WHERE_BLIND: frozenset[Api] = frozenset({"sdpa", "flash", "xformers"})  # give 0 for a query that sees no key
@@ -77,4 +79,5 @@ class AttentionCall:
     findings: tuple[Finding, ...] = ()  # what only its reader sees
     unsupported: str | None = None  # what of the call cannot be read, in words, such as `the score_mod`
     is_mask_read: bool = False  # whether all that hides keys is read nevertheless
+    slices: CallSlices | None = None  # of longer queries and keys
     windows: int | None = None  # of a picture that follow one another in the batch, where that is known

@@ -36,6 +36,7 @@ from attncli.recording.readers.origins import Origins
 from attncli.recording.readers.reader import ModuleReader, Reader, is_of_nothing, may_look
 from attncli.recording.readers.softmax import Softmax
 from attncli.recording.replaced import BUILTIN, as_torch_runs
+from attncli.recording.slices import BaseLayout, CallSlices, PositionSlice
 
 _EAGERLY = (
     "under attn, compiled regions ran eagerly. Compiled by torch.compile, numbers may differ in their last digits"
@@ -222,6 +223,7 @@ class _RunningModule:
     module: nn.Module
     frame: FrameType  # what runs it
     saw_functions: bool  # before it began
+    number: int  # of the runs of modules in this thread
     hint: tuple[int, int] | None = None  # what had been handed over when it began
     called: list[nn.Module] = field(default_factory=list)  # the first module that it called
 
@@ -233,6 +235,7 @@ class _Thread(TorchFunctionMode):
         super().__init__()
         self._watch = watch
         self._running: list[_RunningModule] = []
+        self._forwards = 0
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
         self.origins = Origins()
@@ -291,7 +294,8 @@ class _Thread(TorchFunctionMode):
                 self._running[-1].called.append(module)
         elif not self._is_here:
             self._sees_functions = False  # a thread that began before the watch is seen inside of modules
-        running = _RunningModule(module, frame, self._sees_functions)
+        self._forwards += 1
+        running = _RunningModule(module, frame, self._sees_functions, self._forwards)
         self._running.append(running)
         self._see_functions(not mha.is_fused(module))
         if isinstance(module, torch.jit.ScriptModule):
@@ -355,8 +359,12 @@ class _Thread(TorchFunctionMode):
         if call.masks or call.ignored_masks:
             masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
             call = replace(call, masks=masks, ignored_masks=ignored)
-        if (windows := self.origins.windows.get(call.shape[0])) is not None:
-            call = replace(call, windows=windows)
+        slices = call.slices
+        if slices is None and call.q is not None and call.k is not None:
+            slices = CallSlices(*(PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k)))
+        if slices is not None and self._running:
+            slices = slices._replace(forward=self._running[-1].number)
+        call = replace(call, slices=slices, windows=self.origins.windows.get(call.shape[0]))
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False), self._watch.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,6 +28,17 @@ GAIN = drawn(D, D)[0].abs() + 0.5
 W, DOWN, UP = drawn(D, D), drawn(D, 2), drawn(2, D)
 COS, SIN = drawn(1, 1, T, D), drawn(1, 1, T, D) + 1
 LEARNED, OF_HEADS = nn.Parameter(torch.tensor(ROOT)), nn.Parameter(torch.full((H, 1, 1), ROOT))
+
+
+class Configured(nn.Module):
+    """Attention whose scale is that of its configuration, as Gemma's is."""
+
+    def __init__(self, query_pre_attn_scalar: int) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(query_pre_attn_scalar=query_pre_attn_scalar)
+
+    def forward(self) -> Tensor:
+        return sdpa(q, k, v, scale=self.config.query_pre_attn_scalar**-0.5)
 
 
 def rotary(x: Tensor) -> Tensor:
@@ -87,6 +99,9 @@ WRONG = {
 NOTED = {
     "none": lambda: sdpa(q, k, v, scale=1.0),
     "none by hand": lambda: (rotary(q) @ rotary(k).mT).softmax(-1) @ v,
+    "the root of another width": lambda: sdpa(q, k, v, scale=24**-0.5),
+    "the root of another width by hand": lambda: by_hand(8**-0.5),
+    "the root of another width before": lambda: sdpa(q * 8**-0.5, k, v, scale=1.0),
     "√d of what is normalised": lambda: sdpa(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=D**0.5),
     "√d with learned factors, as in nGPT": lambda: sdpa(
         *(F.normalize(x, dim=-1) * GAIN for x in (q, k)), v, scale=D**0.5
@@ -101,6 +116,10 @@ RIGHT = {
     "half of it on each side": lambda: sdpa(q * D**-0.25, k * D**-0.25, v, scale=1.0),
     "taken back": lambda: sdpa(q * D**0.5, k, v),
     "another number": lambda: sdpa(q * 0.3, k, v),
+    "another temperature": lambda: sdpa(q, k, v, scale=0.19),
+    "one that a configuration has": lambda: Configured(query_pre_attn_scalar=24)(),
+    "1/√10 of what is normalised": lambda: sdpa(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=10**-0.5),
+    "heads that are padded for a kernel": lambda: sdpa(*(F.pad(x[..., :9], (0, 7)) for x in (q, k, v)), scale=9**-0.5),
     "learned": lambda: by_hand(1.0, q * LEARNED),
     "learned for each head": lambda: sdpa(q * OF_HEADS, k, v, scale=1.0),
     "a norm afterwards": lambda: sdpa(F.layer_norm(q * ROOT, (D,)), k, v),

@@ -99,9 +99,11 @@ class Calls(Displayed, Sequence[CallGroup]):
         if track is None:
             track = self._tracks[key] = self._new_track(call)
         here = self.here()
+        is_block = here.take_slices(track, call.slices)
         if track in here.tracks:
             self._end(here)
         recorded = self._record(call, here)
+        recorded = recorded.as_block() if is_block else recorded
         track.count(call, recorded.mask, recorded.unread)
         here.add_call(track, recorded)
 
@@ -277,7 +279,10 @@ class Calls(Displayed, Sequence[CallGroup]):
         """Return what was not held against anything though it is expected to be, a sentence each."""
         if not self.calls:
             return [f"no attention ran. attn looks for {LOOKED_FOR}"]
-        places = [context.call.place for step in self._to_check for context in step.calls]
+        kept = [context.call for step in self._to_check for context in step.calls]
+        if kept and all(call.is_block for call in kept):
+            return ["its calls are blocks of a longer attention; attncli.prove checks the whole"]
+        places = [call.place for call in kept]
         unused = self._unused(expected)
         if not unused and (expected.idle(places) or not any(map(expected.at, places))):
             return ["the masks of its calls were not kept"]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
+_ZERO = "their output is 0"
+
+
 def findings_of(
     call: AttentionCall,
     mask: CallMask,
@@ -190,7 +193,9 @@ def _by_itself(
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in others]
     are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
-    if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
+    # A softmax gives no row of zeros: the program took these weights away itself.
+    is_meant = len(dead) and (_sees_itself_alone(call, dead) or (call.api == "softmax" and becomes == _ZERO))
+    if len(dead) and (not are_words or is_meant):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
     parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, masks))
     yield from parts
@@ -214,7 +219,7 @@ def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
     zero = is_zero(call, row, head, query)
     if zero is None:
         return "their output is not attention"
-    return "their output is 0" if zero else "the fill is finite, so they attend to masked keys"
+    return _ZERO if zero else "the fill is finite, so they attend to masked keys"
 
 
 def _sees_itself_alone(call: AttentionCall, dead: Int[np.ndarray, "N 3"]) -> bool:

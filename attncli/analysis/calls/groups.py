@@ -55,6 +55,7 @@ class ModuleCalls:
     shape: tuple[int, int, int, int]  # of the first of them, `(B, H, Q, K)`
     expected: str | None = None  # as it was written, or `NOTHING_EXPECTED`; None where nothing is anywhere
     calls: int = 0
+    blocks: int = 0  # calls that are parts of a longer attention
     sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
     rules: Counter[str] = field(default_factory=Counter)  # how many calls followed which
     open_rules: set[str] = field(default_factory=set)  # of these, those by which queries see later keys
@@ -105,7 +106,7 @@ class ModuleCalls:
         """
         is_read = not any(rule.startswith(_NOT_READ) for rule in self.rules)
         is_known = not self.open_rules and not any(UNKNOWN in rule for rule in self.rules)
-        return is_read and (self.expected is not None or is_known)
+        return is_read and not self.blocks and (self.expected is not None or is_known)
 
     @property
     def suspicions(self) -> str:
@@ -236,6 +237,10 @@ class CallGroup:
         rules = {rule for track in self.tracks for rule in track.rules}
         if any(rule.startswith(_NOT_READ) for rule in rules):
             return Finding("not checked", "note", f"the mask is {self.mask}")
+        if blocks := sum(track.blocks for track in self.tracks):
+            which = "" if blocks == self.calls else f" ({blocks} of {self.calls} calls)"
+            advice = "give --prove EXPR to check the whole"
+            return Finding("not checked", "note", f"a block of a longer attention{which}", advice=advice)
         advice = "give --expect EXPR to check it"
         if any(UNKNOWN in rule for rule in rules):
             message = self.mask + next((each for track in self.tracks if (each := track.suspicions)), "")

@@ -58,7 +58,8 @@ def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[Batch
 
 def findings_of_step(calls: Sequence[CallContext]) -> list[tuple[Finding, ...]]:
     """Return what is wrong with each of the calls beside the others."""
-    return [() if each.call.mask is None else tuple(_of_call(calls, each, each.call.mask)) for each in calls]
+    masks = (None if each.call.is_block else each.call.mask for each in calls)
+    return [() if mask is None else tuple(_of_call(calls, each, mask)) for each, mask in zip(calls, masks, strict=True)]
 
 
 def _of_call(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:

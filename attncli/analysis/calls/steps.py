@@ -19,6 +19,8 @@ from attncli.recording.input_hint import InputHint
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.recording.slices import CallSlices
+
 
 _BYTES_OF_A_CALL = 2048
 _MOST_PENDING = 64  # hints that are kept where no call comes
@@ -39,6 +41,12 @@ class RecordedCall(NamedTuple):
     findings: tuple[Finding, ...]  # what is wrong with it by itself
     unread: str | None = None  # what of it cannot be read, in words
     unused: tuple[MaskReading, ...] = ()  # masks that the API does not apply
+    is_block: bool = False  # whether it is a part of an attention that is computed in blocks
+
+    def as_block(self) -> RecordedCall:
+        """Return it as a part of a longer attention, of which its mask alone says nothing."""
+        found = tuple(one for one in self.findings if one.code not in MASK_CODES)
+        return self._replace(is_block=True, findings=found)
 
     @property
     def size(self) -> int:
@@ -108,6 +116,7 @@ class ThreadState:
 
     tracks: list[ModuleCalls] = field(default_factory=list)  # of its calls
     calls: list[CallContext] = field(default_factory=list)
+    slices: dict[ModuleCalls, CallSlices] = field(default_factory=dict)  # of the last call of each module
     calls_made: int = 0  # by the thread
     hints_made: int = 0
     pending: list[_PendingHint] = field(default_factory=list)  # about the calls to come
@@ -121,6 +130,24 @@ class ThreadState:
         prompt = None if call.mask is None else self._prompt(call.place, call.mask)
         self.calls.append(CallContext(call, self._hints if prompt is None else (*self._hints, prompt)))
         self.calls_made += 1
+
+    def take_slices(self, track: ModuleCalls, slices: CallSlices | None) -> bool:
+        """Return whether a call is a block of an attention, and say so of those before it that are blocks beside it."""
+        is_block = False
+        if slices is None:
+            return False
+        for other, earlier in self.slices.items():
+            is_own, is_other = slices.blocks(earlier, track.place[:3] == other.place[:3])
+            is_block |= is_own
+            if is_other and other in self.tracks:
+                index = self.tracks.index(other)
+                call, hints = self.calls[index]
+                if not call.is_block:
+                    other.blocks += 1
+                    self.calls[index] = CallContext(call.as_block(), hints)
+        self.slices[track] = slices
+        track.blocks += is_block
+        return is_block
 
     def _prompt(self, place: CallSite, mask: CallMask) -> InputHint | None:
         """Return which keys of a call with a cache are tokens: those of the prompt, and all that came since."""

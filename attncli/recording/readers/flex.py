@@ -7,17 +7,20 @@ function is kept as long as the function lives and none of the tensors that it c
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
 from attncli.attention import FORBIDDEN_BELOW
+from attncli.masks.findings import Finding, Severity
 from attncli.recording.call import MaskArgument
+from attncli.recording.call_site import is_in_compiled_region
 from attncli.recording.readers.fused import emit
 from attncli.recording.readers.layout import compact
 from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.text import plural
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
 _TRIED = (1.0, -2.5)
@@ -30,22 +33,55 @@ def read(
     """Read the operator that `flex_attention` runs where it is not compiled.
 
     Its arguments are query, key, value, score_mod, block_mask, scale, and options that decide how it is computed. The
-    block_mask is a tuple that ends in the mask_mod; its third entry has a row for each batch row and head.
+    block_mask is a tuple that ends in the mask_mod, which this operator calls for every cell, and a compiled one in the
+    blocks that the tuple lists.
     """
     query, key, value, score_mod, block_mask, scale = args[:6]
     if is_of_nothing(query, key, value):
         return
     shape = (*query.shape[:3], key.shape[-2])
-    mask_mod, blocks = block_mask[-1], block_mask[2]
     change = _remembered(score_mod, shape, query.device, _score_change)
-    allowed = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
+    allowed = _remembered(block_mask[-1], shape, query.device, _cells)
     masks = [MaskArgument("score_mod", change.added, "additive")] if change.added.any() else []
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
     unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
     emit(
         context, "flex", (query, key, value), scale, result[0], shape=shape, q=query, k=key, v=value,
         masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
+        found=tuple(_shared_blocks(block_mask, allowed, shape)),
     )  # fmt: skip
+
+
+def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tuple[int, ...]) -> Iterator[Finding]:
+    """Yield that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
+    axes = [axis for axis in (0, 1) if block_mask[2].shape[axis] == 1 < allowed.shape[axis]]
+    if not axes:
+        return
+    partial, full = (_cells_of_blocks(*block_mask[at : at + 2], block_mask[-3:-1], shape) for at in (2, 4))
+    differs = allowed != ((partial & allowed) | full)
+    if block_mask[4] is None and not bool(differs.any()):  # mask_mod runs in all that any row sees
+        return
+    name, what = (("B", "batch row"), ("H", "head"))[axes[0]]
+    message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has the blocks of {what} 0 for all"
+    is_compiled, count = is_in_compiled_region(), int(differs.expand(shape).sum())
+    if is_compiled and count:
+        message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
+    elif not is_compiled:
+        message += ". Not compiled, as here, mask_mod alone decides"
+    severity: Severity = "error" if is_compiled and count else "note"
+    yield Finding("batch", severity, message, max(count, 1), advice=f"pass {name}={allowed.shape[axes[0]]}")
+
+
+def _cells_of_blocks(
+    counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[int, int], shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Return which cells are in the blocks that are listed: of each row of blocks so many, by their indices."""
+    if counts is None or indices is None:
+        return torch.zeros((1,) * 4, dtype=torch.bool)
+    is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+    blocks = torch.zeros_like(indices).scatter_add_(-1, indices.long(), is_listed.to(indices.dtype)) > 0
+    rows, columns = (torch.arange(shape[2 + axis], device=blocks.device) // sizes[axis] for axis in (0, 1))
+    return blocks[..., rows[:, None], columns]
 
 
 class ScoreChange(NamedTuple):

@@ -21,7 +21,13 @@ SPLIT = Finding(
 
 
 def emit(
-    context: ThreadContext, api: Api, inputs: tuple[Tensor, Tensor, Tensor], scale: float, made: Tensor, **parts: Any
+    context: ThreadContext,
+    api: Api,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    scale: float,
+    made: Tensor,
+    found: Sequence[Finding] = (),
+    **parts: Any,
 ) -> None:
     """Emit the call of such a function, with what its queries, keys and values show, and follow what it gave.
 
@@ -31,14 +37,17 @@ def emit(
         inputs: queries, keys and values, as they were handed over.
         scale: what the function multiplies q·k with.
         made: what it gave.
+        found: what the reader of the function finds.
         parts: the attributes of AttentionCall that only the reader of the function knows.
     """
     query, key, _ = inputs
-    findings: list[Finding] = []
+    findings = [*found]
     place = context.place()
     if not query.is_nested:
-        before = (context.origins.factor(query).scale, context.origins.factor(key).scale)
-        wrong = wrong_scale(scale, [scale], before, parts["shape"][1], query, key)
+        known = context.origins.factor(query)
+        before = (known.scale, context.origins.factor(key).scale)
+        heads, module = parts["shape"][1], context.module()
+        wrong = wrong_scale(scale, [scale], before, heads, query, key, module, head_width=known.width)
         findings += [] if wrong is None else [wrong]
         if any(map(splits_positions, inputs)):
             findings.append(SPLIT)
@@ -62,9 +71,11 @@ def wrong_scale(
     heads: int,
     query: torch.Tensor,
     key: torch.Tensor,
+    module: torch.nn.Module | None,
     is_written: bool = False,
+    head_width: int | None = None,
 ) -> Finding | None:
-    """Return that q·k is divided by √D twice or not at all, by the root of the model's width, or multiplied with √D.
+    """Return that q·k is divided by √D twice or not at all, by the root of another width, or multiplied with √D.
 
     Args:
         scale: what q·k is multiplied with.
@@ -73,7 +84,9 @@ def wrong_scale(
         heads: how many heads the queries have.
         query: `[…, D]`.
         key: likewise.
+        module: that ran.
         is_written: whether the program writes its attention out.
+        head_width: D before a weight was absorbed, where one was.
     """
     width, sides = query.shape[-1], (*before, scale)
     factors, scale = [*factors, *before], math.prod(sides)
@@ -95,11 +108,38 @@ def wrong_scale(
             return Finding("unscaled", "error", f"{message}product and after it", advice="divide once")
         return Finding("unscaled", "note", f"{message}call and in it", advice="correct if 1/D is meant, as in muP")
     if not math.isclose(scale, width**0.5, rel_tol=1e-3):
-        return None
+        return _root_of_another_width(factors, head_width or width, query, key, module)
     message = f"q·k is multiplied by √{width}, not divided"
     if _are_normalised(query, key):
         return Finding("unscaled", "note", message, advice="correct if queries and keys are normalised")
     return Finding("unscaled", "error", message, advice=f"divide by √{width}")
+
+
+def _root_of_another_width(
+    factors: Sequence[float], width: int, query: Tensor, key: Tensor, module: torch.nn.Module | None
+) -> Finding | None:
+    """Return that q·k is multiplied with 1/√N alone, where N is neither the width nor its square, which is muP's.
+
+    N may be meant where a configuration has it (Gemma), where queries and keys are normalised, and where zeros behind N
+    numbers pad heads for a kernel.
+    """
+    numbers = [each for each in factors if each != 1]
+    if len(numbers) != 1 or not 0 < numbers[0] < 1:
+        return None
+    root = round(numbers[0] ** -2)
+    config = getattr(module, "config", None)
+    if (
+        not math.isclose(numbers[0] ** -2, root, rel_tol=1e-5)
+        or root in (width, width**2, getattr(config, "query_pre_attn_scalar", None))
+        or any(root < side.shape[-1] and not bool(side[..., root:].any()) for side in (query, key))
+        or _are_normalised(query, key)
+    ):
+        return None
+    message = (
+        f"q·k is multiplied by {numbers[0]:.4g} = 1/√{root}; heads of width {width} have {width**-0.5:.4g} = 1/√{width}"
+    )
+    advice = f"correct if the model is made this way, as Gemma is; else divide by √{width}"
+    return Finding("unscaled", "note", message, advice=advice)
 
 
 def _are_normalised(query: torch.Tensor, key: torch.Tensor) -> bool:

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Weights
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.recording.call import CallSite
+from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, Weights, head_axes
+from attncli.recording.slices import CallSlices, PositionSlice
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _softmax = torch._C._VariableFunctions.softmax
@@ -95,20 +98,48 @@ def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor
     if lone or len(found.summed) != 1 or not all(own):
         return None
     sizes = dict(zip(found.out, result.shape, strict=True))
-    rows: list[object] = []  # the positions; of several axes the one that is as long as the other factor's, or the last
-    for labels, others in (own, own[::-1]):
-        alike = [label for label in labels if sizes[label] == sizes[others[-1]]]
-        rows.append(alike[0] if len(alike) == 1 else labels[-1])
+    tensors = found.left, found.right
+    heads = {
+        labels[axis]
+        for tensor, labels, factor in zip(tensors, sides, factors, strict=True)
+        for axis in head_axes(tensor, labels.index(found.summed[0])) | factor.head_axes
+    }
+    rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
     shared = [label for label in found.out if label in found.first and label in found.second]
+    shared.sort(key=lambda label: label in heads)  # the batch comes first
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
     axes = torch.empty([sizes[label] for label in order], device="meta")
     left, right = (
         Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), factor)
-        for tensor, labels, row, each, factor in zip((found.left, found.right), sides, rows, own, factors, strict=True)
+        for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
-    product = Product(left, right, axes, len(shared), result.dtype)
+    known = frozenset(i for i, label in enumerate(order) if label in heads)
+    product = Product(left, right, axes, len(shared), result.dtype, known)
     return product, axes.permute([order.index(label) for label in found.out])
+
+
+def joined(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
+    """Return the product of two sums of products as one, whose factors are side by side, as MLA adds its two parts.
+
+    None is that both are scaled or laid out otherwise.
+    """
+    product = one.product
+    scales = [math.prod(each.factor or math.nan for each in scores.changes) for scores in (one, two)]
+    if scales[0] != scales[1] or not (product.is_of_pairs and two.product.is_of_pairs):
+        return None
+    last = two.product.axes.ndim - 1
+    for axis in range(last - 1, -1, -1):
+        other = two.product.with_row(axis, last - 1)
+        ways = (
+            [each.axis(scores.axes, i) for i in range(scores.axes.ndim)]
+            for each, scores in ((product, one), (other, two))
+        )
+        if other.axes.shape == product.axes.shape and [*next(ways)] == [*next(ways)]:
+            left, right = product.left.joined(other.left), product.right.joined(other.right)
+            known = product.head_axes | other.head_axes
+            return left and right and (product._replace(left=left, right=right, head_axes=known), one.axes)
+    return None
 
 
 class Points:
@@ -121,6 +152,7 @@ class Points:
         q_side: its factor that is the queries.
         k_side: its factor that is the keys.
         shape: `(B, H, Q, K)`.
+        slices: of longer queries and keys; None where these were changed since.
         wrong: what the softmax is over, if it is not the keys.
         q: queries.
         k: keys.
@@ -133,11 +165,22 @@ class Points:
     """
 
     @classmethod
-    def of(cls, weights: Weights, found: Contraction, result: Tensor) -> Points | None:
-        """Return the points of weights, the left factor of a product; None of what is no weights of queries on keys."""
-        scores, product = weights.scores, weights.scores.product
+    def of(
+        cls, weights: Weights, found: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
+    ) -> Points | None:
+        """Return the points of weights, the left factor of a product; None of what is no weights of queries on keys.
+
+        Args:
+            weights: the left factor.
+            found: the product.
+            result: of it.
+            earlier: which axis the queries were in calls before.
+            place: of the call.
+        """
+        scores = weights.scores
         if len(found.summed) != 1 or scores.axes.shape != found.left.shape:
             return None
+        product = scores.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in scores.changes)])
         places = {label: product.axis(scores.axes, index) for index, label in enumerate(found.first)}
         last = product.axes.ndim - 1
         keys = places[found.summed[0]]
@@ -148,30 +191,37 @@ class Points:
         k, q = (product.right, product.left) if keys == last else (product.left, product.right)
         if k.positions > 1 or k.is_learned or (k.ndim == 2 and q.ndim > 2):
             return None  # rows of a parameter or a table are classes, words or experts
-        queries = 2 * last - 1 - keys
-        if any(places[label] == queries for label in found.first if label in found.second):
-            return None  # values of each query's own are no values
-        return cls(weights, (q, k), places, found, result)
+        row = 2 * last - 1 - keys
+        # Values of each query's own are no values.
+        of_values = {places[label] for label in found.first if label in found.second and _has_axis(found, label)}
+        queries = _query_axis(
+            product, row, k, of_values, weights.scores.changes, earlier, (place, last, product.shared)
+        )
+        if queries in of_values:
+            return None
+        return cls(weights, product.with_row(queries, row), keys, found, result)
 
     def __init__(
         self,
         weights: Weights,
-        sides: tuple[Operand, Operand],
-        places: dict[object, int | None],
+        product: Product,
+        keys: int,
         found: Contraction,
         result: Tensor,
     ) -> None:
-        self.origin, self.changes, self.product = weights, weights.scores.changes, weights.scores.product
-        self.q_side, self.k_side = sides
-        product, softmax = self.product, weights.softmax
-        *outer, queries, keys = product.axes.shape
-        queries, keys = (keys, queries) if self.keys_are_left else (queries, keys)
-        self.shape = *_batch_and_heads(product, outer), queries, keys
+        self.origin, self.changes, self.product = weights, weights.scores.changes, product
+        sides, softmax = (product.left, product.right), weights.softmax
+        self.q_side, self.k_side = sides if keys == product.axes.ndim - 1 else sides[::-1]
+        *outer, rows, columns = product.axes.shape
+        self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
         self.wrong = self._wrong_axis(product.axis(softmax.scores.axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
+        sides_of = ((q, self.q_side.base), (k, self.k_side.base))
+        parts = [PositionSlice.of(tensor, base) for tensor, base in sides_of if tensor is not None]
+        self.slices = CallSlices(*parts) if len(parts) == 2 else None
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
-        self.v, self.output = self._values(found, result, places)
+        self.v, self.output = self._values(found, result)
         self.final = self.four(found.left.detach(), weights.scores.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
@@ -224,26 +274,90 @@ class Points:
     def _held(self, held: Held) -> Tensor | None:
         return None if held.tensor is None else self.four(held.tensor, self.origin.softmax.scores.axes)
 
-    def _values(
-        self, found: Contraction, result: Tensor, places: dict[object, int | None]
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _values(self, found: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the values and the output."""
         batch, heads, queries, keys = self.shape
         (summed,) = found.summed
         width = [label for label in found.out if label not in found.first]
         if not width:
             return None, None
-        rest = [label for label in found.first if label != summed]
-        values = in_order(found.right.detach(), found.second, [*(x for x in rest if x in found.second), summed, *width])
-        values = values.flatten(-len(width))
-        if all((place := places[label]) is not None and place >= 0 for label in rest):
-            rest.sort(key=lambda label: places[label] or 0)
-        output = in_order(result.detach(), found.out, [*rest, *width]).flatten(-len(width))
+        axes, moved = self.product.axes, self.origin.scores.axes
+        last = axes.ndim - 1 - self.keys_are_left  # of the keys
+        rest = [label for label in found.first if label != summed and label in found.second]
+        rest.sort(key=lambda label: self.product.axis(moved, found.first.index(label)) or 0)
+        values = in_order(found.right.detach(), found.second, [*rest, summed, *width]).flatten(-len(width))
+        output = in_order(result.detach(), found.out, [*found.first, *width]).flatten(-len(width))
         is_whole = output.numel() == batch * heads * queries * output.shape[-1]
+        if is_whole:
+            output = self.product.undone(output, moved, last).squeeze(last)
         return (
             self._with_heads(values) if values.shape[-2] == keys else None,
             output.reshape(batch, heads, queries, -1) if is_whole else None,
         )
+
+
+def _has_axis(found: Contraction, label: object) -> bool:
+    """Return whether values differ along an axis that they share with weights."""
+    axis = found.second.index(label)
+    return found.right.shape[axis] > 1 and found.right.stride(axis) > 0
+
+
+def _query_axis(
+    product: Product,
+    row: int,
+    k: Operand,
+    of_values: set[int | None],
+    changes: Iterable[Change],
+    earlier: dict[tuple[Any, ...], int],
+    key: tuple[Any, ...],
+) -> int:
+    """Return which axis of a product is that of the queries, where several are none of the keys.
+
+    It is no axis of heads, as far as these are known, nor of the values; a mask differs along it, in other calls it was
+    it, or it is as long as the keys.
+
+    Args:
+        product: of queries and keys.
+        row: the last axis of the queries, the usual one.
+        k: the keys.
+        of_values: the axes that values have.
+        changes: of the scores.
+        earlier: the axes in calls before.
+        key: of the call.
+    """
+    sizes, tensor = product.axes.shape, k.tensor
+    keys = 2 * product.axes.ndim - 3 - row
+    axes = [
+        axis for axis in range(product.axes.ndim - 2)
+        if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
+    ]  # fmt: skip
+    if not axes:
+        return row
+    axes.append(row)
+    known = product.head_axes | of_values
+    axes = [axis for axis in axes if axis not in known] or axes
+    found = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
+    if len(found) != 1:
+        found = [earlier[key]] if earlier.get(key) in axes else []
+    if not found and (row not in axes or sizes[row] > 1):
+        found = [axis for axis in axes if sizes[axis] == sizes[keys]]
+    if len(found) == 1:
+        earlier[key] = found[0]
+        return found[0]
+    return row if row in axes else max(axes, key=lambda axis: (sizes[axis] > 1, axis))
+
+
+def _masked_axes(product: Product, axes: list[int], changes: Iterable[Change]) -> list[int]:
+    """Return those of some axes along which a mask differs; the first mask that differs along one alone decides."""
+    for change in changes:
+        if (tensor := change.tensor) is None:
+            continue
+        values = product.undone(tensor, change.axes)
+        hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
+        found = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
+        if len(found) == 1:
+            return found
+    return []
 
 
 def _batch_and_heads(product: Product, outer: list[int]) -> tuple[int, int]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Iterable
+from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -16,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attncli.recording.call import CallSite
+from attncli.recording.slices import BaseLayout
 
 _MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
@@ -26,6 +30,8 @@ class Factor(NamedTuple):
 
     heads: int = 1  # of each row that its batch axis holds
     scale: float = 1.0  # what it was multiplied with; NaN where that is no one number
+    head_axes: frozenset[int] = frozenset()  # that are known to be heads, or groups of them
+    width: int | None = None  # of its heads before each was multiplied with a weight of its own, as MLA absorbs one
 
 
 class AttentionOutput(NamedTuple):
@@ -65,8 +71,28 @@ class Operand(Held):
     def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, factor: Factor) -> None:
         super().__init__(canonical)
         self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor, and of the result its own
-        self.heads, self.scale = factor
+        self.heads, self.scale = factor.heads, factor.scale
+        self.width = canonical.shape[-1] if factor.width is None else factor.width  # of heads, before one was absorbed
         self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
+        self.base = BaseLayout.of(tensor)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
+        """Return it with axes in another order."""
+        own = copy(self)
+        own._tensor = None if self._tensor is None else change(self._tensor)
+        return own
+
+    def joined(self, other: Operand) -> Operand | None:
+        """Return it with the width of another one behind its own; None where either was changed or let go."""
+        one, two = self.tensor, other.tensor
+        if one is None or two is None:
+            return None
+        outer = torch.broadcast_shapes(one.shape[:-1], two.shape[:-1])  # type: ignore[no-untyped-call]
+        both = copy(self)
+        both._tensor = torch.cat([each.expand(*outer, -1) for each in (one, two)], -1)
+        both._version = version(both._tensor)
+        both.width, both.scale = self.width + other.width, self.scale if self.scale == other.scale else math.nan
+        return both
 
 
 class Product(NamedTuple):
@@ -77,6 +103,7 @@ class Product(NamedTuple):
     axes: Tensor  # of the result, without numbers; each axis is known by its stride
     shared: int  # how many axes both factors have
     dtype: torch.dtype
+    head_axes: frozenset[int] = frozenset()  # of the result, that are known to be heads
 
     @property
     def is_of_pairs(self) -> bool:
@@ -102,11 +129,62 @@ class Product(NamedTuple):
         own = zip(self.axes.shape, self.axes.stride(), strict=True)
         return next((i for i, each in enumerate(own) if each == (size, stride)), None)
 
-    def undone(self, tensor: Tensor, moved: Tensor) -> Tensor:
-        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result."""
-        strides = moved.stride()
-        order = sorted(range(moved.ndim), key=strides.__getitem__, reverse=True)
-        return tensor.expand(moved.shape).permute(order).reshape(self.axes.shape)
+    def undone(self, tensor: Tensor, moved: Tensor, keys: int | None = None) -> Tensor:
+        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result.
+
+        Args:
+            tensor: with the axes of scores; it may have more behind these.
+            moved: `axes` as they moved with the scores.
+            keys: an axis of the result of which the tensor has one entry, as the output has of that of the keys.
+        """
+        more = range(moved.ndim, tensor.ndim)
+        order = sorted(range(moved.ndim), key=moved.stride().__getitem__, reverse=True)
+        own = sorted(range(self.axes.ndim), key=self.axes.stride().__getitem__, reverse=True)
+        sizes = [1 if axis == keys else self.axes.shape[axis] for axis in own]
+        if keys is None:
+            tensor = tensor.expand(moved.shape)
+        tensor = tensor.permute(*order, *more).reshape(*sizes, *(tensor.shape[axis] for axis in more))
+        return tensor.permute(*map(own.index, range(len(own))), *(axis - moved.ndim + len(own) for axis in more))
+
+    def with_row(self, axis: int, row: int) -> Product:
+        """Return it with another axis of the result in the place of the rows of a factor.
+
+        Args:
+            axis: that takes the place; of the other factor it has one entry.
+            row: the place, one of the last two.
+        """
+        if axis == row:
+            return self
+        last = self.axes.ndim - 1
+        sides = [self.left, self.right]
+        own, other = row - last + 1, last - row
+        sides[own] = sides[own].changed(lambda tensor: tensor.transpose(axis, -2))
+        sides[other] = sides[other].changed(lambda tensor: tensor.narrow(axis, 0, 1))
+        turned = {axis: row, row: axis}
+        heads = frozenset(turned.get(each, each) for each in self.head_axes)
+        return self._replace(
+            left=sides[0], right=sides[1], axes=self.axes.transpose(axis, row), head_axes=heads
+        )  # fmt: skip
+
+    def unfolded(self, moved: Iterable[Tensor]) -> Product:
+        """Return it with the axes into which views of its scores split the rows of the left factor, as `[B, Q·H, K]`.
+
+        Args:
+            moved: `axes` as they moved.
+        """
+        row = self.axes.ndim - 2
+        size, stride = self.axes.shape[row], self.axes.stride(row)
+        for each in moved:
+            steps = zip(each.shape, each.stride(), strict=True)
+            parts = [length for length, step in steps if stride <= step < size * stride and 1 < length < size]
+            at = next((i for i in range(each.ndim) if (each.shape[i], each.stride(i)) == (size, stride)), 0)
+            if at and each.ndim > self.axes.ndim and 1 in (each.shape[at - 1], each.shape[at + 1]):  # of one query
+                parts = [size, 1] if each.shape[at + 1] == 1 else [1, size]
+            if len(parts) == 2 and math.prod(parts) == size:
+                left = self.left.changed(partial(torch.unflatten, dim=-2, sizes=parts))
+                right = self.right.changed(partial(torch.unsqueeze, dim=row))
+                return self._replace(left=left, right=right, axes=self.axes.unflatten(row, parts))
+        return self
 
 
 class Change(NamedTuple):
@@ -160,6 +238,20 @@ class Scores(NamedTuple):
     axes: Tensor  # of the product, as they moved since
     changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
     sinks: Sinks | None = None
+
+    @property
+    def projected(self) -> Factor:
+        """What is known of it where it was multiplied with a matrix, or with one for each head."""
+        product, axes = self.product, self.axes
+        scale = math.prod(each.factor or math.nan for each in self.changes)
+        for side, other in ((product.left, product.right), (product.right, product.left)):
+            if other.is_learned and other.ndim > 2 and other.shape[-1] > 1:
+                heads = (product.axis(axes, index) for index in range(axes.ndim))
+                found = [i for i, own in enumerate(heads) if own is not None and 0 <= own < product.shared]
+                found = [i for i in found if other.shape[product.axis(axes, i) or 0] > 1]
+                if len(found) == 1:
+                    return Factor(1, scale, frozenset(found), side.shape[-1])
+        return Factor(scale=scale)
 
     @property
     def is_raised(self) -> bool:
@@ -251,7 +343,7 @@ class Origins:
         """Return what is known of a tensor that may be a factor of a product."""
         origin = self.get(tensor)
         if isinstance(origin, Scores):  # a product with a matrix, as a projection
-            return Factor(scale=math.prod(each.factor or math.nan for each in origin.changes))
+            return origin.projected
         return origin if isinstance(origin, Factor) else Factor()
 
     def made_at(self, tensor: object) -> str | None:
@@ -275,6 +367,21 @@ def splits_positions(tensor: Tensor) -> bool:
     _, heads, positions, width = tensor.shape
     is_of_heads = heads > 1 and base.shape[-1] == heads * width
     return is_of_heads and 1 < positions != heads and tensor.is_contiguous()
+
+
+def head_axes(tensor: Tensor, width: int) -> frozenset[int]:
+    """Return the axes of queries or keys into which a view splits the width of a projection, as into heads.
+
+    Args:
+        tensor: of more than three axes.
+        width: the axis that products sum over.
+    """
+    base = tensor._base
+    if tensor.ndim < 4 or base is None or base.ndim < 2 or is_learned(base) or splits_positions(tensor):
+        return frozenset()
+    row, least = base.stride(-2), tensor.stride(width)
+    steps = {i: tensor.stride(i) for i, size in enumerate(tensor.shape) if size > 1 and i != width}
+    return frozenset(i for i, step in steps.items() if least < step and step * tensor.shape[i] <= row)
 
 
 def version(tensor: Tensor) -> int:

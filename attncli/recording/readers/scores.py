@@ -64,6 +64,7 @@ class WrittenAttention:
 
     def __init__(self) -> None:
         self._readings: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
+        self._query_axes: dict[tuple[Any, ...], int] = {}
 
     def call(
         self, context: ThreadContext, weights: Weights, found: Contraction, result: Tensor
@@ -76,16 +77,16 @@ class WrittenAttention:
             found: the product; its left factor is the weights.
             result: of it.
         """
-        points = Points.of(weights, found, result)
+        place, is_training = context.place(), context.is_training()
+        points = Points.of(weights, found, result, self._query_axes, place)
         if points is None:
             return None
-        place, is_training = context.place(), context.is_training()
         kind = (
             place, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
             result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
             *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
-        reading = self._reading(kind, points, is_training)
+        reading = self._reading(kind, points, is_training, context.module())
         findings = list(reading.findings)
         if points.q_side.is_split or points.k_side.is_split or splits_positions(found.right):
             findings.append(SPLIT)
@@ -98,6 +99,7 @@ class WrittenAttention:
             shape=points.shape,
             dtype=str(points.q_side.dtype).removeprefix("torch."),
             device=str(points.q_side.device),
+            slices=points.slices,
             q=None if q is None else q.expand(batch, heads, -1, -1),
             k=None if k is None else k.expand(batch, -1, -1, -1),
             v=None if v is None else v.expand(batch, -1, -1, -1),
@@ -116,14 +118,16 @@ class WrittenAttention:
             is_mask_read=not reading.unread,
         )
 
-    def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> ScoresReading:
+    def _reading(
+        self, kind: tuple[Any, ...], points: Points, is_training: bool | None, module: torch.nn.Module | None
+    ) -> ScoresReading:
         """Return what the values say; of a kind of calls that is known, what those of an earlier one said."""
         count, reading = self._readings.get(kind, (0, None))
         # Of a kind the first two are read, the 5th, the 17th and so on.
         is_due = count < 2 or (count & (count - 1) == 0 and count.bit_length() % 2 == 1)
         if reading is None or is_due or _hide_now(reading, points):
             with torch.autocast(points.q_side.device.type, enabled=False):
-                reading = read(points, is_training)
+                reading = read(points, is_training, module)
         if len(self._readings) >= _MOST_KINDS:
             self._readings.clear()
         self._readings[kind] = count + 1, reading
@@ -160,14 +164,15 @@ def _argument(mask: ScoresMask, points: Points) -> MaskArgument | None:
     return MaskArgument("added", values * mask.factor, "additive", made_at=change.made_at)
 
 
-def read(points: Points, is_training: bool | None) -> ScoresReading:
+def read(points: Points, is_training: bool | None, module: torch.nn.Module | None = None) -> ScoresReading:
     """Return what the values of a call say.
 
     Args:
         points: the call.
         is_training: see AttentionCall.
+        module: that ran.
     """
-    reader, origin = _ValueReader(points), points.origin
+    reader, origin = _ValueReader(points, module), points.origin
     scale, softcap = reader.read_scores()
     reader.read_weights()
     if origin.dropout and origin.in_dropout and is_training is False:
@@ -180,8 +185,8 @@ def read(points: Points, is_training: bool | None) -> ScoresReading:
 class _ValueReader:
     """Reads the values of one call; of a large one, those of some of its rows and heads."""
 
-    def __init__(self, points: Points) -> None:
-        self.points = points
+    def __init__(self, points: Points, module: torch.nn.Module | None) -> None:
+        self.points, self.module = points, module
         self.findings: list[Finding] = []
         self.unread: list[str] = []
         self.harmless: list[str] = []
@@ -222,7 +227,10 @@ class _ValueReader:
             self.harmless.append("a factor of each head")
         elif replay.softcap is None:
             before = points.q_side.scale, points.k_side.scale
-            wrong = wrong_scale(replay.scale, replay.factors, before, points.shape[1], points.q, points.k, True)
+            wrong = wrong_scale(
+                replay.scale, replay.factors, before, points.shape[1], points.q, points.k, self.module,
+                is_written=True, head_width=points.q_side.width,
+            )  # fmt: skip
             self.findings += [] if wrong is None else [wrong]
         self._read_masks(replay, hidden, below, y)
         is_scaled = is_explained and not replay.is_scaled_by_heads

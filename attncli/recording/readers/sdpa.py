@@ -42,7 +42,8 @@ def _read(
             "shape": (query.size(0), query.size(1), longest(query), longest(key)),
         }
     else:
-        parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module())
+        folded = context.origins.factor(query).heads
+        parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module(), folded)
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
     emit(context, "sdpa", (query, key, value), factor, output, is_causal=is_causal, dropout=dropout_p, **parts)
 
@@ -55,8 +56,9 @@ def _dense(
     mask: torch.Tensor | None,
     enable_gqa: bool,
     module: torch.nn.Module | None,
+    folded: int,
 ) -> dict[str, Any]:
-    """Return what a call with plain tensors consists of."""
+    """Return what a call with plain tensors consists of; so many heads may be folded into its batch."""
     axes = max(query.ndim, key.ndim, value.ndim)
     has_heads = axes > 3 or enable_gqa  # three axes without are a batch
     batches = {_with_heads(each, axes, has_heads).shape[:-3] for each in (query, key, value)}
@@ -67,6 +69,8 @@ def _dense(
         """Return `[B, H, T, D]`; what is the same for all of the batch keeps an axis of 1."""
         tensor = _with_heads(tensor, axes, has_heads)
         own = tensor.shape[:-3]
+        if len(own) == 1 and own[0] > 1 == tensor.shape[1] and folded > 1:
+            return tensor.reshape(-1, folded, *tensor.shape[2:])
         if len(own) == 1:
             return tensor
         if all(size == 1 for size in own):

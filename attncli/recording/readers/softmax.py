@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attncli.masks.findings import Finding
 from attncli.recording.readers.fused import SPLIT
-from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, product_of
+from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, joined, product_of
 from attncli.recording.readers.origins import (
     AttentionOutput,
     Factor,
@@ -31,6 +31,7 @@ from attncli.recording.readers.origins import (
     SoftmaxCall,
     Weights,
     has_values,
+    head_axes,
     is_learned,
 )
 from attncli.recording.readers.reader import ThreadContext
@@ -263,7 +264,8 @@ class Softmax:
             self._pictures = len(result) if isinstance(dims, tuple | list) and 0 not in dims else 0
         elif ran.name in _VIEWS:
             self._fold_windows(ran.tensors[0].shape, len(result))
-        heads, scale = self._origins.factor(source)
+        known = self._origins.factor(source)
+        heads, scale = known.heads, known.scale
         if (folded := _folded_heads(ran.args, result)) > 1 or result.ndim != 3:
             heads = folded
         elif heads > 1 and len(result) not in (len(source), source.shape[1]):
@@ -274,7 +276,19 @@ class Softmax:
             ran.name not in _SUMS or len({self._origins.factor(each).scale for each in ran.tensors}) > 1
         ):
             scale = 1.0
-        return Factor(heads, scale)
+        if source is result:  # of which nothing was known
+            source = next((each for each in ran.tensors if each.shape == result.shape), source)
+        axes = known.head_axes or head_axes(source, source.ndim - 1)
+        outer = max(axes, default=0) + 1
+        if ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
+            axes = frozenset()
+        width = known.width
+        if ran.name == "cat" and width is not None:
+            factors = ((self._origins.factor(each), each) for each in ran.tensors)
+            width = sum(each.width or tensor.shape[-1] for each, tensor in factors)
+        elif ran.name not in _ORDERS and result.shape[-1:] != source.shape[-1:]:
+            width = None
+        return Factor(heads, scale, axes, width)
 
     def _fold_windows(self, before: Sequence[int], rows: int) -> None:
         """Take a view that folds the windows of pictures that were rolled into the batch, as Swin does."""
@@ -288,15 +302,28 @@ class Softmax:
     ) -> None:
         """Let scores or weights go on, or be lost."""
         scores = origin.scores if isinstance(origin, Weights) else origin
+        parts = [each for each in origins if isinstance(each, Scores)]
+        if (
+            ran.name == "add"
+            and isinstance(origin, Scores)
+            and len(parts) == 2
+            and (both := joined(*parts)) is not None
+        ):
+            self._origins.put(result, self._origins.begin(*both)._replace(changes=origin.changes))
+            return
         is_sum = (
             ran.name in ("add", "sub") and len({id(one.softmax) for one in origins if isinstance(one, Weights)}) > 1
         )
         after = None if is_sum else self._changed_scores(ran, scores, source, result)
-        if after is None or isinstance(origin, Scores):
+        if after is None and isinstance(origin, Scores) and not scores.product.is_of_pairs:
+            factor = self._factor(ran, source, result)
+            self._origins.put(result, factor if factor.head_axes or factor.width else None)
+        elif after is None or isinstance(origin, Scores):
             self._origins.put(result, after)
             for each in origins if after is None else ():
                 if isinstance(each, Scores | Weights):
                     self._lose(ran.name, each, result)
+        if after is None or isinstance(origin, Scores):
             return
         weights = origin._replace(scores=after)
         p = ran.argument(1, "p", 0.5) if ran.name == "dropout" and ran.argument(2, "training", True) else 0
@@ -470,6 +497,8 @@ def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
     """Return how many heads a view puts into the batch, `[B, H, T, D]` or `[T, B, H·D]` before; 1 where it does not."""
     before: Any = getattr(args[0], "shape", ()) if args else ()
     after = result.shape
+    if len(after) == 4 and after[1] == 1:
+        after = (after[0], *after[2:])
     if len(after) != 3 or not all(after):
         return 1
     if len(before) == 4 and before[2:] == after[1:]:

@@ -1,0 +1,115 @@
+"""Attention written out in every layout of its scores: heads are heads, and queries are queries."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from watched_programs import programs_of, watched
+
+from attncli.analysis.calls.calls import Calls
+
+HEADS = 4
+SHARED = "bqhk bhqk qbhk hbqk bhkq product folded folded_heads".split()
+STEPS = [(6, 1, 1), (6, 3), (4, 4), (4, 1), (4, 2)]  # of which some have as many queries or keys as heads
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, Callable[..., list[torch.Tensor]]]]:
+    """The classes of the programs by their names."""
+    yield from programs_of(Path(__file__).parent / "programs", "layouts")
+
+
+def read(
+    programs: dict[str, Callable[..., object]], name: str, *options: object, rows: int = 2, **more: object
+) -> Calls:
+    """The calls of a prompt and steps behind it; the last option is how many queries each has."""
+
+    def run() -> list[torch.Tensor]:
+        return programs["generated"](programs[name](*options[:-1], **more), options[-1], rows)
+
+    calls = watched(run)
+    assert calls
+    assert calls.notes == []
+    assert watched(run, "causal").findings == calls.findings
+    return calls
+
+
+def check(calls: Calls, steps: tuple[int, ...]) -> None:
+    """Check that all calls have their queries, keys and heads, a causal mask, and weights that give their output."""
+    assert {row.verdict for row in calls} == {"ok"}
+    assert {row.mask for row in calls} <= {"causal", "full"}
+    first = calls[0].tracks[0].first
+    assert first is not None
+    assert first.shape[1:] == (HEADS, steps[0], steps[0])
+    assert {str(row.sizes[1]) for row in calls} == {str(HEADS)}
+    assert min(row.sizes[2].least for row in calls) == min(steps)
+    assert max(row.sizes[3].most for row in calls) == sum(steps)
+    for trace in calls[0].traces:
+        proof = trace.layer(0).proof
+        assert proof is not None
+        assert proof.max_abs_error < 1e-5
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("scores", ["bsht", "bhst"])
+def test_absorbed_mla(scores: str, steps: tuple[int, ...], programs: dict[str, Callable[..., object]]) -> None:
+    check(read(programs, "Latent", scores, steps), steps)
+
+
+@pytest.mark.parametrize("name", ["Latent", "Joined"])
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (12, None),  # of the width before a weight was absorbed: 8 + 4
+        (16, "q·k is multiplied by 0.25 = 1/√16; heads of width 12 have 0.2887 = 1/√12"),  # of the latent and RoPE
+        (8, "q·k is multiplied by 0.3536 = 1/√8; heads of width 12 have 0.2887 = 1/√12"),  # of the part without RoPE
+    ],
+)
+def test_the_scale_of_absorbed_mla(
+    name: str, scale: int, message: str | None, programs: dict[str, Callable[..., object]]
+) -> None:
+    calls = read(programs, name, "bsht", (6,), scale=scale)
+    assert [one.message for one in calls.findings] == ([] if message is None else [message])
+    assert not [one for one in calls.findings if one.severity == "error"]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("scores", SHARED)
+def test_heads_that_share_keys(
+    scores: str, is_turned: bool, rows: int, programs: dict[str, Callable[..., object]]
+) -> None:
+    for steps in STEPS:
+        check(read(programs, "Shared", scores, steps, rows=rows, is_turned=is_turned), steps)
+
+
+@pytest.mark.parametrize("scores", ["bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk"])
+def test_groups_of_heads_that_share_keys(scores: str, programs: dict[str, Callable[..., object]]) -> None:
+    for steps in (*STEPS, (2, 2)):
+        check(read(programs, "Grouped", scores, steps), steps)
+
+
+@pytest.mark.parametrize(("name", "scores"), [("Latent", "bsht"), ("Shared", "bqhk"), ("Shared", "product")])
+def test_a_mask_that_lies_on_the_heads_is_found(
+    name: str, scores: str, programs: dict[str, Callable[..., object]]
+) -> None:
+    """With as many queries as heads, `[Q, K]` fits scores `[B, Q, H, K]`."""
+
+    def run() -> list[torch.Tensor]:
+        return programs["generated"](programs[name](scores, wrong=True), (4,))
+
+    assert "varies" in {one.code for one in watched(run, "causal").findings if one.severity == "error"}
+
+
+@pytest.mark.parametrize("attend", ["module", "batched", "sequences_first", "fused", "fused_of_one_head"])
+def test_a_mask_of_batch_and_heads_in_one_axis(attend: str, programs: dict[str, Callable[..., object]]) -> None:
+    def run(wrong: bool) -> list[torch.Tensor]:
+        return programs["padded"](programs["Folded"](attend, wrong))
+
+    for expect in (None, "causal & pad"):
+        right, wrong = watched(partial(run, False), expect), watched(partial(run, True), expect)
+        assert (right[0].verdict, right.findings) == ("ok", ())
+        assert right[0].tracks[0].shape == (3, HEADS, 9, 9)
+        assert "batch" in {one.code for one in wrong.findings if one.severity == "error"}
