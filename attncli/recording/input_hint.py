@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 class InputHint(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
-    Its kind is `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
-    encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or `window` and
-    `chunk`: how far queries look by the model's configuration.
+    Its kind is `tokens`, or `unpadded` where all of them are, `mask`: the tokens that an argument of the model states,
+    `positions`, `documents`, `encoded`: the tokens of an encoder whose output is attended to, `prompt`: the tokens of a
+    prompt and what was generated since, or `window` and `chunk`: how far queries look by the model's configuration.
     """
 
-    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "window", "chunk"]
+    kind: Literal["tokens", "unpadded", "mask", "positions", "documents", "encoded", "prompt", "window", "chunk"]
     # Of tokens, 1 where a position is one; the positions themselves; or the document of each position, −1 in none.
     values: Int[np.ndarray, "B T"]
     size: int  # how many positions a row has; 0 is a first position of any number of them
     digest: int  # what tells it from others
     # Padding is at one end alone; positions choose from a larger table; what was encoded is keys and values.
     is_sure: bool = True
-    source: Literal["embedding", "configuration", "both"] = "embedding"  # which says which tokens are padding
+    source: str = "embedding"  # that says which tokens are padding; or `configuration`, `both`, an argument's name
 
 
 def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:
@@ -59,7 +59,7 @@ class Hints(Protocol):
     def add(self, hint: InputHint) -> None:
         """Take in what is said of the calls to come."""
 
-    def begin_module(self) -> tuple[int, int]:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """Return how many calls and hints there were when a module begins."""
 
     def end_module(self, begun: tuple[int, int]) -> int:

@@ -264,12 +264,15 @@ class Calls(Displayed, Sequence[CallGroup]):
         expected = Expectations.parse(expect)
         if lengths is not None:
             expected = expected.with_lengths(lengths)
-        wrong = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        found = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        wrong = [one for one in found if one.finding.severity == "error"]
         unchecked = self._unchecked(expected)
         if wrong or unchecked:
             raise UnexpectedError(str(expected), wrong, unchecked)
         if self.notes.fault is not None:
             warnings.warn(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}", stacklevel=2)
+        for message in dict.fromkeys(one.finding.message for one in found):
+            warnings.warn(f"{message}; give `lengths`", stacklevel=2)
         if _FULL in self.notes:
             warnings.warn(_FULL, stacklevel=2)
 

@@ -14,12 +14,13 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
 _LAID_WRONGLY = ("batch", "padding-side")
-_PADDING_IDX, _PAD_TOKEN = "the embedding's padding_idx marks", "the configuration's pad_token_id marks"
+_PADDING_IDX, _PAD_TOKEN = "the embedding's padding_idx", "the configuration's pad_token_id"
 _MARKED = {"embedding": _PADDING_IDX, "configuration": _PAD_TOKEN, "both": _PADDING_IDX}
 
 
@@ -35,18 +36,24 @@ class BatchPadding(NamedTuple):
         """Whether it is that of the encoder whose output is attended to."""
         return self.hint is not None and self.hint.kind == "encoded"
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether an argument of the model says it, which it may sort or cut before it attends."""
+        return self.hint is not None and self.hint.kind == "mask"
+
 
 def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[BatchPadding]:
     """Return what is known of the padding of a call, the surest first.
 
-    It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
-    its step.
+    It is known from the encoder whose output it attends to, else from numbers of words, else from a mask that the model
+    was called with, else from the first mask of its step.
     """
     mask = context.call.mask
     # Of a decoder's own layers one may be given what the one before it gave, to be added to its output.
     is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
     encoded = [one for one in context.hints_of("encoded") if one.is_sure or is_other]
-    tokens = [BatchPadding(one.values.astype(bool), None, one) for one in encoded[-1:] or context.hints_of("tokens")]
+    hints = encoded[-1:] or context.hints_of("tokens") or context.hints_of("mask")
+    tokens = [BatchPadding(one.values.astype(bool), None, one) for one in hints]
     if tokens or mask is None:
         return tokens
     for call, _ in calls:
@@ -79,9 +86,11 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         is_line = padding.place.module and padding.place[:3] == place[:3]
         source = f"{padding.place.module if is_line else padding.place} masks"
     else:
-        source = "its encoder masks" if padding.is_encoded else _MARKED[padding.hint.source if padding.hint else "both"]
+        source = "its encoder masks" if padding.is_encoded else f"{marked_by(padding.hint)} marks"
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
+        if padding.is_stated:
+            return
         if padding.place is None and is_reversed:
             message = f"masks the other end of the rows than the padding that {source}"
             yield Finding("padding-side", "error", message, len(mask.rule.padded))
@@ -98,6 +107,18 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         message = f"attends to padding that {source}{in_batch(rows)}"
         yield _of_cells("pad", message, mask, seen, "error" if is_sure else "note")
+    hidden = padding.tokens & ~own
+    if padding.place is None and mask.rule.expression is not None and hidden.any():
+        rows, count = np.flatnonzero(hidden.any(axis=1)).tolist(), int(hidden.sum())
+        verb = "does not mask" if padding.is_encoded else "does not mark as padding"
+        message = f"hides {plural(count, 'key')} from every query that {source.rpartition(' ')[0]} {verb}"
+        yield Finding("missing", "note", message + in_batch(rows), count)
+
+
+def marked_by(hint: InputHint | None) -> str:
+    """Return what marks padding, in words."""
+    source = "both" if hint is None else hint.source
+    return _MARKED.get(source, f"the model's {source} argument")
 
 
 def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:

@@ -42,7 +42,7 @@ class CollectedHints:
         """See `Hints` of `recording.input_hint`."""
         self.all.append(hint)
 
-    def begin_module(self) -> tuple[int, int]:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
         if self._depth == 0:
             self.all.clear()
