@@ -38,7 +38,8 @@ _SPARE = 2  # vectors of a table of positions that stand for none of a row
 _OF_CONFIGURATION = {"window": "sliding_window", "chunk": "attention_chunk_size"}
 _ReadHints = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 _SEQUENCE = r"((en|de)coder|src|source|tgt|target|memory|context|text|prompt|inputs?|x)"
-_MASK = re.compile(rf"({_SEQUENCE}_)?((attention|attn|(key_)?pad(ding)?|token|valid|word)_)?mask")  # of padding
+_OF_PADDING = r"(attention|attn|(key_)?pad(ding)?|token|valid|word|hidden_states|embeds?)"
+_MASK = re.compile(rf"({_SEQUENCE}_)?({_OF_PADDING}_)?mask")
 _LENGTHS = re.compile(rf"(({_SEQUENCE}|seq|sequence|text|token|word)_?)?(lengths|lens)")
 
 

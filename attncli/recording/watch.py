@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ _WITHOUT_NUMBERS = (
 )
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 
+_MOST_OUTPUTS = 8  # of modules that are kept while others run
 # What computes attention by itself, and what reads its calls. Operators of libraries are read by `flash_xformers`, and
 # attention that a program writes out by `softmax`.
 FUSED: Mapping[Callable[..., Any], Reader] = {
@@ -233,6 +235,8 @@ class _Thread(TorchFunctionMode):
         super().__init__()
         self._watch = watch
         self._running: list[_RunningModule] = []
+        # What modules gave, and how deep they ran, while the module runs that called them.
+        self._outputs: deque[tuple[int, torch.Tensor]] = deque(maxlen=_MOST_OUTPUTS)
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
         self.origins = Origins()
@@ -316,7 +320,18 @@ class _Thread(TorchFunctionMode):
                 self._inputs.leave(hint, ran)
             except Exception as fault:
                 self._watch.notes.failed(fault)
+        self._keep_output(None if ran is None else ran[-1])
         self._leave()
+
+    def _keep_output(self, output: Any) -> None:
+        """Keep what the last module gave until the one that called it ends, of what was inside of it nothing."""
+        depth = len(self._running)
+        while self._outputs and self._outputs[-1][0] > depth:
+            self._outputs.pop()
+        if depth > 1 and type(output) is torch.Tensor:
+            with torch._C.DisableTorchFunction():
+                if output.dim() in (3, 4) and not output.requires_grad:
+                    self._outputs.append((depth, output))
 
     def enter(self) -> None:
         """Begin to see functions."""
@@ -325,6 +340,7 @@ class _Thread(TorchFunctionMode):
 
     def leave_all(self) -> None:
         """End with what is left when nothing is watched any more."""
+        self._outputs.clear()
         while self._running:
             self._leave()
         if self._is_here:
@@ -355,6 +371,9 @@ class _Thread(TorchFunctionMode):
         if call.masks or call.ignored_masks:
             masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
             call = replace(call, masks=masks, ignored_masks=ignored)
+        if call.q is not None and not call.q.requires_grad:  # there is no cache in training
+            inside = len(self._running) + 1
+            call = replace(call, projections=tuple(one for depth, one in self._outputs if depth == inside))
         if (windows := self.origins.windows.get(call.shape[0])) is not None:
             call = replace(call, windows=windows)
         kind = call.device.partition(":")[0]

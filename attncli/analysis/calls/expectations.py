@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.calls.groups import NOT_CHECKED, joined_places
-from attncli.analysis.calls.step_findings import padding_of
+from attncli.analysis.calls.step_findings import padding_of, unmatched_padding
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
 from attncli.masks.alibi import bias_heads, slopes
@@ -223,7 +223,7 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
             continue
         rest = _unpadded(numbered)  # what padding has no part in
         leaks = [] if rest is None else [one for one in _findings(each.call, rest) if one.code != "missing"]
-        found = [*leaks, _unknown_lengths(each.call.mask, calls)]
+        found = [*leaks, _unknown_lengths(each, each.call.mask, calls)]
         yield [CallMismatch(each.call, one, rest if one in leaks else None) for one in found]
 
 
@@ -279,12 +279,18 @@ def _are_rows_of(one: Bool[np.ndarray, "B K"], other: Bool[np.ndarray, "B K"]) -
     return not np.array_equal(one, other) and sorted(one.tolist()) == sorted(other.tolist())
 
 
-def _unknown_lengths(mask: CallMask, calls: Sequence[CallContext]) -> Finding:
-    """Return that padding is expected and not known: an error where no mask of the step can hide that of single rows."""
+def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallContext]) -> Finding:
+    """Return that padding is expected and not known.
+
+    It is an error where no mask of the step can hide that of single rows, unless what is known is another sequence's.
+    """
     batch, _, _, keys = mask.shape
     is_by_row = any(one.allowed.shape[::3] == (batch, keys) for each in calls for one in each.call.masks)
+    is_other = any(padding_of(calls, each) for each in calls)
+    code, severity = (NOT_CHECKED, "note") if is_by_row or is_other else ("pad", "error")
+    if (sizes := unmatched_padding(calls, context, mask)) is not None:
+        return Finding(code, severity, f"cannot check `pad`: {sizes}")
     advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
-    code, severity = (NOT_CHECKED, "note") if is_by_row else ("pad", "error")
     return Finding(code, severity, "cannot check `pad`: sequence lengths unknown", advice=advice)
 
 

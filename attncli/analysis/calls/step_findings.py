@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.groups import NOT_CHECKED
 from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.steps import CallContext
 from attncli.masks.comparison import Comparison
@@ -77,6 +78,8 @@ def _of_call(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
     own, place, found = mask.rule.tokens, context.call.place, padding_of(calls, context)
+    if mask.words_see_later and (sizes := unmatched_padding(calls, context, mask)) is not None:
+        yield Finding(NOT_CHECKED, "note", f"padding: {sizes}")
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
         return  # what is seen follows from it
     if not found or any(one.place == place or np.array_equal(one.tokens, own) for one in found):
@@ -113,6 +116,25 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         verb = "does not mask" if padding.is_encoded else "does not mark as padding"
         message = f"hides {plural(count, 'key')} from every query that {source.rpartition(' ')[0]} {verb}"
         yield Finding("missing", "note", message + in_batch(rows), count)
+
+
+def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> str | None:
+    """Return how many words padding leaves that is of no keys of the step, and how many keys a call has, in words.
+
+    Such keys may be text and picture together, or a part of the text. None where they hide as many as are padding.
+    """
+    sizes = {each.call.mask.shape[3] for each in calls if each.call.mask is not None}
+    batch, _, _, keys = mask.shape
+    seen = np.broadcast_to(np.any(mask.allowed, axis=(1, 2)), (batch, keys)).sum(axis=1)
+    for hint in sorted(context.hints, key=lambda one: one.kind != "tokens"):
+        if hint.kind not in ("tokens", "mask") or hint.size in sizes or len(hint.values) != batch:
+            continue
+        words = hint.values.sum(axis=1)
+        if words.min() < hint.size and (hint.size - words != keys - seen).any():
+            counts = " and ".join(map(str, words.tolist())) if batch < 4 else f"{words.min()} to {words.max()}"
+            marks = f"{marked_by(hint)} leaves {counts} words of {hint.size} positions"
+            return f"{marks}, and {plural(keys, 'key')} are attended to"
+    return None
 
 
 def marked_by(hint: InputHint | None) -> str:
