@@ -38,7 +38,7 @@ def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -
     """Return what hints say of an atom that is written without numbers, in each row; None where none does.
 
     Args:
-        name: of the atom.
+        name: of the atom; `first` is the first word of a row, where positions count from it and not from its padding.
         hints: of which the first one of its kind counts.
         batch: how many rows there are.
         length: how many positions each has.
@@ -50,6 +50,12 @@ def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -
             starts = (np.flatnonzero((row < 0) | (np.diff(row, prepend=-2) != 0)) for row in values)
             rows = tuple(tuple(np.diff(own, append=length).tolist()) for own in starts)
             return rows * (batch // len(rows))
+        if (kind, name) == ("positions", "first") and len(values) == batch and values.shape[1] <= length:
+            first, at = length - 1 - values[:, -1:], np.arange(length - values.shape[1], length)
+            is_word = at >= first
+            alike = np.where(is_word, values == at - first, values == values[:, :1])  # in padding they do not count
+            if first.any() and (first >= 0).all() and alike.all():
+                return tuple(map(tuple, first.tolist()))
     return None
 
 
