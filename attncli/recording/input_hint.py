@@ -65,7 +65,10 @@ class Hints(Protocol):
     def add(self, hint: InputHint) -> None:
         """Take in what is said of the calls to come."""
 
-    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
+    def begin_forward(self) -> None:
+        """Take in that an outermost module begins."""
+
+    def begin_module(self) -> tuple[int, int]:
         """Return how many calls and hints there were when a module begins."""
 
     def end_module(self, begun: tuple[int, int]) -> int:

@@ -63,7 +63,9 @@ class InputReader:
             args: its arguments by position.
             frame: what calls it. Torch hands keyword arguments to no hook of this kind; they stand there.
         """
-        begun = self._hints.begin_module(len(running) == 1)
+        if len(running) == 1:
+            self._hints.begin_forward()
+        begun = self._hints.begin_module()
         module, config = running[-1], getattr(running[-1], "config", None)
         if config is not None and all(getattr(each, "config", None) is not config for each in running[:-1]):
             for kind, name in _OF_CONFIGURATION.items():

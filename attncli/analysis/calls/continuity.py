@@ -116,7 +116,7 @@ def _steps_of_all(bias: Float[np.ndarray, "#B #H #Q #K"], mask: CallMask) -> Flo
 
 def _steps(bias: Float[np.ndarray, "#B #H #Q #K"], mask: CallMask, query: int) -> Float[np.ndarray, "H D"]:
     """Return how much the bias of a query rises from each distance to the next; NaN beside a key that is hidden."""
-    _, heads, queries, keys = mask.shape
+    _, heads, _, keys = mask.shape
     own, seen = (
         np.broadcast_to(one[0, :, query if one.shape[2] > 1 else 0], (heads, keys)) for one in (bias, mask.allowed)
     )

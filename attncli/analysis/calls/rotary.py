@@ -1,4 +1,4 @@
-"""Rotary positions of queries and keys, measured: by how much pairs of numbers turn between a projection and the product.
+"""Rotary positions of queries and keys: by how much pairs of numbers turn between a projection and the product.
 
 Nothing is asked of how a program writes its rotation: it keeps the length of each pair, and turns it by a frequency
 times the position.
@@ -31,7 +31,7 @@ class Rotation(NamedTuple):
 
 
 def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
-    """Return how much the last queries, and the keys at their places, turn; those of which nothing shows it are left out.
+    """Return how much the last queries and the keys at their places turn, where projections show it.
 
     Of half precision too few digits are left.
     """
@@ -49,7 +49,7 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
 
 
 def rotation_of(turns: Complex[np.ndarray, "R P"], queries: int) -> Rotation | None:
-    """Return the rotary embedding that the last rows of a first call show; None where they do not follow one another."""
+    """Return the rotary embedding that the last rows of a first call show; None where they show none."""
     if len(turns) < 2:
         return None
     frequencies = np.angle(turns[-1] * turns[-2].conj())

@@ -112,7 +112,7 @@ class ThreadState:
     calls_made: int = 0  # by the thread
     hints_made: int = 0
     pending: list[_PendingHint] = field(default_factory=list)  # about the calls to come
-    forward: tuple[int, int] | None = None  # calls and hints when the outermost module began that runs
+    forward: tuple[int, int] = (-1, 0)  # calls and hints when an outermost module began last
     # Which keys were tokens at the last call without a cache, and whether more than its mask says so.
     prompts: dict[CallSite, tuple[Bool[np.ndarray, "B K"], bool]] = field(default_factory=dict)
     prompt: InputHint | None = None  # of the last call with a cache
@@ -149,16 +149,17 @@ class ThreadState:
         self.hints_made += 1
         self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(self.calls_made, self.hints_made, hint)]
 
-    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
+    def begin_forward(self) -> None:
         """See `Hints`."""
-        begun = self.calls_made, self.hints_made
-        self.forward = begun if is_outermost else self.forward
-        return begun
+        self.forward = self.calls_made, self.hints_made
+
+    def begin_module(self) -> tuple[int, int]:
+        """See `Hints`."""
+        return self.calls_made, self.hints_made
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints`."""
         calls, hints = begun
-        self.forward = None if begun is self.forward else self.forward
         if self.calls_made > calls and self.hints_made > hints:
             self.pending = [one for one in self.pending if one.order <= hints]
         return self.calls_made - calls
@@ -196,7 +197,7 @@ class ThreadState:
         step = ForwardPass(tuple(self.tracks), tuple(self.calls))
         begun = self.calls_made - len(self.calls)
         # What was said for this step is over, but the padding of a forward whose layers are several steps of one place.
-        calls, hints = self.forward or (-1, 0)
+        calls, hints = self.forward
         self.pending = [
             one
             for one in self.pending

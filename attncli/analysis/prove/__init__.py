@@ -17,6 +17,7 @@ from weakref import ref
 
 from attncli.analysis.prove.claim import parsed
 from attncli.analysis.prove.inputs import CollectedHints, SeenCalls
+from attncli.analysis.prove.labels import Loss, label_findings
 from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
@@ -95,8 +96,10 @@ class Prover:
         self._calls = SeenCalls()
         self._hints = CollectedHints()
         self._known: set[Any] = set()
+        self._ran_before = False  # the module that runs, so that it may have a cache
         self._only: Any = None
-        self._labels: list[tuple[Int[np.ndarray, " N"], str]] = []  # of losses since the last forward began
+        self._losses: list[Loss] = []  # since the last forward began
+        self._ids: list[Int[np.ndarray, "B T"]] = []  # of all forwards, the last one's first
         self._probed: ProbedForward | None = None  # of the last forward
 
     @contextmanager
@@ -116,15 +119,17 @@ class Prover:
             forwards(self._is_proved, self._take, self._take_labels, lambda: len(self._calls.places), os.getcwd()),
         ):
             yield
+        self._judge_labels()
         if seen.fault is not None:
             self.notes.failed(seen.fault)
 
     def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
         self._calls = SeenCalls()
-        self._labels.clear()
+        self._judge_labels()
         key = ref(module), module.training, shapes
         if key in self._known or self._only not in (None, module):
             return False
+        self._ran_before = any(each() is module for each, *_ in self._known)
         self._known.add(key)
         self.left_out += len(self.proofs) >= _MOST_FORWARDS
         return len(self.proofs) < _MOST_FORWARDS
@@ -133,10 +138,11 @@ class Prover:
         if self._only is None and not any(one.calls[1] for one in forward.outputs.values()):
             return  # it does not attend
         try:
-            probed = ProbedForward(forward, self._calls, self._hints, self.expression, self.lengths)
+            has_cache = self._ran_before or _holds_keys(forward)
+            probed = ProbedForward(forward, self._calls, self._hints, self.expression, self.lengths, has_cache)
             self.proofs.append(probed.proof())
             self._probed = probed
-            self._judge_labels()
+            self._ids = [*([] if probed.ids is None else [probed.ids]), *self._ids]
         except AttnError as error:
             self.error = error
             self.notes.add(f"{type(forward.module).__name__} is not proved: {error}")
@@ -144,13 +150,24 @@ class Prover:
             self.notes.failed(fault)
 
     def _take_labels(self, labels: Any, place: str) -> None:
-        self._labels.append((labels.cpu().numpy().reshape(-1), place))
-        if self._probed is not None:
-            self._judge_labels()
+        self._losses.append(Loss(labels.cpu().numpy().reshape(-1), place))
 
     def _judge_labels(self) -> None:
-        for labels, place in self._labels:
-            finding = None if self._probed is None else self._probed.label_finding(labels, place)
-            if finding is not None and finding not in self.proofs[-1].others:
-                self.proofs[-1] = replace(self.proofs[-1], others=(*self.proofs[-1].others, finding))
-        self._labels.clear()
+        """Hold the losses of a step, which is over, against what its forward reads."""
+        losses, self._losses = self._losses, []
+        if self._probed is not None and self._probed.ids is not None:
+            found = label_findings(losses, self._ids, self._probed.has_heads)
+            others = self.proofs[-1].others
+            self.proofs[-1] = replace(self.proofs[-1], others=(*others, *(one for one in found if one not in others)))
+
+
+def _holds_keys(forward: Forward) -> bool:
+    """Return whether an argument of a forward or an attribute of its modules may be a cache: a tensor, no parameter."""
+    names = [*forward.tensors, *(name for name, _ in forward.module.named_buffers())]
+    attributes = (value for each in forward.module.modules() for value in vars(each).values())
+    held = any(_is_tensor(one) or (isinstance(one, (tuple, list)) and any(map(_is_tensor, one))) for one in attributes)
+    return held or any("past" in name or "cache" in name for name in names)
+
+
+def _is_tensor(value: Any) -> bool:
+    return type(value).__name__ == "Tensor"

@@ -42,12 +42,15 @@ class CollectedHints:
         """See `Hints` of `recording.input_hint`."""
         self.all.append(hint)
 
-    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
+    def begin_module(self) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
         if self._depth == 0:
             self.all.clear()
         self._depth += 1
         return self._depth - 1, 0
+
+    def begin_forward(self) -> None:
+        """See `Hints` of `recording.input_hint`."""
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints` of `recording.input_hint`; all that is said of the forward is collected."""
