@@ -16,12 +16,14 @@ from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.recognition import rule_of
-from attncli.recording.call import AttentionCall
+from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall
 from attncli.recording.detach import has_nan, is_zero
 from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
+
+_ZERO = "their output is 0"
 
 
 def findings_of(
@@ -190,7 +192,9 @@ def _by_itself(
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in others]
     are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
-    if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
+    # A program that writes its softmax out gives 0 where it means to.
+    is_meant = _sees_itself_alone(call, dead) or (call.api not in ZERO_WHERE_BLIND and becomes == _ZERO)
+    if len(dead) and (not are_words or is_meant):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
     parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, masks))
     yield from parts
@@ -214,7 +218,7 @@ def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
     zero = is_zero(call, row, head, query)
     if zero is None:
         return "their output is not attention"
-    return "their output is 0" if zero else "the fill is finite, so they attend to masked keys"
+    return _ZERO if zero else "the fill is finite, so they attend to masked keys"
 
 
 def _sees_itself_alone(call: AttentionCall, dead: Int[np.ndarray, "N 3"]) -> bool:
