@@ -38,6 +38,8 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
     found: dict[str, Complex[np.ndarray, "R P"]] = {}
     if call.q is None or call.k is None or not call.projections or call.dtype not in ("float32", "float64"):
         return found
+    if call.shape[2] > call.shape[3]:
+        return found  # of another sequence
     rows = min(call.shape[2], _ROWS)
     before = [each for one in call.projections for each in _by_position(one, call.shape[2])]
     for name, after in (("queries", call.q), ("keys", call.k)):

@@ -142,7 +142,7 @@ class Prover:
             probed = ProbedForward(forward, self._calls, self._hints, self.expression, self.lengths, has_cache)
             self.proofs.append(probed.proof())
             self._probed = probed
-            self._ids = [*([] if probed.ids is None else [probed.ids]), *self._ids]
+            self._ids = [*probed.ids, *self._ids]
         except AttnError as error:
             self.error = error
             self.notes.add(f"{type(forward.module).__name__} is not proved: {error}")
@@ -155,7 +155,7 @@ class Prover:
     def _judge_labels(self) -> None:
         """Hold the losses of a step, which is over, against what its forward reads."""
         losses, self._losses = self._losses, []
-        if self._probed is not None and self._probed.ids is not None:
+        if losses and self._probed is not None and self._probed.ids:
             found = label_findings(losses, self._ids, self._probed.has_heads)
             others = self.proofs[-1].others
             self.proofs[-1] = replace(self.proofs[-1], others=(*others, *(one for one in found if one not in others)))

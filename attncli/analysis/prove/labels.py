@@ -52,9 +52,9 @@ def _shift(labels: Int[np.ndarray, " N"], ids: Int[np.ndarray, "B T"]) -> int | 
     for shift in range(min(length - 1, 8)):
         read = ids[:, shift:][:, : rows.shape[1]]
         wanted = rows[:, : read.shape[1]]
-        counts = wanted >= 0
         if wanted.shape != read.shape or wanted.shape[1] < length - max(shift, 2):
             continue
+        counts = (wanted >= 0) & (read >= 0)
         if (wanted == read)[counts].all() and len({*wanted[counts].tolist()}) >= _LEAST_TOKENS:
             return shift
     return None

@@ -377,13 +377,12 @@ class ProbedForward:
                 return
 
     @property
-    def ids(self) -> Int[np.ndarray, "B T"] | None:
-        """The ids that a causal model reads, −1 in padding; None where it reads none, or is not claimed causal."""
-        ids = self.sequences[0].ids
-        batch, length, is_time_first = self.forward.layout
-        if ids is None or is_time_first or not self.claim.is_causal or length < 3:
-            return None
-        return np.where(self.tokens[0], ids.cpu().numpy().reshape(batch, length), -1)
+    def ids(self) -> list[Int[np.ndarray, "B T"]]:
+        """The ids of each sequence, −1 in padding; none where it is not claimed to be causal."""
+        if self.forward.layout.is_time_first or not self.claim.is_causal or self.forward.layout.length < 3:
+            return []
+        both = zip(self.tokens, self.sequences, strict=True)
+        return [np.where(own, one.ids.cpu().numpy().reshape(own.shape), -1) for own, one in both if one.ids is not None]
 
     @property
     def has_heads(self) -> bool:
