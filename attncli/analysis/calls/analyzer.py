@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from functools import cache, reduce
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
-
-import numpy as np
 
 from attncli.analysis.calls.caches import CacheState, EarlierCall, cache_state, last_seen, without_empty_slots
 from attncli.analysis.calls.continuity import contradictions, traits_of
@@ -86,16 +84,17 @@ class CallAnalyzer:
         mask_key = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*masks, *unused))
 
         cut = tuple(without_empty_slots(one, state) for one in masks)
-        biases, is_cut = (lambda: _biases(call, masks, state)), state.written is not None
 
         def make_mask() -> CallMask:
             tokens = None if of_keys is None else of_keys.values.astype(bool)
-            return mask_of(cut, call.is_causal, shape, biases, tokens, is_cut)
+            biases = partial(_biases, call, masks, state)
+            return mask_of(cut, call.is_causal, shape, biases, tokens, state.written is not None)
 
         key: tuple[Any, ...] = call.is_causal, shape, mask_key, state.rows, digests[0]
         mask = self._masks.get(key, make_mask)
         before = earlier.traits if earlier is not None and state.is_grown else None
-        bias, turns = reduce(np.add, biases()) if mask.has_bias else None, turns_of(call)
+        bias: Any = sum(_biases(call, masks, state)) if mask.has_bias else None
+        turns = turns_of(call)
         broken = () if before is None else (*contradictions(mask, bias, turns, before),)
         after = after._replace(traits=traits_of(mask, bias, turns, before))
 

@@ -193,7 +193,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             found_here = (*call.findings, *of_step, *(replace(one.finding, comparison=one.comparison) for one in own))
             findings = [call.with_lines(self._with_map(each, call.place)) for each in found_here]
             # A note that padding or later keys are seen says nothing where that is an error, or expected.
-            settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
+            settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad", "missing"}
             is_expected = expected is not None and expected.at(call.place) is not None
             settled |= {"leak"} if is_expected and not own else set()
             if is_expected and not any(one.finding.code == NOT_CHECKED for one in own):

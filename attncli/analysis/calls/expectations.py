@@ -287,11 +287,15 @@ def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallC
     batch, _, _, keys = mask.shape
     is_by_row = any(one.allowed.shape[::3] == (batch, keys) for each in calls for one in each.call.masks)
     is_other = any(padding_of(calls, each) for each in calls)
-    code, severity = (NOT_CHECKED, "note") if is_by_row or is_other else ("pad", "error")
-    if (sizes := unmatched_padding(calls, context, mask)) is not None:
-        return Finding(code, severity, f"cannot check `pad`: {sizes}")
-    advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
-    return Finding(code, severity, "cannot check `pad`: sequence lengths unknown", advice=advice)
+    sizes = unmatched_padding(calls, context, mask)
+    message, advice = f"cannot check `pad`: {sizes or 'sequence lengths unknown'}", None
+    if sizes is None:
+        advice = (
+            "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
+        )
+    if is_by_row or is_other:
+        return Finding(NOT_CHECKED, "note", message, advice=advice)
+    return Finding("pad", "error", message, advice=advice)
 
 
 def _findings(call: RecordedCall, expected: Expression) -> list[Finding]:

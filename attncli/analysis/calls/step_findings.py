@@ -78,7 +78,8 @@ def _of_call(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
     own, place, found = mask.rule.tokens, context.call.place, padding_of(calls, context)
-    if mask.words_see_later and (sizes := unmatched_padding(calls, context, mask)) is not None:
+    is_open = mask.words_see_later and not mask.rule.padded
+    if is_open and (sizes := unmatched_padding(calls, context, mask)) is not None:
         yield Finding(NOT_CHECKED, "note", f"padding: {sizes}")
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
         return  # what is seen follows from it
@@ -130,8 +131,9 @@ def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: 
         if hint.kind not in ("tokens", "mask") or hint.size in sizes or len(hint.values) != batch:
             continue
         words = hint.values.sum(axis=1)
-        if words.min() < hint.size and (hint.size - words != keys - seen).any():
-            counts = " and ".join(map(str, words.tolist())) if batch < 4 else f"{words.min()} to {words.max()}"
+        is_trimmed = keys < hint.size and not hint.values[:, keys:].any()  # to the longest row
+        if not is_trimmed and words.min() < hint.size and (hint.size - words != keys - seen).any():
+            counts = " and ".join(map(str, words.tolist())) if batch < 3 else f"{words.min()} to {words.max()}"
             marks = f"{marked_by(hint)} leaves {counts} words of {hint.size} positions"
             return f"{marks}, and {plural(keys, 'key')} are attended to"
     return None

@@ -66,7 +66,8 @@ def run(
     Without --expect, attn does not check a mask that shows later keys: it may be an encoder's.
 
     For `pad`, lengths come from the embedding's padding_idx, the model's attention_mask or input_lengths, or else the
-    first padding mask of the step. PATTERN names places as --place does. The last --expect that matches a place decides.
+    first padding mask of the step. PATTERN names places as --place does. The last --expect that matches a place
+    decides.
 
     --prove runs the model again, with the vector of one position changed, and reports outputs that move and must not.
 
