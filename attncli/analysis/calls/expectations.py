@@ -289,7 +289,9 @@ def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallC
     is_other = any(padding_of(calls, each) for each in calls)
     sizes = unmatched_padding(calls, context, mask)
     message, advice = f"cannot check `pad`: {sizes or 'sequence lengths unknown'}", None
-    if sizes is None:
+    if sizes is not None and mask.allowed.all() and keys > max(one.size for one in context.hints):
+        message = f"attends to padding, wherever it is: {sizes}"
+    elif sizes is None:
         advice = (
             "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
         )
