@@ -18,6 +18,7 @@ WRONG = {
     "begun_again": "positions",
     "stands_still": "positions",
     "keys_from_the_beginning": "positions",
+    "padded_row": "positions",
     "beams": "batch",
     "beams_with_cached_memory": "batch",
     "several_answers": "batch",

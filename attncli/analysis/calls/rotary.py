@@ -41,12 +41,13 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
     if call.shape[2] > call.shape[3]:
         return found  # of another sequence
     rows = min(call.shape[2], _ROWS)
-    before = [each for one in call.projections for each in _by_position(one, call.shape[2])]
-    for name, after in (("queries", call.q), ("keys", call.k)):
-        own = to_numpy(after[0, 0, -rows:])
-        turns = (_turns(own, to_numpy(one[-rows:])) for one in before)
-        if (first := next((each for each in turns if each is not None), None)) is not None:
-            found[name] = first
+    for row in {0, len(call.q) - 1}:  # of which one may be padded
+        before = [each for one in call.projections for each in _by_position(one, row, call.shape[2])]
+        for name, after in (("queries", call.q), ("keys", call.k)):
+            own = to_numpy(after[min(row, len(after) - 1), 0, -rows:])
+            turns = (_turns(own, to_numpy(one[-rows:])) for one in before)
+            if (first := next((each for each in turns if each is not None), None)) is not None:
+                found[f"{name} of batch row {row}" if row else name] = first
     return found
 
 
@@ -87,9 +88,11 @@ def _distances(
     return np.where(turns == 0, 0, distances).max(axis=-1)
 
 
-def _by_position(projection: Any, queries: int) -> Iterator[Float[Any, "Q E"]]:
-    """Yield the first batch row of what a module gave, a vector for each query; heads may stand before queries."""
-    first = projection[0]
+def _by_position(projection: Any, row: int, queries: int) -> Iterator[Float[Any, "Q E"]]:
+    """Yield a batch row of what a module gave, a vector for each query; heads may stand before queries."""
+    if row >= len(projection):
+        return
+    first = projection[row]
     if first.shape[0] == queries:
         yield first.flatten(1)
     if first.dim() == 3 and first.shape[1] == queries:

@@ -200,6 +200,18 @@ def keys_from_the_beginning(wrong=False):
     return in_parts(Decoder(lambda: Cached(rotate)), 6, 1, 1, 1)
 
 
+@torch.no_grad()
+def padded_row(wrong=False):
+    """A sentence that is padded on the left goes on where the longest one does."""
+    model = Decoder(lambda: Cached(lambda x, at, _: torch.cat([in_halves(x[r : r + 1], at[r], _) for r in range(2)])))
+    padding, outputs = torch.tensor([[0], [3]]), []
+    for begin, end in ((0, 7), (7, 8), (8, 9)):
+        at = (torch.arange(begin, end) - padding * (begin == 0 or not wrong)).clamp(min=0)
+        model.offset = lambda _, at=at: at - torch.arange(at.shape[1])
+        outputs.append(model.eval()(batch(9, 9)[:, begin:end], begin))
+    return outputs
+
+
 def all_keys_again():
     """Keys are cached as they are, and turned anew in every step."""
 
