@@ -273,21 +273,27 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
 
 
 def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None]) -> Expression:
-    """Return the expression with the numbers that it leaves out.
+    """Return the expression with the numbers that it leaves out, and its chunks counted from the first word of a row.
 
     Args:
         expression: with or without atoms that have none.
-        numbers: gives those of an atom in each batch row; None where nothing says them.
+        numbers: gives those of an atom in each batch row, and of `first` its first word; None where nothing says them.
 
     Raises:
         UsageError: nothing says the numbers of an atom.
     """
+    first = numbers("first")
 
     def numbered(leaf: Expression) -> Expression:
-        if not isinstance(leaf, Unnumbered):
+        if isinstance(leaf, Unnumbered):
+            rows = leaf._replace(rows=numbers(leaf.name)).stated
+        elif isinstance(leaf, Atom) and leaf.name == "chunk" and first is not None:
+            rows = (leaf.arguments,) * len(first)
+        else:
             return leaf
-        rows = leaf._replace(rows=numbers(leaf.name)).stated
-        return leaf._replace(rows=rows) if len(set(rows)) > 1 else Atom(leaf.name, rows[0])
+        if leaf.name == "chunk" and first is not None:
+            rows = tuple((*own, *start) for own, start in zip(rows, first, strict=True))
+        return Unnumbered(leaf.name, rows) if len(set(rows)) > 1 else Atom(leaf.name, rows[0])
 
     return map_leaves(expression, numbered)
 
@@ -346,7 +352,7 @@ ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
     "band": lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right),
     "prefix": lambda at, n: _between(at, at.j, 0, n),
     "docs": _docs,
-    "chunk": lambda at, size: at.i // size == at.j // size,
+    "chunk": lambda at, size, first=0: (at.i - first) // size == (at.j - first) // size,
     "dilated": _dilated,
     "global": lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places),
     "pad": _pad,

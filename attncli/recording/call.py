@@ -80,4 +80,5 @@ class AttentionCall:
     unsupported: str | None = None  # what of the call cannot be read, in words, such as `the score_mod`
     is_mask_read: bool = False  # whether all that hides keys is read nevertheless
     slices: CallSlices | None = None  # of longer queries and keys
+    projections: tuple[torch.Tensor, ...] = ()  # that modules inside of its own gave before it
     windows: int | None = None  # of a picture that follow one another in the batch, where that is known

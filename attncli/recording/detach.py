@@ -42,7 +42,7 @@ def detached(call: AttentionCall) -> AttentionCall:
     sinks, output = _copy(call.sinks), _copy(call.output)
     return replace(
         call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), sinks=sinks, scores=scores, weights=weights,
-        output=output,
+        output=output, projections=(),
     )  # fmt: skip
 
 

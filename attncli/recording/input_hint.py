@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 class InputHint(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
-    Its kind is `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
-    encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or `window` and
-    `chunk`: how far queries look by the model's configuration.
+    Its kind is `tokens`, or `unpadded` where all of them are, `mask`: the tokens that an argument of the model states,
+    `positions`, `documents`, `encoded`: the tokens of an encoder whose output is attended to, `prompt`: the tokens of a
+    prompt and what was generated since, or `window` and `chunk`: how far queries look by the model's configuration.
     """
 
-    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "window", "chunk"]
+    kind: Literal["tokens", "unpadded", "mask", "positions", "documents", "encoded", "prompt", "window", "chunk"]
     # Of tokens, 1 where a position is one; the positions themselves; or the document of each position, −1 in none.
     values: Int[np.ndarray, "B T"]
     size: int  # how many positions a row has; 0 is a first position of any number of them
     digest: int  # what tells it from others
     # Padding is at one end alone; positions choose from a larger table; what was encoded is keys and values.
     is_sure: bool = True
-    source: Literal["embedding", "configuration", "both"] = "embedding"  # which says which tokens are padding
+    source: str = "embedding"  # that says which tokens are padding; or `configuration`, `both`, an argument's name
 
 
 def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:
     """Return what hints say of an atom that is written without numbers, in each row; None where none does.
 
     Args:
-        name: of the atom.
+        name: of the atom; `first` is the first word of a row, where positions count from it and not from its padding.
         hints: of which the first one of its kind counts.
         batch: how many rows there are.
         length: how many positions each has.
@@ -50,6 +50,12 @@ def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -
             starts = (np.flatnonzero((row < 0) | (np.diff(row, prepend=-2) != 0)) for row in values)
             rows = tuple(tuple(np.diff(own, append=length).tolist()) for own in starts)
             return rows * (batch // len(rows))
+        if (kind, name) == ("positions", "first") and len(values) == batch and values.shape[1] <= length:
+            first, at = length - 1 - values[:, -1:], np.arange(length - values.shape[1], length)
+            is_word = at >= first
+            alike = np.where(is_word, values == at - first, values == values[:, :1])  # in padding they do not count
+            if first.any() and (first >= 0).all() and alike.all():
+                return tuple(map(tuple, first.tolist()))
     return None
 
 
@@ -58,6 +64,9 @@ class Hints(Protocol):
 
     def add(self, hint: InputHint) -> None:
         """Take in what is said of the calls to come."""
+
+    def begin_forward(self) -> None:
+        """Take in that an outermost module begins."""
 
     def begin_module(self) -> tuple[int, int]:
         """Return how many calls and hints there were when a module begins."""

@@ -544,6 +544,17 @@ def unwrapped(module: Any) -> Any:
     return module
 
 
+def _labels_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the labels of a cross-entropy, or of log-probabilities that are gathered; None of any other function."""
+    if func in (F.cross_entropy, F.nll_loss):
+        return kwargs["target"] if len(args) < 2 else args[1]
+    if func in (torch.gather, torch.Tensor.gather):
+        values, dim, index = (*args, kwargs.get("dim"), kwargs.get("index"))[:3]
+        is_of_classes = isinstance(index, torch.Tensor) and dim in (-1, index.dim() - 1) and index.shape[-1] == 1
+        return index if is_of_classes and values.is_floating_point() else None
+    return None
+
+
 class _Functions(TorchFunctionMode):
     """Hands over the labels of every cross-entropy with the line that asked for it, and generators before they draw."""
 
@@ -564,10 +575,9 @@ class _Functions(TorchFunctionMode):
         for each in (*args, *kwargs.values()):
             if type(each) is torch.Generator:
                 self._take_generator(each)
-        if func is F.cross_entropy:
-            labels = kwargs["target"] if len(args) < 2 else args[1]
-            if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
-                self._take_labels(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
+        labels = _labels_of(func, args, kwargs)
+        if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+            self._take_labels(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
         return func(*args, **kwargs)
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ _WITHOUT_NUMBERS = (
 )
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 
+_MOST_OUTPUTS = 8  # of modules that are kept while others run
 # What computes attention by itself, and what reads its calls. Operators of libraries are read by `flash_xformers`, and
 # attention that a program writes out by `softmax`.
 FUSED: Mapping[Callable[..., Any], Reader] = {
@@ -236,6 +238,8 @@ class _Thread(TorchFunctionMode):
         self._watch = watch
         self._running: list[_RunningModule] = []
         self._forwards = 0
+        # What modules gave, and how deep they ran, while the module runs that called them.
+        self._outputs: deque[tuple[int, torch.Tensor]] = deque(maxlen=_MOST_OUTPUTS)
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
         self.origins = Origins()
@@ -320,7 +324,18 @@ class _Thread(TorchFunctionMode):
                 self._inputs.leave(hint, ran)
             except Exception as fault:
                 self._watch.notes.failed(fault)
+        self._keep_output(None if ran is None else ran[-1])
         self._leave()
+
+    def _keep_output(self, output: Any) -> None:
+        """Keep what the last module gave until the one that called it ends, of what was inside of it nothing."""
+        depth = len(self._running)
+        while self._outputs and self._outputs[-1][0] > depth:
+            self._outputs.pop()
+        if depth > 1 and type(output) is torch.Tensor:
+            with torch._C.DisableTorchFunction():
+                if output.dim() in (3, 4) and not output.requires_grad:
+                    self._outputs.append((depth, output))
 
     def enter(self) -> None:
         """Begin to see functions."""
@@ -329,6 +344,7 @@ class _Thread(TorchFunctionMode):
 
     def leave_all(self) -> None:
         """End with what is left when nothing is watched any more."""
+        self._outputs.clear()
         while self._running:
             self._leave()
         if self._is_here:
@@ -364,7 +380,12 @@ class _Thread(TorchFunctionMode):
             slices = CallSlices(*(PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k)))
         if slices is not None and self._running:
             slices = slices._replace(forward=self._running[-1].number)
-        call = replace(call, slices=slices, windows=self.origins.windows.get(call.shape[0]))
+        windows = self.origins.windows.get(call.shape[0])
+        projections = call.projections
+        if call.q is not None and not call.q.requires_grad:  # there is no cache in training
+            inside = len(self._running) + 1
+            projections = tuple(one for depth, one in self._outputs if depth == inside)
+        call = replace(call, slices=slices, windows=windows, projections=projections)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False), self._watch.lock:

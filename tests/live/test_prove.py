@@ -133,6 +133,32 @@ def test_labels_that_an_output_reads_are_an_error() -> None:
     assert codes == [["label"], [], ["label"]]
 
 
+@pytest.mark.parametrize("name", ["after_the_next", "medusa", "trained_by_two_losses", "draft", "copied"])
+def test_losses_that_look_further_on_purpose_are_no_mistake(name: str) -> None:
+    prover = Prover("causal")
+    with prover.watching():
+        getattr(programs, name)()
+    assert prover.proofs
+    assert not [one for proof in prover.proofs for one in proof.findings if one.code == "label"]
+
+
+@pytest.mark.parametrize("kind", ["module", "nll", "gathered"])
+def test_labels_of_every_loss_are_read(kind: str) -> None:
+    """With labels that are left out, and shifted twice."""
+    model, ids = programs.LanguageModel(), programs.tokens()
+    prover = Prover("causal")
+    with prover.watching():
+        logits, labels = model(ids)[:, :-2].flatten(0, 1), ids[:, 2:].clone()
+        if kind == "module":
+            labels[0, 3:5] = -100
+            torch.nn.CrossEntropyLoss(ignore_index=-100)(logits, labels.flatten())
+        elif kind == "nll":
+            F.nll_loss(logits.log_softmax(-1), labels.flatten())
+        else:
+            logits.log_softmax(-1).gather(-1, labels.flatten()[:, None]).mean()
+    assert [one.code for one in prover.proofs[0].findings] == ["label"]
+
+
 def test_a_cache_whose_mask_stands_one_too_far() -> None:
     """Several tokens come to those that are cached; the cache is the program's own again afterwards."""
     for wrong in (True, False):

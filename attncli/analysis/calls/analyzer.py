@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import CacheState, EarlierCall, cache_state, last_seen, without_empty_slots
+from attncli.analysis.calls.continuity import contradictions, traits_of
 from attncli.analysis.calls.findings import findings_of
 from attncli.analysis.calls.masks import CallMask, MaskReading, mask_of, read_mask
+from attncli.analysis.calls.rotary import turns_of
 from attncli.analysis.calls.steps import RecordedCall, ThreadState
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.detach import TensorCache, mask_values
@@ -81,18 +83,28 @@ class CallAnalyzer:
         digests = of_keys and of_keys.digest, of_queries and of_queries.digest
         mask_key = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*masks, *unused))
 
-        def make() -> RecordedCall:
-            cut = tuple(without_empty_slots(one, state) for one in masks)
-            key = call.is_causal, shape, mask_key, state.rows, digests[0]
+        cut = tuple(without_empty_slots(one, state) for one in masks)
+
+        def make_mask() -> CallMask:
             tokens = None if of_keys is None else of_keys.values.astype(bool)
-            biases, is_cut = (lambda: _biases(call, masks, state)), state.written is not None
-            mask = self._masks.get(key, lambda: mask_of(cut, call.is_causal, shape, biases, tokens, is_cut))
+            biases = partial(_biases, call, masks, state)
+            return mask_of(cut, call.is_causal, shape, biases, tokens, state.written is not None)
+
+        key: tuple[Any, ...] = call.is_causal, shape, mask_key, state.rows, digests[0]
+        mask = self._masks.get(key, make_mask)
+        before = earlier.traits if earlier is not None and state.is_grown else None
+        bias: Any = sum(_biases(call, masks, state)) if mask.has_bias else None
+        turns = turns_of(call)
+        broken = () if before is None else (*contradictions(mask, bias, turns, before),)
+        after = after._replace(traits=traits_of(mask, bias, turns, before))
+
+        def make() -> RecordedCall:
             words = None if of_queries is None else of_queries.values.astype(bool)
-            found = (*state.findings, *findings_of(call, mask, cut, unused, state.is_grown, words))
+            found = (*state.findings, *broken, *findings_of(call, mask, cut, unused, state.is_grown, words))
             return RecordedCall(call.place, mask, cut, found, unused=unused)
 
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
-        key = *facts, call.windows, call.findings, len(unused), mask_key, state, digests
+        key = *facts, call.windows, call.findings, len(unused), mask_key, state, digests, broken
         return self._calls.get(key, make), after
 
     def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:

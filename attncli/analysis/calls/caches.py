@@ -18,6 +18,7 @@ from attncli.text import plural
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
+    from attncli.analysis.calls.continuity import CallTraits
     from attncli.analysis.calls.masks import MaskReading
     from attncli.recording.call import AttentionCall
     from attncli.recording.input_hint import InputHint
@@ -29,6 +30,7 @@ class EarlierCall(NamedTuple):
     keys: int  # how many it had
     is_static: bool  # whether its keys were those of a static cache
     last: Int[np.ndarray, "#B"] | None  # the position of the last query of each batch row, where that is known
+    traits: CallTraits | None = None
 
 
 class CacheState(NamedTuple):

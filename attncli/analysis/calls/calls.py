@@ -26,6 +26,7 @@ from attncli.analysis.calls.expectations import (
     mismatches,
 )
 from attncli.analysis.calls.groups import (
+    NOT_CHECKED,
     NOTHING_EXPECTED,
     CallGroup,
     ModuleCalls,
@@ -123,13 +124,15 @@ class Calls(Displayed, Sequence[CallGroup]):
     def _record(self, call: AttentionCall, here: ThreadState) -> RecordedCall:
         """Look at a call; what goes wrong in us is said, and the program goes on."""
         try:
-            recorded, after = self._analyzer.record(call, here, self._earlier.get(call.place))
+            anywhere = call.place._replace(line=0)  # what has a mask and what has none may be two lines of a function
+            earlier = self._earlier.get(call.place) or self._earlier.get(anywhere)
+            recorded, after = self._analyzer.record(call, here, earlier)
         except RecursionError:
             raise
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be looked at")
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
-        self._earlier[call.place] = after
+        self._earlier[call.place] = self._earlier[anywhere] = after
         return recorded
 
     @contextmanager
@@ -192,9 +195,11 @@ class Calls(Displayed, Sequence[CallGroup]):
             found_here = (*call.findings, *of_step, *(replace(one.finding, comparison=one.comparison) for one in own))
             findings = [call.with_lines(self._with_map(each, call.place)) for each in found_here]
             # A note that padding or later keys are seen says nothing where that is an error, or expected.
-            settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
-            is_as_expected = expected is not None and expected.at(call.place) is not None and not own
-            settled |= {"leak"} if is_as_expected else set()
+            settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad", "missing"}
+            is_expected = expected is not None and expected.at(call.place) is not None
+            settled |= {"leak"} if is_expected and not own else set()
+            if is_expected and not any(one.finding.code == NOT_CHECKED for one in own):
+                settled.add(NOT_CHECKED)
             found.append(tuple(one for one in findings if one.severity == "error" or one.code not in settled))
         return found
 
@@ -266,12 +271,15 @@ class Calls(Displayed, Sequence[CallGroup]):
         expected = Expectations.parse(expect)
         if lengths is not None:
             expected = expected.with_lengths(lengths)
-        wrong = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        found = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        wrong = [one for one in found if one.finding.severity == "error"]
         unchecked = self._unchecked(expected)
         if wrong or unchecked:
             raise UnexpectedError(str(expected), wrong, unchecked)
         if self.notes.fault is not None:
             warnings.warn(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}", stacklevel=2)
+        for message in dict.fromkeys(one.finding.message for one in found):
+            warnings.warn(f"{message}; give `lengths`", stacklevel=2)
         if _FULL in self.notes:
             warnings.warn(_FULL, stacklevel=2)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.calls.groups import joined_places
-from attncli.analysis.calls.step_findings import padding_of
+from attncli.analysis.calls.groups import NOT_CHECKED, joined_places
+from attncli.analysis.calls.step_findings import padding_of, unmatched_padding
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
 from attncli.masks.alibi import bias_heads, slopes
@@ -218,11 +218,13 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
                 CallMismatch(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)
             ]
             continue
-        found = [CallMismatch(each.call, one, own) for one in _findings(each.call, own)]
-        if own is None and (rest := _unpadded(numbered)) is not None:  # what padding has no part in
-            leaks = (one for one in _findings(each.call, rest) if one.code != "missing")
-            found = [*(CallMismatch(each.call, one, rest) for one in leaks), *found]
-        yield found
+        if own is not None or each.call.mask is None:
+            yield [CallMismatch(each.call, one, own) for one in _findings(each.call, own or numbered)]
+            continue
+        rest = _unpadded(numbered)  # what padding has no part in
+        leaks = [] if rest is None else [one for one in _findings(each.call, rest) if one.code != "missing"]
+        found = [*leaks, _unknown_lengths(each, each.call.mask, calls)]
+        yield [CallMismatch(each.call, one, rest if one in leaks else None) for one in found]
 
 
 def _with_numbers(expected: Expression, context: CallContext) -> Expression:
@@ -256,31 +258,52 @@ def _tokens(
     batch, _, queries, keys = mask.shape
     padding = padding_of(calls, context)
     unpadded = [one.values.astype(bool) for one in context.hints_of("unpadded")]
+    own, is_by_row = mask.rule.tokens, len(mask.allowed) == batch
     if padding:  # several sequences may have as many positions
         candidates = [*(one.tokens for one in padding), *unpadded]
-        tokens = next((one for one in candidates if np.array_equal(one, mask.rule.tokens)), candidates[0])
+        tokens = next((one for one in candidates if np.array_equal(one, own)), candidates[0])
+        if padding[0].is_stated and tokens is candidates[0] and _are_rows_of(own, tokens):
+            return None  # the model may have sorted its batch
     elif prompt := context.hints_of("prompt"):
-        return prompt[0].values.astype(bool)
-    elif batch == 1 or any(
-        len(one.allowed) == batch for each in calls for one in each.call.masks if one.allowed.shape[3] == keys
-    ):
-        tokens = np.ones((batch, keys), bool)
+        return prompt[0].values.astype(bool) if prompt[0].is_sure or batch == 1 else None
     else:
-        return unpadded[0] if unpadded else None
-    if any(one.place is None for one in padding) or len(mask.allowed) < batch:
-        return tokens
-    cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
-    return infer_padding(expected, cells, mask.past, tokens)
+        tokens = np.ones((batch, keys), bool)
+    if is_by_row and not any(one.place is None for one in padding):
+        cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
+        tokens = infer_padding(expected, cells, mask.past, tokens)
+    is_known = padding or unpadded or batch == 1 or not tokens.all()
+    return tokens if is_known else None
 
 
-def _findings(call: RecordedCall, expected: Expression | None) -> list[Finding]:
-    """Return the errors of a call beside what is expected of it, of which None is that its padding is not known."""
+def _are_rows_of(one: Bool[np.ndarray, "B K"], other: Bool[np.ndarray, "B K"]) -> bool:
+    return not np.array_equal(one, other) and sorted(one.tolist()) == sorted(other.tolist())
+
+
+def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallContext]) -> Finding:
+    """Return that padding is expected and not known.
+
+    It is an error where no mask of the step can hide that of single rows, unless what is known is another sequence's.
+    """
+    batch, _, _, keys = mask.shape
+    is_by_row = any(one.allowed.shape[::3] == (batch, keys) for each in calls for one in each.call.masks)
+    is_other = any(padding_of(calls, each) for each in calls)
+    sizes = unmatched_padding(calls, context, mask)
+    message, advice = f"cannot check `pad`: {sizes or 'sequence lengths unknown'}", None
+    if sizes is not None and mask.allowed.all() and keys > max(one.size for one in context.hints):
+        message = f"attends to padding, wherever it is: {sizes}"
+    elif sizes is None:
+        advice = (
+            "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
+        )
+    if is_by_row or is_other:
+        return Finding(NOT_CHECKED, "note", message, advice=advice)
+    return Finding("pad", "error", message, advice=advice)
+
+
+def _findings(call: RecordedCall, expected: Expression) -> list[Finding]:
+    """Return the errors of a call beside what is expected of it."""
     if call.mask is None:
         return [Finding("no-mask", "error", f"cannot check {expected}: the mask cannot be read")]
-    if expected is None:
-        message = "cannot check `pad`: sequence lengths unknown"
-        advice = "set nn.Embedding(padding_idx=…), or give `lengths` to check in Python"
-        return [Finding("pad", "error", message, advice=advice)]
     try:
         found = audit_allowed(call.mask.allowed, call.mask.shape, expected)
         wrong = [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call

@@ -16,13 +16,12 @@ from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.recognition import rule_of
-from attncli.recording.call import AttentionCall
+from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall
 from attncli.recording.detach import has_nan, is_zero
 from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
-
 
 _ZERO = "their output is 0"
 
@@ -193,8 +192,8 @@ def _by_itself(
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in others]
     are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
-    # A softmax gives no row of zeros: the program took these weights away itself.
-    is_meant = len(dead) and (_sees_itself_alone(call, dead) or (call.api == "softmax" and becomes == _ZERO))
+    # A program that writes its softmax out gives 0 where it means to.
+    is_meant = _sees_itself_alone(call, dead) or (call.api not in ZERO_WHERE_BLIND and becomes == _ZERO)
     if len(dead) and (not are_words or is_meant):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
     parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, masks))

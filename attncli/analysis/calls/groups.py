@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.masks import CallMask
     from attncli.trace.trace import Trace
 
+NOT_CHECKED = "not checked"  # the verdict, and the code of the finding that says why
 NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
 _NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart
@@ -227,24 +228,25 @@ class CallGroup:
         """What is said where nothing is wrong: `ok`, or why nothing was checked."""
         if self.tracks[0].expected == NOTHING_EXPECTED:
             return NOTHING_EXPECTED
-        return "ok" if all(track.is_judged for track in self.tracks) else "not checked"
+        is_left_out = any(one.finding.code == NOT_CHECKED for one in self.counts)
+        return "ok" if all(track.is_judged for track in self.tracks) and not is_left_out else NOT_CHECKED
 
     @property
     def unchecked(self) -> Finding | None:
-        """Why the mask of some of its calls was not checked, as a note; None where it was."""
-        if self.verdict != "not checked":
+        """Why the mask of some of its calls was not checked, as a note; None where it was, or a finding says it."""
+        if self.verdict != NOT_CHECKED or any(one.finding.code == NOT_CHECKED for one in self.counts):
             return None
         rules = {rule for track in self.tracks for rule in track.rules}
         if any(rule.startswith(_NOT_READ) for rule in rules):
-            return Finding("not checked", "note", f"the mask is {self.mask}")
+            return Finding(NOT_CHECKED, "note", f"the mask is {self.mask}")
         if blocks := sum(track.blocks for track in self.tracks):
             which = "" if blocks == self.calls else f" ({blocks} of {self.calls} calls)"
             advice = "give --prove EXPR to check the whole"
-            return Finding("not checked", "note", f"a block of a longer attention{which}", advice=advice)
+            return Finding(NOT_CHECKED, "note", f"a block of a longer attention{which}", advice=advice)
         advice = "give --expect EXPR to check it"
         if any(UNKNOWN in rule for rule in rules):
             message = self.mask + next((each for track in self.tracks if (each := track.suspicions)), "")
-            return Finding("not checked", "note", message, advice=advice)
+            return Finding(NOT_CHECKED, "note", message, advice=advice)
         if any(one.severity == "error" for one in self.findings):
             return None  # which comes first
         *_, queries, keys = self.tracks[0].shape
@@ -255,7 +257,7 @@ class CallGroup:
             is_full = {_unpadded(rule) for rule in rules} == {"full"}
             advice = f"give --expect {decoder} for a decoder, "
             advice += f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
-        return Finding("not checked", "note", message, advice=advice)
+        return Finding(NOT_CHECKED, "note", message, advice=advice)
 
     @property
     def traces(self) -> tuple[Trace, ...]:

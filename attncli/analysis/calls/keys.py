@@ -13,14 +13,17 @@ from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
 
 def findings_of_keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
     """Yield what is wrong with keys, while the program waits."""
-    if mask.shape[2] == 1:  # a step of a generation, whose prompt has shown it
+    differs = mask.shape[0] > 3 and bool((mask.rule.tokens != mask.rule.tokens[:1]).any())
+    if mask.shape[2] == 1 and not differs:  # a step of a generation, whose prompt has shown it
         return
     k = call.k if call.project is None else call.project()[1]
+    if k is not None and differs:
+        yield from _repeated_otherwise(k, mask)
     if k is not None and (prompt := _prompt_taken_for_words(k, mask)):
         keys = "key is" if prompt == 1 else f"{prompt} keys are"
         message = f"the mask takes key 0 for the first word, but the first {keys} a prompt, alike in every row"
@@ -32,6 +35,28 @@ def findings_of_keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
     elif {*orders} == {"tiled"}:
         message = "keys are repeated as a whole, so that heads far apart share them"
         yield Finding("heads", "note", message, call.shape[1], advice="correct if the model was trained this way")
+
+
+def _repeated_otherwise(k: Float[Any, "B Hkv K D"], mask: CallMask) -> Iterator[Finding]:
+    """Yield that a batch is repeated as a whole, and its padding row by row, or the other way round, as for beams."""
+    batch, tokens = len(k), mask.rule.tokens
+    for rows in (each for each in range(2, batch // 2 + 1) if batch % each == 0 and len(tokens) == batch):
+        times = batch // rows
+        at = np.arange(batch)
+        ways = at % rows, at // times * times  # the row that each one repeats
+        for own, other in (ways, ways[::-1]):
+            is_of_padding = (tokens == tokens[other]).all() and not (tokens == tokens[own]).all()
+            if is_of_padding and _are_alike(k[:, :1, :1], own) and _are_alike(k, own) and not _are_alike(k, other):
+                one = int(np.flatnonzero((tokens != tokens[own]).any(axis=1))[0])
+                message = f"batch rows {own[one]} and {one} have the same keys and different padding: one is repeated "
+                message += "as a whole, the other row by row"
+                yield Finding("batch", "error", message, batch, advice="use repeat_interleave for both")
+                return
+
+
+def _are_alike(k: Float[Any, "B H K D"], rows: Int[np.ndarray, " B"]) -> bool:
+    """Return whether keys are those of other rows but for rounding."""
+    return bool(((k - k[rows]).abs() <= 1e-5 * k.abs().amax()).all())
 
 
 def _prompt_taken_for_words(k: Float[Any, "B Hkv K D"], mask: CallMask) -> int:

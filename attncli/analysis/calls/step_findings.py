@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.groups import NOT_CHECKED
 from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.steps import CallContext
 from attncli.masks.comparison import Comparison
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
 _LAID_WRONGLY = ("batch", "padding-side")
-_PADDING_IDX, _PAD_TOKEN = "the embedding's padding_idx marks", "the configuration's pad_token_id marks"
+_PADDING_IDX, _PAD_TOKEN = "the embedding's padding_idx", "the configuration's pad_token_id"
 _MARKED = {"embedding": _PADDING_IDX, "configuration": _PAD_TOKEN, "both": _PADDING_IDX}
 
 
@@ -35,18 +37,24 @@ class BatchPadding(NamedTuple):
         """Whether it is that of the encoder whose output is attended to."""
         return self.hint is not None and self.hint.kind == "encoded"
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether an argument of the model says it, which it may sort or cut before it attends."""
+        return self.hint is not None and self.hint.kind == "mask"
+
 
 def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[BatchPadding]:
     """Return what is known of the padding of a call, the surest first.
 
-    It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
-    its step.
+    It is known from the encoder whose output it attends to, else from numbers of words, else from a mask that the model
+    was called with, else from the first mask of its step.
     """
     mask = context.call.mask
     # Of a decoder's own layers one may be given what the one before it gave, to be added to its output.
     is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
     encoded = [one for one in context.hints_of("encoded") if one.is_sure or is_other]
-    tokens = [BatchPadding(one.values.astype(bool), None, one) for one in encoded[-1:] or context.hints_of("tokens")]
+    hints = encoded[-1:] or context.hints_of("tokens") or context.hints_of("mask")
+    tokens = [BatchPadding(one.values.astype(bool), None, one) for one in hints]
     if tokens or mask is None:
         return tokens
     for call, _ in calls:
@@ -71,6 +79,9 @@ def _of_call(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
     own, place, found = mask.rule.tokens, context.call.place, padding_of(calls, context)
+    is_open = mask.words_see_later and not mask.rule.padded
+    if is_open and (sizes := unmatched_padding(calls, context, mask)) is not None:
+        yield Finding(NOT_CHECKED, "note", f"padding: {sizes}")
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
         return  # what is seen follows from it
     if not found or any(one.place == place or np.array_equal(one.tokens, own) for one in found):
@@ -80,9 +91,11 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         is_line = padding.place.module and padding.place[:3] == place[:3]
         source = f"{padding.place.module if is_line else padding.place} masks"
     else:
-        source = "its encoder masks" if padding.is_encoded else _MARKED[padding.hint.source if padding.hint else "both"]
+        source = "its encoder masks" if padding.is_encoded else f"{marked_by(padding.hint)} marks"
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
+        if padding.is_stated:
+            return
         if padding.place is None and is_reversed:
             message = f"masks the other end of the rows than the padding that {source}"
             yield Finding("padding-side", "error", message, len(mask.rule.padded))
@@ -99,6 +112,38 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         message = f"attends to padding that {source}{in_batch(rows)}"
         yield _of_cells("pad", message, mask, seen, "error" if is_sure else "note")
+    hidden = padding.tokens & ~own
+    if padding.place is None and mask.rule.expression is not None and hidden.any():
+        rows, count = np.flatnonzero(hidden.any(axis=1)).tolist(), int(hidden.sum())
+        verb = "does not mask" if padding.is_encoded else "does not mark as padding"
+        message = f"hides {plural(count, 'key')} from every query that {source.rpartition(' ')[0]} {verb}"
+        yield Finding("missing", "note", message + in_batch(rows), count)
+
+
+def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> str | None:
+    """Return how many words padding leaves that is of no keys of the step, and how many keys a call has, in words.
+
+    Such keys may be text and picture together, or a part of the text. None where they hide as many as are padding.
+    """
+    sizes = {each.call.mask.shape[3] for each in calls if each.call.mask is not None}
+    batch, _, _, keys = mask.shape
+    seen = np.broadcast_to(np.any(mask.allowed, axis=(1, 2)), (batch, keys)).sum(axis=1)
+    for hint in sorted(context.hints, key=lambda one: one.kind != "tokens"):
+        if hint.kind not in ("tokens", "mask") or hint.size in sizes or len(hint.values) != batch:
+            continue
+        words = hint.values.sum(axis=1)
+        is_trimmed = keys < hint.size and not hint.values[:, keys:].any()  # to the longest row
+        if not is_trimmed and words.min() < hint.size and (hint.size - words != keys - seen).any():
+            counts = " and ".join(map(str, words.tolist())) if batch < 3 else f"{words.min()} to {words.max()}"
+            marks = f"{marked_by(hint)} leaves {counts} words of {hint.size} positions"
+            return f"{marks}, and {plural(keys, 'key')} are attended to"
+    return None
+
+
+def marked_by(hint: InputHint | None) -> str:
+    """Return what marks padding, in words."""
+    source = "both" if hint is None else hint.source
+    return _MARKED.get(source, f"the model's {source} argument")
 
 
 def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _BYTES_OF_A_CALL = 2048
 _MOST_PENDING = 64  # hints that are kept where no call comes
+STATED = ("tokens", "unpadded", "mask")  # kinds of hints that say which positions are padding, the surest first
 _OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
 # Codes of findings about which cells a mask hides, or about its numbers.
 MASK_CODES = (
@@ -120,8 +121,9 @@ class ThreadState:
     calls_made: int = 0  # by the thread
     hints_made: int = 0
     pending: list[_PendingHint] = field(default_factory=list)  # about the calls to come
-    # Which keys were tokens at the last call without a cache.
-    prompts: dict[CallSite, Bool[np.ndarray, "B K"]] = field(default_factory=dict)
+    forward: tuple[int, int] = (-1, 0)  # calls and hints when an outermost module began last
+    # Which keys were tokens at the last call without a cache, and whether more than its mask says so.
+    prompts: dict[CallSite, tuple[Bool[np.ndarray, "B K"], bool]] = field(default_factory=dict)
     prompt: InputHint | None = None  # of the last call with a cache
 
     def add_call(self, track: ModuleCalls, call: RecordedCall) -> None:
@@ -154,14 +156,15 @@ class ThreadState:
         place = place._replace(line=0)  # what has a mask and what has none may be two lines of a function
         batch, _, queries, keys = mask.shape
         if queries == keys:
-            self.prompts[place] = mask.rule.tokens
-        tokens = self.prompts.get(place)
+            stated = [one for one in self._hints if one.kind in STATED and one.values.shape == (batch, keys)]
+            self.prompts[place] = mask.rule.tokens, bool(stated or mask.rule.padded)
+        tokens, is_sure = self.prompts.get(place, (None, False))
         if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
             return None
         tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=True)
-        digest = hash(("prompt", tokens.shape, tokens.tobytes()))
+        digest = hash(("prompt", is_sure, tokens.shape, tokens.tobytes()))
         if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
-            self.prompt = InputHint("prompt", tokens.astype(np.int8), keys, digest)
+            self.prompt = InputHint("prompt", tokens.astype(np.int8), keys, digest, is_sure)
         return self.prompt
 
     @property
@@ -172,6 +175,10 @@ class ThreadState:
         """See `Hints`."""
         self.hints_made += 1
         self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(self.calls_made, self.hints_made, hint)]
+
+    def begin_forward(self) -> None:
+        """See `Hints`."""
+        self.forward = self.calls_made, self.hints_made
 
     def begin_module(self) -> tuple[int, int]:
         """See `Hints`."""
@@ -216,6 +223,12 @@ class ThreadState:
         """Return the step, and begin another."""
         step = ForwardPass(tuple(self.tracks), tuple(self.calls))
         begun = self.calls_made - len(self.calls)
-        self.pending = [one for one in self.pending if one.calls > begun]  # what was said for this step is over
+        # What was said for this step is over, but the padding of a forward whose layers are several steps of one place.
+        calls, hints = self.forward
+        self.pending = [
+            one
+            for one in self.pending
+            if one.calls > begun or (one.calls == calls and one.order > hints and one.hint.kind in STATED)
+        ]
         self.tracks, self.calls = [], []
         return step

@@ -18,6 +18,7 @@ from weakref import ref
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.prove.claim import parsed
 from attncli.analysis.prove.inputs import CollectedHints, SeenCalls
+from attncli.analysis.prove.labels import Loss, label_findings
 from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
@@ -99,9 +100,11 @@ class Prover:
         self._checked = _Checked(self._hints)
         self._is_recording, self._again = False, 0  # how many calls there were in forwards that ran again
         self._known: set[Any] = set()
+        self._ran_before = False  # the module that runs, so that it may have a cache
         self._only: Any = None
         self._unattended: list[ModelProof] = []  # of modules that are seen to compute no attention
-        self._labels: list[tuple[Int[np.ndarray, " N"], str]] = []  # of losses since the last forward began
+        self._losses: list[Loss] = []  # since the last forward began
+        self._ids: list[Int[np.ndarray, "B T"]] = []  # of all forwards, the last one's first
         self._probed: ProbedForward | None = None  # of the last forward
 
     @contextmanager
@@ -122,16 +125,18 @@ class Prover:
         ):
             yield
         self.proofs = self.proofs or self._unattended
+        self._judge_labels()
         if seen.fault is not None:
             self.notes.failed(seen.fault)
 
     def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
+        self._judge_labels()
         self._seen, self._checked = SeenCalls(), _Checked(self._hints)
-        self._labels.clear()
         self._is_recording = False
         key = ref(module), module.training, shapes
         if key in self._known or self._only not in (None, module):
             return False
+        self._ran_before = any(each() is module for each, *_ in self._known)
         self._known.add(key)
         self.left_out += len(self.proofs) >= _MOST_FORWARDS
         self._is_recording = len(self.proofs) < _MOST_FORWARDS
@@ -157,7 +162,8 @@ class Prover:
             return
         self._hints.is_paused = True
         try:
-            probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths)
+            has_cache = self._ran_before or _holds_keys(forward)
+            probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths, has_cache)
             proof = probed.proof()
             known = {one.code for one in proof.others}
             checked = [one for one in self._checked.errors() if one.code not in known]
@@ -165,7 +171,7 @@ class Prover:
             (self.proofs if attends or self._only is not None else self._unattended).append(proof)
             if attends or self._only is not None:
                 self._probed = probed
-                self._judge_labels()
+                self._ids = [*probed.ids, *self._ids]
         except AttnError as error:
             if not attends and self._only is None:
                 return
@@ -180,16 +186,15 @@ class Prover:
         self.notes.failed(fault, "a forward could not be recorded")
 
     def _take_labels(self, labels: Any, place: str) -> None:
-        self._labels.append((labels.cpu().numpy().reshape(-1), place))
-        if self._probed is not None:
-            self._judge_labels()
+        self._losses.append(Loss(labels.cpu().numpy().reshape(-1), place))
 
     def _judge_labels(self) -> None:
-        for labels, place in self._labels:
-            finding = None if self._probed is None else self._probed.label_finding(labels, place)
-            if finding is not None and finding not in self.proofs[-1].others:
-                self.proofs[-1] = replace(self.proofs[-1], others=(*self.proofs[-1].others, finding))
-        self._labels.clear()
+        """Hold the losses of a step, which is over, against what its forward reads."""
+        losses, self._losses = self._losses, []
+        if losses and self._probed is not None and self._probed.ids:
+            found = label_findings(losses, self._ids, self._probed.has_heads)
+            others = self.proofs[-1].others
+            self.proofs[-1] = replace(self.proofs[-1], others=(*others, *(one for one in found if one not in others)))
 
 
 class _Checked(Calls):
@@ -211,3 +216,15 @@ class _Checked(Calls):
         self.settle()
         found = (one for one in self.findings if one.severity == "error" and one.code != "positions")
         return list(dict.fromkeys(found))
+
+
+def _holds_keys(forward: Forward) -> bool:
+    """Return whether an argument of a forward or an attribute of its modules may be a cache: a tensor, no parameter."""
+    names = [*forward.tensors, *(name for name, _ in forward.module.named_buffers())]
+    attributes = (value for each in forward.module.modules() for value in vars(each).values())
+    held = any(_is_tensor(one) or (isinstance(one, (tuple, list)) and any(map(_is_tensor, one))) for one in attributes)
+    return held or any("past" in name or "cache" in name for name in names)
+
+
+def _is_tensor(value: Any) -> bool:
+    return type(value).__name__ == "Tensor"

@@ -63,6 +63,9 @@ class CollectedHints(ThreadState):
         self._depth += 1
         return super().begin_module()
 
+    def begin_forward(self) -> None:
+        """See `Hints` of `recording.input_hint`."""
+
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints` of `recording.input_hint`."""
         self._depth -= 1

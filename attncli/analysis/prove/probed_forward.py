@@ -105,6 +105,7 @@ class ProbedForward:
         hints: what its inputs say.
         expression: which key each query may see.
         lengths: how many tokens each row has; None is what its inputs say.
+        has_cache: whether keys before its own may be a cache's, and not such as memory slots.
 
     Raises:
         UsageError: the expression leaves out a number that nothing says, or does not fit.
@@ -112,9 +113,9 @@ class ProbedForward:
     """
 
     def __init__(
-        self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any
+        self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any, has_cache: bool
     ) -> None:
-        self.forward, self.expression = forward, expression
+        self.forward, self.expression, self._has_cache = forward, expression, has_cache
         self.forwards, self._rounded = 0, 0.0
         self.places = [*calls.places]
         self._calls = calls
@@ -140,6 +141,7 @@ class ProbedForward:
 
         shown = calls.shown(layout.batch, layout.length, past)
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
+        self._counts_words = numbers_of("first", hints.all, layout.batch, layout.length) is not None
         self.dtype, self._eps = forward.precision
         self._changed = np.zeros_like(self.tokens[0])  # which inputs changed at all, and which of them moved outputs
         self._held, self._is_alive, self._is_alone = np.zeros_like(self.tokens[0]), False, True
@@ -537,7 +539,7 @@ class ProbedForward:
             row, *position = (int(one) for one in np.unravel_index(int(moved.argmax()), moved.shape))
             kind, place = _cause(change), change.place
             if change.calls[1] > calls and (kind in ("attention", "other") or change.calls[1] > change.calls[0]):
-                kind = "cache" if self.claim.past else "attention"
+                kind = "cache" if self.claim.past and self._has_cache else "attention"
                 place = self.places[calls] if calls < len(self.places) else place
             is_own_row = probe.positions[row].any()
             changed = (row, int(np.flatnonzero(probe.positions[row])[-1])) if is_own_row else probe.first
@@ -617,29 +619,25 @@ class ProbedForward:
                     f"row {row} has other outputs without its padding: {wrong.name[0] or 'the model'} differs by "
                     f"{_most(wrong):.2g} of {wrong.size:.2g}"
                 )
-                advice = "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
+                advice = (
+                    None if self._counts_words else "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
+                )
                 yield Finding("positions", "error", message, advice=advice, made_at=(wrong.place,))
                 return
 
-    def label_finding(self, labels: Int[np.ndarray, " N"], place: str) -> Finding | None:
-        """Return that a loss asks each output for the token that it reads, or for the one after the next."""
-        ids = self.sequences[0].ids
-        batch, length, is_time_first = self.forward.layout
-        if ids is None or is_time_first or not self.claim.is_causal or length < 3:
-            return None
-        tokens = ids.cpu().numpy().reshape(batch, length)
-        rows = labels.reshape(batch, -1) if labels.size % batch == 0 else labels[None]
-        for shift, what in ((0, "the token that it reads"), (2, "the token after the next one")):
-            read = tokens[:, shift:][:, : rows.shape[1]]
-            wanted = rows[:, : read.shape[1]]
-            counts = (wanted >= 0) & self.tokens[0][:, shift:][:, : wanted.shape[1]]
-            if wanted.shape != read.shape or wanted.shape[1] < length - 2 or (wanted != read)[counts].any():
-                continue
-            if len(set(wanted[counts].tolist())) > 2:
-                message = f"the loss asks the output at each position for {what}"
-                advice = "shift once: logits[:, :-1] against labels[:, 1:]"
-                return Finding("label", "error", message, advice=advice, made_at=(place,))
-        return None
+    @property
+    def ids(self) -> list[Int[np.ndarray, "B T"]]:
+        """The ids of each sequence, −1 in padding; none where it is not claimed to be causal."""
+        if self.forward.layout.is_time_first or not self.claim.is_causal or self.forward.layout.length < 3:
+            return []
+        both = zip(self.tokens, self.sequences, strict=True)
+        return [np.where(own, one.ids.cpu().numpy().reshape(own.shape), -1) for own, one in both if one.ids is not None]
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the model gives several outputs for a position."""
+        shapes = [one.values.dim() for one in self.forward.outputs.values() if not one.name[0]]
+        return sum(dim > 2 for dim in shapes) > 1 or max(shapes, default=0) > 3
 
 
 def _most(change: OutputChange) -> float:

@@ -66,8 +66,9 @@ def run(
 
     Without --expect, attn does not check a mask that shows later keys: it may be an encoder's.
 
-    For `pad`, lengths come from the embedding's padding_idx, or else from the first padding mask of the step. PATTERN
-    names places as --place does. The last --expect that matches a place decides.
+    For `pad`, lengths come from the embedding's padding_idx, the model's attention_mask or input_lengths, or else the
+    first padding mask of the step. PATTERN names places as --place does. The last --expect that matches a place
+    decides.
 
     --prove runs the model again with other inputs, changed alone or in groups, and reports outputs that move and must
     not. Its `pad` takes lengths from --lengths, ids, an attention mask, or the masks themselves, in this order.

@@ -78,6 +78,7 @@ def call(mask: np.ndarray) -> AttentionCall:
     )
 
 
+@pytest.mark.filterwarnings("ignore:cannot check `pad`")  # of a batch without any
 def test_what_is_right_is_not_accused() -> None:
     for mask in MASKS:
         calls = Calls()

@@ -117,6 +117,164 @@ def classifier(wrong=False):
     return step(Classifier(), ids, None if wrong else keys(ids))
 
 
+# --- masks and lengths that the model is called with ----------------------------------------------------------
+
+
+class Told(nn.Module):
+    """A model by hand whose padding only its arguments state; `mask_of` makes the mask of its layers."""
+
+    def __init__(self, mask_of, padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.embed, self.stack, self.mask_of = nn.Embedding(V, WIDTH, padding_idx=padding_idx), Stack(), mask_of
+
+    def forward(self, ids, attention_mask, token_type_ids=None):
+        return self.stack(self.embed(ids), self.mask_of(attention_mask, token_type_ids))
+
+
+def picture_before_text(wrong=False):
+    """Every query sees the picture; its padding is shown again where the picture is shown last, as in PaliGemma."""
+
+    def mask_of(attention_mask, is_text):
+        causal, real = lower(attention_mask.shape[1]), attention_mask[:, None, None].bool()
+        picture = is_text[:, None, None] == 0
+        return (causal & real) | picture if wrong else (causal | picture) & real
+
+    ids = batch(9, 6, left=True)
+    return evaluation(Told(mask_of), ids, (ids != 0).long(), (torch.arange(9) > 4).long().expand(2, -1))
+
+
+def mask_for_each_row(wrong=False):
+    """The mask has a row for each sentence, and hides no padding."""
+
+    def mask_of(attention_mask, _):
+        causal = lower(attention_mask.shape[1]).repeat(len(attention_mask), 1, 1, 1)
+        return causal if wrong else causal & attention_mask[:, None, None].bool()
+
+    ids = batch(9, 6, left=True)
+    return evaluation(Told(mask_of), ids, attention_mask=(ids != 0).long())
+
+
+def padding_mask_of_torch(wrong=False):
+    """True is padding; layers take it for words where they do not turn it round."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
+
+        def forward(self, ids, src_key_padding_mask):
+            mask = None if wrong else ~src_key_padding_mask[:, None, None]
+            return self.stack(self.embed(ids), mask)
+
+    ids = batch(9, 5, 3)
+    return evaluation(Model(), ids, src_key_padding_mask=ids == 0)
+
+
+class Speech(nn.Module):
+    def __init__(self, is_masked: bool) -> None:
+        super().__init__()
+        self.proj, self.stack, self.is_masked = nn.Linear(8, WIDTH), Stack(), is_masked
+
+    def forward(self, frames, input_lengths):
+        real = torch.arange(frames.shape[1]) < input_lengths[:, None]
+        return self.stack(self.proj(frames), real[:, None, None] if self.is_masked else None)
+
+
+def speech(wrong=False):
+    """Frames of sound, of which a tensor of lengths says how many there are."""
+    return evaluation(Speech(not wrong), torch.randn(3, 9, 8), torch.tensor([9, 5, 3]))
+
+
+def cut_mask(wrong=False):
+    """Layers cut their mask to the wrong axis: what is behind is hidden, as in Whisper."""
+
+    def mask_of(attention_mask, _):
+        keys = F.pad(attention_mask[:, : HEADS if wrong else None].bool(), (0, 9 - HEADS if wrong else 0))
+        return lower(9) & keys[:, None, None]
+
+    ids = batch(9, 6)
+    return evaluation(Told(mask_of, 0), ids, (ids != 0).long())
+
+
+class Painter(nn.Module):
+    """A picture that attends to text; `take` cuts the text and makes its mask."""
+
+    def __init__(self, take) -> None:
+        super().__init__()
+        self.words, self.crossing, self.take = nn.Embedding(V, WIDTH, padding_idx=0), Attention(), take
+
+    def forward(self, picture, prompt_ids):
+        return self.crossing(picture, *self.take(self.words(prompt_ids), prompt_ids != 0))
+
+
+def cut_by_the_first_row(wrong=False):
+    """All rows are cut to the words of the first one, as in xDiT."""
+    take = (
+        (lambda text, real: (text[:, : real[0].sum()], None))
+        if wrong
+        else lambda text, real: (
+            text,
+            real[:, None, None],
+        )
+    )
+    return evaluation(Painter(take), torch.randn(2, 10, WIDTH), batch(3, 7))
+
+
+def picture_and_text(wrong=False):
+    """One attention of cells and words, with or without the padding of the words."""
+
+    def joined(text, real):
+        real = F.pad(real, (4, 0), value=True)[:, None, None]
+        return torch.cat([torch.zeros(2, 4, WIDTH), text], 1), None if wrong else real
+
+    return evaluation(Painter(joined), torch.randn(2, 10, WIDTH), batch(3, 7))
+
+
+class Latents(nn.Module):
+    """A few vectors read a padded text, and then each other, as in Perceiver."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reading, self.own = nn.Embedding(V, WIDTH), Attention(), Attention()
+        self.latents = nn.Parameter(torch.randn(1, 5, WIDTH))
+
+    def forward(self, ids):
+        x = self.reading(self.latents.expand(len(ids), -1, -1), self.words(ids), keys(ids))
+        return x + self.own(x)
+
+
+def latents():
+    return evaluation(Latents(), batch(9, 5, 3))
+
+
+def mask_of_a_batch_without_padding():
+    """A mask with a row for each sentence; nothing says how long the sentences are, and all are as long."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
+
+        def forward(self, ids):
+            return self.stack(self.embed(ids), keys(ids) & lower(ids.shape[1]))
+
+    return evaluation(Model(), batch(6, 6))
+
+
+def mask_of_the_loss():
+    """A mask of random positions, which are predicted; every word is seen."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
+
+        def forward(self, ids, mask):
+            return self.stack(self.embed(ids * ~mask)) * mask[..., None]
+
+    return evaluation(Model(), batch(9, 9), torch.rand(2, 9) < 0.5)
+
+
 # --- which axis, which end ----------------------------------------------------------------------------------
 
 

@@ -520,3 +520,71 @@ WRONG_PADDING = {
     "one too many": lambda words: words | words.roll(1, 1),
     "of the first row": lambda words: words[:1].expand_as(words),
 }
+# --- losses that look further ---------------------------------------------------------------------------------------
+
+
+class Medusa(LanguageModel):
+    """A second head; `further` joins the embedding of the next token to it, as in multi-token prediction."""
+
+    def __init__(self, further: bool):
+        super().__init__()
+        self.second, self.further = nn.Linear(WIDTH, VOCABULARY), further
+        self.extra = Block(SelfAttention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        if self.further:
+            return self.head(x), self.second(self.extra(x[:, :-1] + self.embedding(ids)[:, 1:]))
+        return self.head(x), self.second(x)
+
+
+def _loss(logits, labels):
+    return F.cross_entropy(logits[:, : labels.shape[1]].flatten(0, 1), labels.flatten())
+
+
+def after_the_next():
+    """A head that reads the next token is asked for the one behind it, alone."""
+    ids = tokens()
+    _loss(Medusa(True)(ids)[1], ids[:, 2:]).backward()
+
+
+def medusa():
+    """A head that reads no more is asked for the token after the next."""
+    ids = tokens()
+    one, two = Medusa(False)(ids)
+    (_loss(one, ids[:, 1:]) + _loss(two, ids[:, 2:])).backward()
+
+
+def trained_by_two_losses():
+    """One output is asked for both, by two functions."""
+    ids = tokens()
+    logits = LanguageModel()(ids)
+    logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).mean()
+    F.nll_loss(logits[:, :-2].flatten(0, 1).log_softmax(-1), ids[:, 2:].flatten())
+
+
+def draft():
+    """A draft reads the next tokens; the loss of the model that it helps comes after its own forward."""
+    ids = tokens()
+    model, helper = LanguageModel(), LanguageModel(layers=1)
+    logits = model(ids)
+    drafted = helper(ids[:, 1:])
+    (_loss(logits, ids[:, 1:]) + drafted.square().mean()).backward()
+
+
+class Copier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = LanguageModel(), LanguageModel()
+
+    def forward(self, ids, shifted):
+        return self.decoder(shifted) + self.encoder(ids).mean(1, keepdim=True)
+
+
+def copied():
+    """A decoder learns to say again what its encoder reads; its own words are shifted."""
+    ids = tokens()
+    shifted = F.pad(ids[:, :-1], (1, 0), value=VOCABULARY - 1)
+    F.cross_entropy(Copier()(ids, shifted).flatten(0, 1), ids.flatten()).backward()
