@@ -8,6 +8,8 @@ import pytest
 import torch
 from watched_programs import Run, errors, programs_of, watched
 
+from attncli.analysis.prove import Prover
+
 FOLDER = Path(__file__).parent / "programs"
 
 
@@ -29,6 +31,14 @@ class Design(NamedTuple):
     expect: str | None  # what its calls are held against; None where none says what it is
     alone: str = ""  # the code of an error that is found without it although it is right
     held: str = ""  # with it
+
+
+class Claim(NamedTuple):
+    """A right program, the mask that all of its calls have, and the one that its outputs keep; None is none."""
+
+    name: str  # of the function
+    expect: str | None
+    prove: str | None
 
 
 BUGS = [
@@ -145,15 +155,62 @@ DESIGNS = [
     Design("filled_10000", "causal"),
 ]
 
+CLAIMS = [
+    Claim("mla_heads_first", "causal", "causal"),
+    Claim("mla_queries_first", "causal", "causal"),
+    Claim("mla_decoding", "causal", "causal"),
+    Claim("mla_wide_keys", "causal", "causal"),
+    Claim("mtp", "causal", None),
+    Claim("eagle", "causal", None),
+    Claim("medusa_tree", None, None),
+    Claim("speculative", "causal", "causal"),
+    Claim("chunked_prefill", "causal", "causal"),
+    Claim("beams", "causal", "causal"),
+    Claim("left_padded_generation", "causal & pad", "causal & pad"),
+    Claim("static_cache", None, None),
+    Claim("transformer_xl", "causal", "causal"),
+    Claim("query_slices", "causal", "causal"),
+    Claim("ring", "causal", "causal"),
+    Claim("online_softmax", "causal", "causal"),
+    Claim("documents_in_turn", "causal", "causal & docs(3,5)"),
+    Claim("compressed_blocks", None, "causal"),
+    Claim("rows_and_heads", "causal & pad", "causal & pad"),
+    Claim("bloom", "causal & pad", "causal & pad"),
+    Claim("multi_query", "causal", "causal"),
+    Claim("axial", "full", None),
+    Claim("t5_bias", "causal & pad", "causal & pad"),
+    Claim("flex_documents", "causal & docs(3,5)", "causal & docs(3,5)"),
+    Claim("prefix_lm", None, "causal | prefix"),
+    Claim("prefix_tuning", "causal", "causal"),
+    Claim("key_of_zeros", None, "causal"),
+    Claim("streaming_chunks", None, None),
+    Claim("gated_media", None, "causal"),
+    Claim("block_diffusion", None, None),
+    Claim("perceiver", "pad", None),
+    Claim("induced_points", "pad", "pad"),
+    Claim("translation", None, None),
+    Claim("torch_transformer", None, "causal & pad"),
+    Claim("joint_text_image", None, None),
+    Claim("video", None, None),
+    Claim("masked_autoencoder", "full", None),
+    Claim("linear_hybrid", "causal", "causal"),
+    Claim("state_space_hybrid", "causal", "causal"),
+    Claim("mixture_of_depths", "causal", "causal"),
+    Claim("checkpointed", "causal", "causal"),
+    Claim("shared_keys", "causal", "causal"),
+    Claim("last_word", "causal", "causal & pad"),
+    Claim("fast_path", "pad", "pad"),
+]
 
-def named(each: Bug | Design) -> str:
+
+def named(each: Bug | Design | Claim) -> str:
     return each.name
 
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Run]]:
     """The functions of the programs by their names."""
-    yield from programs_of(FOLDER, "public_masks", "public_models", "designs")
+    yield from programs_of(FOLDER, "public_masks", "public_models", "designs", "unusual")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=named)
@@ -186,6 +243,23 @@ def test_a_published_design_is_not_accused(design: Design, programs: dict[str, R
     run = programs[design.name]
     assert {*errors(run)} <= {design.alone}
     assert {*errors(run, design.expect)} <= {design.alone, design.held}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, about nested tensors and uncompiled flex_attention
+@pytest.mark.parametrize("claim", CLAIMS, ids=named)
+def test_an_unusual_design_is_not_accused(claim: Claim, programs: dict[str, Run]) -> None:
+    """Neither alone nor with what is expected of its masks; and what its outputs keep is proved."""
+    run = programs[claim.name]
+    for expect in {None, claim.expect}:
+        assert [one.message for one in watched(run, expect).findings if one.severity == "error"] == []
+    if claim.prove is not None:
+        prover = Prover(claim.prove)
+        torch.manual_seed(0)
+        with prover.watching():
+            run()
+        assert prover.error is None
+        assert prover.proofs
+        assert [str(proof) for proof in prover.proofs if not proof.is_proved] == []
 
 
 @pytest.mark.parametrize("name", ["sink", "softmax_one", "differential"])
