@@ -8,6 +8,8 @@ import pytest
 import torch
 from watched_programs import Run, errors, programs_of, watched
 
+from attncli.analysis.prove import Prover
+
 FOLDER = Path(__file__).parent / "programs"
 
 
@@ -22,6 +24,22 @@ class Bug(NamedTuple):
     is_harmful: bool = True  # wherever it stands; some models leave the scale out on purpose
 
 
+class Twin(NamedTuple):
+    """A bug of 2025 or 2026, and what is found in its wrong twin: alone, held against a claim, and in a proof."""
+
+    name: str  # of the function
+    expect: str | None  # None where no one expression holds for its keys
+    alone: str = ""
+    held: str = ""
+    proof: str = ""
+    claim: str = ""  # what is to be proved; empty where it is `expect`
+    place: str | None = None
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.alone or self.held or self.proof)
+
+
 class Design(NamedTuple):
     """A design, what its calls are held against, and what is wrongly said of it."""
 
@@ -29,6 +47,14 @@ class Design(NamedTuple):
     expect: str | None  # what its calls are held against; None where none says what it is
     alone: str = ""  # the code of an error that is found without it although it is right
     held: str = ""  # with it
+
+
+class Claim(NamedTuple):
+    """A right program, the mask that all of its calls have, and the one that its outputs keep; None is none."""
+
+    name: str  # of the function
+    expect: str | None
+    prove: str | None
 
 
 BUGS = [
@@ -102,6 +128,38 @@ BUGS = [
     Bug("all_masked_wrong", "pad", "pad", "missing"),
 ]
 
+TREE = "queries(8,9) & keys(7,8) | queries(9,10) & keys(8,9) | queries(10,11) & (keys(7,8) | keys(9,10))"
+TWINS = [
+    Twin("llada_pad", "pad", held="pad", proof="leak"),
+    Twin("qwenimage_joint", "pad", held="pad"),
+    Twin("indicbert_bidir", "pad", held="pad", proof="leak"),
+    Twin("labelattn_inverted", "pad", held="pad"),
+    Twin("kempner_frames", "pad", held="pad"),
+    Twin("omni_pad", "pad(right=3)", held="pad", claim="full"),
+    Twin("espnet_lengths", "pad"),
+    Twin("torchaudio_conv", "pad", proof="leak"),
+    Twin("biogpt_last", "causal & pad"),
+    Twin("lightrag_mean", "pad"),
+    Twin("megatron_mtp", None, proof="leak", claim="docs(5,4,3)"),
+    Twin("lalamo_rows", "causal & window(4)", "window", "window"),
+    Twin("cosyvoice_chunk", "causal | chunk(4)", held="leak", proof="leak"),
+    Twin("cosmos_layers", "full", held="missing", place="layers.1"),
+    Twin("gemma3_images", "causal | queries(1,4) & keys(1,4) | queries(7,10) & keys(7,10)", held="leak", proof="leak"),
+    Twin("paddle_chunk", "causal & chunk(4) & pad", held="pad", proof="leak"),
+    Twin("nanovlm_packed", "causal & docs", "document", "document", "leak"),
+    Twin("deepseek_indexer", None, proof="leak", claim="causal"),
+    Twin("mobius_static", "causal & pad", held="pad"),
+    Twin("c2c_mask", "causal & pad", held="pad"),
+    Twin("unsloth_pos", "causal & pad"),
+    Twin("velox_offset", "causal"),
+    Twin("omlx_rope", "causal", "positions", "positions"),
+    Twin("trtllm_t5", "causal", "bias", "bias"),
+    Twin("parscale_prefix", "causal", held="missing"),
+    Twin("fastdeploy_tree", f"causal & ~({TREE})", held="leak", claim="causal"),
+    Twin("sgl_ring_text", "full"),
+    Twin("glm_scale", "causal"),
+]
+
 DESIGNS = [
     Design("mup_by_hand", "causal"),
     Design("mup_sdpa", "causal"),
@@ -145,15 +203,62 @@ DESIGNS = [
     Design("filled_10000", "causal"),
 ]
 
+CLAIMS = [
+    Claim("mla_heads_first", "causal", "causal"),
+    Claim("mla_queries_first", "causal", "causal"),
+    Claim("mla_decoding", "causal", "causal"),
+    Claim("mla_wide_keys", "causal", "causal"),
+    Claim("mtp", "causal", None),
+    Claim("eagle", "causal", None),
+    Claim("medusa_tree", None, None),
+    Claim("speculative", "causal", "causal"),
+    Claim("chunked_prefill", "causal", "causal"),
+    Claim("beams", "causal", "causal"),
+    Claim("left_padded_generation", "causal & pad", "causal & pad"),
+    Claim("static_cache", None, None),
+    Claim("transformer_xl", "causal", "causal"),
+    Claim("query_slices", "causal", "causal"),
+    Claim("ring", "causal", "causal"),
+    Claim("online_softmax", "causal", "causal"),
+    Claim("documents_in_turn", "causal", "causal & docs(3,5)"),
+    Claim("compressed_blocks", None, "causal"),
+    Claim("rows_and_heads", "causal & pad", "causal & pad"),
+    Claim("bloom", "causal & pad", "causal & pad"),
+    Claim("multi_query", "causal", "causal"),
+    Claim("axial", "full", None),
+    Claim("t5_bias", "causal & pad", "causal & pad"),
+    Claim("flex_documents", "causal & docs(3,5)", "causal & docs(3,5)"),
+    Claim("prefix_lm", None, "causal | prefix"),
+    Claim("prefix_tuning", "causal", "causal"),
+    Claim("key_of_zeros", None, "causal"),
+    Claim("streaming_chunks", None, None),
+    Claim("gated_media", None, "causal"),
+    Claim("block_diffusion", None, None),
+    Claim("perceiver", "pad", None),
+    Claim("induced_points", "pad", "pad"),
+    Claim("translation", None, None),
+    Claim("torch_transformer", None, "causal & pad"),
+    Claim("joint_text_image", None, None),
+    Claim("video", None, None),
+    Claim("masked_autoencoder", "full", None),
+    Claim("linear_hybrid", "causal", "causal"),
+    Claim("state_space_hybrid", "causal", "causal"),
+    Claim("mixture_of_depths", "causal", "causal"),
+    Claim("checkpointed", "causal", "causal"),
+    Claim("shared_keys", "causal", "causal"),
+    Claim("last_word", "causal", "causal & pad"),
+    Claim("fast_path", "pad", "pad"),
+]
 
-def named(each: Bug | Design) -> str:
+
+def named(each: Bug | Design | Claim | Twin) -> str:
     return each.name
 
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Run]]:
     """The functions of the programs by their names."""
-    yield from programs_of(FOLDER, "public_masks", "public_models", "designs")
+    yield from programs_of(FOLDER, "public_masks", "public_models", "designs", "unusual", "public_twins")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=named)
@@ -181,11 +286,62 @@ def test_so_many_are_found() -> None:
     assert sum(bool(bug.held) for bug in harmful) >= 58
 
 
+def refuted(run: Run, claim: str) -> set[str]:
+    """The codes of what a proof of a program finds; what is not proved, for want of outputs, is not refuted."""
+    prover = Prover(claim)
+    torch.manual_seed(0)
+    with prover.watching():
+        run()
+    return {one.code for proof in prover.proofs for one in proof.findings if one.severity == "error"}
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=named)
+def test_a_right_twin_is_not_accused_in_any_mode(twin: Twin, programs: dict[str, Run]) -> None:
+    def run() -> list[torch.Tensor]:
+        return programs[twin.name](False)
+
+    assert errors(run) == []
+    assert twin.expect is None or errors(run, twin.expect, twin.place) == []
+    assert refuted(run, twin.claim or str(twin.expect)) == set()
+
+
+@pytest.mark.parametrize("twin", [twin for twin in TWINS if twin.is_found], ids=named)
+def test_a_wrong_twin_is_told_apart(twin: Twin, programs: dict[str, Run]) -> None:
+    def run() -> list[torch.Tensor]:
+        return programs[twin.name](True)
+
+    assert {twin.alone} - {""} <= {*errors(run)}
+    assert not twin.held or twin.held in errors(run, twin.expect, twin.place)
+    assert not twin.proof or twin.proof in refuted(run, twin.claim or str(twin.expect))
+
+
+def test_so_many_twins_are_told_apart() -> None:
+    assert len(TWINS) == 28
+    assert sum(twin.is_found for twin in TWINS) >= 21
+
+
 @pytest.mark.parametrize("design", DESIGNS, ids=named)
 def test_a_published_design_is_not_accused(design: Design, programs: dict[str, Run]) -> None:
     run = programs[design.name]
     assert {*errors(run)} <= {design.alone}
     assert {*errors(run, design.expect)} <= {design.alone, design.held}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, about nested tensors and uncompiled flex_attention
+@pytest.mark.parametrize("claim", CLAIMS, ids=named)
+def test_an_unusual_design_is_not_accused(claim: Claim, programs: dict[str, Run]) -> None:
+    """Neither alone nor with what is expected of its masks; and what its outputs keep is proved."""
+    run = programs[claim.name]
+    for expect in {None, claim.expect}:
+        assert [one.message for one in watched(run, expect).findings if one.severity == "error"] == []
+    if claim.prove is not None:
+        prover = Prover(claim.prove)
+        torch.manual_seed(0)
+        with prover.watching():
+            run()
+        assert prover.error is None
+        assert prover.proofs
+        assert [str(proof) for proof in prover.proofs if not proof.is_proved] == []
 
 
 @pytest.mark.parametrize("name", ["sink", "softmax_one", "differential"])
