@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from attncli.engines import open_source as open_source
     from attncli.engines.tokenize import tokenize as tokenize
     from attncli.errors import AttnError as AttnError
-    from attncli.recording.from_module import from_multihead_attention as from_multihead_attention
     from attncli.trace.store import load as load
     from attncli.trace.trace import Trace as Trace
 
@@ -46,7 +45,6 @@ _HOMES = {
     "derive": "attncli.analysis.derive",
     "Trace": "attncli.trace.trace",
     "diff": "attncli.analysis.diff",
-    "from_multihead_attention": "attncli.recording.from_module",
     "heads": "attncli.analysis.heads",
     "inspect": "attncli.engines",
     "load": "attncli.trace.store",
@@ -58,11 +56,13 @@ _HOMES = {
     "with_pictures": "attncli.encoding.pictures",
 }
 __all__ = sorted(_HOMES)
+_RETIRED = ("from_multihead_attention",)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'attncli' has no attribute '{name}'")
+        use = "; use: with attncli.watch(module) as calls, and calls[0].trace" if name in _RETIRED else ""
+        raise AttributeError(f"module 'attncli' has no attribute '{name}'{use}")
     from functools import partial
     from importlib import import_module
 

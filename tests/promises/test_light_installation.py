@@ -223,7 +223,7 @@ def test_from_python_it_is_an_error_of_ours_too(light: Light, t5: Path) -> None:
     script = """
 import sys, attncli
 for call in (lambda: attncli.inspect("w7", model=sys.argv[1]), lambda: attncli.check(sys.argv[1]),
-             lambda: attncli.from_multihead_attention(None, None)):
+             lambda: attncli.watch().__enter__()):
     try:
         call()
     except attncli.AttnError as error:
