@@ -85,8 +85,8 @@ class ProgressBar:
         hint = self.hint(self._count)
         if (self._count or hint) and self._total != 1:
             of = "" if self._total is None else f" of {self._total:,}"
-            said = f"stopped after {self._count:,}{of} sentences" if self._count else "stopped"
-            self._environment.note("; ".join(filter(None, (said, hint))))
+            stopped = f"stopped after {self._count:,}{of} sentences" if self._count else "stopped"
+            self._environment.note("; ".join(filter(None, (stopped, hint))))
 
 
 def _bar() -> Progress:

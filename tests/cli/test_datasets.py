@@ -88,10 +88,10 @@ def test_a_run_that_is_stopped_keeps_parts_and_is_resumed(tmp_path: Path) -> Non
             time.sleep(0.01)
         stopped.send_signal(signal.SIGINT)
         assert stopped.stderr is not None
-        said = stopped.stderr.read()
+        message = stopped.stderr.read()
     parts = {path: path.read_bytes() for path in out.glob("part-*")}
     assert stopped.returncode == 130
-    assert f" of 4,000 sentences; {out} has {len(parts)} parts; run the same command again to resume\n" in said
+    assert f" of 4,000 sentences; {out} has {len(parts)} parts; run the same command again to resume\n" in message
     assert subprocess.run([*run, "2"], check=True, capture_output=True, text=True).stderr == (
         f"attn: {out}: 4,000 sentences in {len(list(out.glob('part-*')))} parts, {len(parts)} of them there before\n"
     )
