@@ -39,7 +39,7 @@ _ATTENTION = re.compile("Attention|Attn")
 _AGAIN: list[Forward] = []  # that run again, and are none of the program's
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
-Kept = Mapping[str, bool] | None
+Selected = Mapping[str, bool] | None
 GIVEN = -1  # instead of that number: what the module was given first
 
 
@@ -152,16 +152,21 @@ class Forward:
         arguments: its arguments, those by position and those by name.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
-        kept: the modules whose outputs are kept, by name, and whether the first input is too; what has none keeps all
+        selected: the modules whose outputs are kept, by name, and whether the first input is too; None keeps all
             outputs, and it alone can run again.
     """
 
     def __init__(
-        self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str, kept: Kept = None
+        self,
+        module: nn.Module,
+        arguments: tuple[Any, ...],
+        count: Callable[[], int],
+        start: str,
+        selected: Selected = None,
     ) -> None:
-        self.module, self._count, self._start, self._kept = module, count, start, kept
+        self.module, self._count, self._start, self._selected = module, count, start, selected
         self._names = {id(each): name for name, each in module.named_modules()}
-        self.saved = SavedState(module, arguments) if kept is None else None
+        self.saved = SavedState(module, arguments) if selected is None else None
         self._hooks = [*_watched_hooks(module)]
         self._change: InputChange | None = None
         self._begin(self._keep)
@@ -201,7 +206,7 @@ class Forward:
         """Begin with a module inside of it."""
         calls, key = self._calls(), (self._names.get(id(module), ""), GIVEN)
         self.running.append((module, calls))
-        if self._kept and self._kept.get(key[0]) and key not in self.outputs:
+        if self._selected and self._selected.get(key[0]) and key not in self.outputs:
             vectors = (one for one in _tensors(arguments) if _is_of_vectors(one))
             for one in islice(vectors, 1):
                 self._take(ModuleOutput(key, module, "", (calls, calls), one))
@@ -218,13 +223,13 @@ class Forward:
             self._unread += 1
         name = self._names.get(id(module), type(module).__name__)
         found = (one for one in _tensors(output) if one.dim() and one.is_floating_point())
-        if self._kept is not None and name not in self._kept:
+        if self._selected is not None and name not in self._selected:
             return None
         ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
         place = "{}:{}".format(*user_line(self._start)[:2])
         instead = None
         # All that the model itself gives is looked at; of a module inside, the first, as weights may come second.
-        for values in found if module is self.module and self._kept is None else islice(found, 1):
+        for values in found if module is self.module and self._selected is None else islice(found, 1):
             key = name, self._times[name]
             self._times[name] += 1
             if self._change is not None and key in self._change.sources:
@@ -588,7 +593,7 @@ def forwards(
     take_labels: Callable[[torch.Tensor, str], None],
     count: Callable[[], int],
     start: str,
-    kept: Kept = None,
+    selected: Selected = None,
     fail: Callable[[Exception], None] | None = None,
 ) -> Iterator[None]:
     """Hand over each forward that runs inside and is wanted, when it has ended; it may be run again then.
@@ -599,7 +604,7 @@ def forwards(
         take_labels: takes the labels of a cross-entropy of the program's own, and the line that computes it.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
-        kept: see `Forward`.
+        selected: see `Forward`.
         fail: takes what goes wrong before a forward has ended; without it, that is raised.
     """
     current: list[Forward | None] = []  # the forward that runs, or None for one that is not wanted
@@ -636,7 +641,7 @@ def forwards(
             current[:] = [None]
             with guarded():
                 if wanted(module, _shapes(arguments)):
-                    current[:] = [Forward(module, arguments, count, start, kept)]
+                    current[:] = [Forward(module, arguments, count, start, selected)]
         if (forward := current[0]) is not None:
             with guarded():
                 forward.enter(module, arguments)
@@ -674,11 +679,11 @@ def forwards(
         after.remove()
 
 
-def recorded(module: nn.Module, arguments: Mapping[str, Any], kept: Kept) -> tuple[Any, list[ModuleOutput]]:
+def recorded(module: nn.Module, arguments: Mapping[str, Any], selected: Selected) -> tuple[Any, list[ModuleOutput]]:
     """Run a module, and return its output and those of the modules inside that are kept; see `Forward`."""
     found: list[ModuleOutput] = []
     with forwards(
-        lambda *_: True, lambda one: found.extend(one.outputs.values()), lambda *_: None, lambda: 0, "", kept
+        lambda *_: True, lambda one: found.extend(one.outputs.values()), lambda *_: None, lambda: 0, "", selected
     ):
         return module(**arguments), found
 

@@ -40,7 +40,7 @@ class SavedState:
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self._module = module
         self._iterators: dict[str, Any] = {}
-        self._kept: list[Any] = []  # what `_memo` knows by its id
+        self._alive: list[Any] = []  # what `_memo` knows by its id
         self._memo: dict[int, Any] = {id(one): one for one in (*module.modules(), *module.parameters())}
         self.shared: list[str] = []
         args, kwargs = arguments
@@ -125,7 +125,7 @@ class SavedState:
                 generator.set_state(own_generators.get(id(generator), state))
 
     def _share(self, value: Any, instead: Any = None) -> None:
-        self._kept.append(value)
+        self._alive.append(value)
         self._memo[id(value)] = value if instead is None else instead
 
     def _cloned(self, value: Any, replaced: _Replaced) -> Any:

@@ -641,13 +641,14 @@ def test_what_cannot_be_copied_is_shared_and_named(kind: str, tmp_path: Path) ->
     """The program goes on, and its objects are as they were."""
     model, ids = programs.LanguageModel(), programs.tokens()
     model.blocks[0].held = HELD[kind](tmp_path)
+    closed = Closing.closed
     proof = prove(model, ids, "causal")
     assert proof.is_proved
     (note,) = [one for one in proof.findings if one.severity == "note"]
     assert note.message.startswith("blocks.0.held cannot be copied")
     if kind == "temporary file":
         assert Path(model.blocks[0].held.name).exists()
-    assert Closing.closed == 0
+    assert kind != "what ends" or Closing.closed == closed
     if hasattr(model.blocks[0].held, "close"):
         model.blocks[0].held.close()
 

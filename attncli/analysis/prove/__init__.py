@@ -99,7 +99,7 @@ class Prover:
         self._seen, self._hints = SeenCalls(), CollectedHints()
         self._checked = _Checked(self._hints)
         self._is_recording, self._again = False, 0  # how many calls there were in forwards that ran again
-        self._known: set[Any] = set()
+        self._proved: set[Any] = set()
         self._ran_before = False  # the module that runs, so that it may have a cache
         self._only: Any = None
         self._unattended: list[ModelProof] = []  # of modules that are seen to compute no attention
@@ -134,10 +134,10 @@ class Prover:
         self._seen, self._checked = SeenCalls(), _Checked(self._hints)
         self._is_recording = False
         key = ref(module), module.training, shapes
-        if key in self._known or self._only not in (None, module):
+        if key in self._proved or self._only not in (None, module):
             return False
-        self._ran_before = any(each() is module for each, *_ in self._known)
-        self._known.add(key)
+        self._ran_before = any(each() is module for each, *_ in self._proved)
+        self._proved.add(key)
         self.left_out += len(self.proofs) >= _MOST_FORWARDS
         self._is_recording = len(self.proofs) < _MOST_FORWARDS
         return self._is_recording
@@ -165,8 +165,8 @@ class Prover:
             has_cache = self._ran_before or _holds_keys(forward)
             probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths, has_cache)
             proof = probed.proof()
-            known = {one.code for one in proof.others}
-            checked = [one for one in self._checked.errors() if one.code not in known]
+            codes = {one.code for one in proof.others}
+            checked = [one for one in self._checked.errors() if one.code not in codes]
             proof = replace(proof, others=(*proof.others, *checked))
             (self.proofs if attends or self._only is not None else self._unattended).append(proof)
             if attends or self._only is not None:

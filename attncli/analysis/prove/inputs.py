@@ -45,8 +45,8 @@ class CollectedHints(ThreadState):
 
     def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
         """Return what was said first of a batch of this shape; None where nothing was."""
-        said = [one.values for one in self.all if (one.kind, one.is_sure) == (kind, is_sure)]
-        fits = [one for one in said if one.shape[1] == length]
+        values = [one.values for one in self.all if (one.kind, one.is_sure) == (kind, is_sure)]
+        fits = [one for one in values if one.shape[1] == length]
         return next((np.broadcast_to(one, (batch, length)) for one in fits if len(one) in (1, batch)), None)
 
     def add(self, hint: InputHint) -> None:
@@ -274,7 +274,7 @@ def tokens_of(
 
 
 def other_ids(
-    forward: Forward, sequence: InputSequence, known: KnownTokens, claim: Claim | None, seed: int
+    forward: Forward, sequence: InputSequence, padding: KnownTokens, claim: Claim | None, seed: int
 ) -> Int[np.ndarray, "B T"]:
     """Return other ids of words for all positions; those that tell more than a word stay.
 
@@ -284,7 +284,7 @@ def other_ids(
     Args:
         forward: which has ended.
         sequence: whose ids.
-        known: which of them are padding.
+        padding: which of them are padding.
         claim: which documents there are; None is one.
         seed: of the choice among other words of the batch.
     """
@@ -293,17 +293,17 @@ def other_ids(
     for module in forward.module.modules():
         values = vars(config) if hasattr(config := getattr(module, "config", None), "__dict__") else {}
         special.update(value for name, value in values.items() if _SPECIAL.search(name) and isinstance(value, int))
-        padding: Any = getattr(module, "padding_idx", None)
-        special.update([padding] if isinstance(padding, int) else [])
-    special.update(ids[~known.tokens].tolist())
+        index: Any = getattr(module, "padding_idx", None)
+        special.update([index] if isinstance(index, int) else [])
+    special.update(ids[~padding.tokens].tolist())
     special |= set() if claim is None else _separators(ids, claim)
-    words = np.array(sorted(set(ids[known.tokens].tolist()) - special))
+    words = np.array(sorted(set(ids[padding.tokens].tolist()) - special))
     if len(words) < 2:
         return ids
     chosen = np.random.default_rng(seed).integers(1, len(words), ids.shape)
     other = words[(np.searchsorted(words, ids) + chosen) % len(words)]
-    is_word = np.isin(ids, words) & known.tokens
-    return np.where(is_word | (~known.tokens & (known.source == "argument")), other, ids)
+    is_word = np.isin(ids, words) & padding.tokens
+    return np.where(is_word | (~padding.tokens & (padding.source == "argument")), other, ids)
 
 
 def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:

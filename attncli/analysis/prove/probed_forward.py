@@ -189,25 +189,25 @@ class ProbedForward:
         pads: list[Any] = [leaf for leaf in leaves(parsed(self.expression)) if is_padding(leaf)]
         if lengths is not None:
             pads = [*leaves(bind_lengths(parse("pad", allow_rows=True), lengths))]
-        known = [tokens_of(self.forward, hints, self._calls, one, len(self.sequences), past) for one in self.sequences]
+        found = [tokens_of(self.forward, hints, self._calls, one, len(self.sequences), past) for one in self.sequences]
         batch, length, _ = self.forward.layout
         if stated := [one for one in pads if not isinstance(one, Pad) or one.lengths is not None]:
             cells = materialise(stated[0], MaskSize(1, past + length, past + length - 1))
             tokens = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
-            known[0] = KnownTokens(tokens, "ids" if known[0] is None else known[0].source)
-        elif pads and batch > 1 and not past and all(one is None for one in known):
+            found[0] = KnownTokens(tokens, "ids" if found[0] is None else found[0].source)
+        elif pads and batch > 1 and not past and all(one is None for one in found):
             raise UsageError(
                 "pad has no lengths, and the program states none; pass an attention mask, or give --lengths 6,10 "
                 "(lengths=[6, 10] in Python)"
             )
-        known[1:] = known[1:] if pads else [None] * len(known[1:])
+        found[1:] = found[1:] if pads else [None] * len(found[1:])
         sizes = [one.layout[:2] for one in self.sequences]
-        self.known = [
+        self.padding = [
             KnownTokens(np.ones(size, bool), "ids") if one is None else one
-            for one, size in zip(known, sizes, strict=True)
+            for one, size in zip(found, sizes, strict=True)
         ]
-        self._is_on_trial = bool(pads) and not stated and known[0] is not None and known[0].source == "calls"
-        return [one.tokens for one in self.known]
+        self._is_on_trial = bool(pads) and not stated and found[0] is not None and found[0].source == "calls"
+        return [one.tokens for one in self.padding]
 
     def proof(self) -> ModelProof:
         """Ask all that the claim needs, and return what was proved."""
@@ -302,10 +302,10 @@ class ProbedForward:
         wrongly = self.claim.shown_wrongly
         if wrongly.any() and not self._is_alone:
             tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())]))
-        asked = [self._cells(*one) & (tokens | self.claim.is_padded) for one in tries]
-        asked += [~tokens] if self.claim.is_padded and not tokens.all() else []
-        times = min(max(copies // len(asked), 2), room // len(asked), MOST_SEEDS) if copies > 1 else 1
-        probes = [(each, 1 + more) for more in range(max(times, 1)) for each in asked]
+        changed = [self._cells(*one) & (tokens | self.claim.is_padded) for one in tries]
+        changed += [~tokens] if self.claim.is_padded and not tokens.all() else []
+        times = min(max(copies // len(changed), 2), room // len(changed), MOST_SEEDS) if copies > 1 else 1
+        probes = [(each, 1 + more) for more in range(max(times, 1)) for each in changed]
         for start in range(0, len(probes), copies):
             some = probes[start : start + copies]
             some += [(np.zeros_like(tokens), 0)] * (copies - len(some))
@@ -379,8 +379,8 @@ class ProbedForward:
     def _ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
         key = sequence, seed
         if key not in self._others:
-            own, known = self.sequences[sequence], self.known[sequence]
-            self._others[key] = other_ids(self.forward, own, known, self.claim if sequence == 0 else None, seed)
+            own, padding = self.sequences[sequence], self.padding[sequence]
+            self._others[key] = other_ids(self.forward, own, padding, self.claim if sequence == 0 else None, seed)
         return self._others[key]
 
     def _differs_by_itself(self) -> Finding | None:
