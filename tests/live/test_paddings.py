@@ -75,8 +75,8 @@ def test_padding_that_is_stated_is_told_without_an_expectation(name: str, progra
 def test_words_that_are_no_keys_of_their_own_cannot_be_checked(name: str, programs: dict[str, Run]) -> None:
     (finding,) = watched(lambda: programs[name](True), "pad").findings
     assert (finding.code, finding.severity, finding.advice) == ("pad", "error", None)
-    said = "cannot check `pad`" if name == "cut_by_the_first_row" else "attends to padding, wherever it is"
-    assert finding.message.startswith(f"{said}: the embedding's padding_idx leaves 3 and 7 words")
+    begin = "cannot check `pad`" if name == "cut_by_the_first_row" else "attends to padding, wherever it is"
+    assert finding.message.startswith(f"{begin}: the embedding's padding_idx leaves 3 and 7 words")
     assert errors(programs[name], "pad") == []
 
 

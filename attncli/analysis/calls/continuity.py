@@ -56,9 +56,9 @@ def traits_of(
         found = {
             name: None if at is None else rotations[name]._replace(last=int(at[-1])) for name, at in places.items()
         }
-    known = {name: one for name, one in found.items() if one is not None}
+    rotations_now = {name: one for name, one in found.items() if one is not None}
     is_causal = was_causal or (mask.shape[2] > 1 and not mask.sees_later)
-    return CallTraits(min(windows, default=earlier_window), is_causal, steps, known)
+    return CallTraits(min(windows, default=earlier_window), is_causal, steps, rotations_now)
 
 
 def contradictions(

@@ -72,9 +72,9 @@ def positions_of(
     """Return where rows stand, of which the last is expected at a position; None where no whole numbers say it."""
     if turns.shape[1:] != frequencies.shape:
         return None
-    usual = expected + 1 - len(turns) + np.arange(len(turns))
-    if (_distances(turns, frequencies, usual) < _OTHER).all():
-        return usual
+    predicted = expected + 1 - len(turns) + np.arange(len(turns))
+    if (_distances(turns, frequencies, predicted) < _OTHER).all():
+        return predicted
     at = np.arange(_MOST_POSITIONS)
     found = np.array([_distances(row, frequencies, at).argmin() for row in turns])
     return found if (_distances(turns, frequencies, found) < _SAME).all() else None

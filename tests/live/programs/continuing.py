@@ -171,9 +171,9 @@ TABLE = angles(torch.arange(64))
 
 def in_a_table(x: Tensor, at: Tensor, _: str) -> Tensor:
     """A part of each head, by a table of all positions, as GPT-NeoX turns."""
-    turned, kept = x.split([HEAD // 2, HEAD // 2], -1)
+    turned, rest = x.split([HEAD // 2, HEAD // 2], -1)
     (one, other), turn = turned.chunk(2, -1), TABLE[at][:, : HEAD // 4]
-    return torch.cat([one * turn.cos() - other * turn.sin(), other * turn.cos() + one * turn.sin(), kept], -1)
+    return torch.cat([one * turn.cos() - other * turn.sin(), other * turn.cos() + one * turn.sin(), rest], -1)
 
 
 def counted_twice(wrong=False):
