@@ -192,7 +192,11 @@ class Forward:
         args, kwargs = self.saved.arguments
         named: Mapping[Any, Any] = dict(enumerate(args)) | kwargs
         with suppress(TypeError, ValueError):
-            named = inspect.signature(self.module.forward).bind_partial(*args, **kwargs).arguments
+            signature = inspect.signature(self.module.forward)
+            named = signature.bind_partial(*args, **kwargs).arguments
+            # What `**options` collects is named as it was given.
+            collecting = (one.name for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD)
+            named = named | named.pop(next(collecting, ""), {})
         return dict(_named_tensors(named))
 
     @property
