@@ -738,6 +738,7 @@ def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
         (["--prove", "cuasal"], "did you mean 'causal'"),
         (["--prove", "causal", "-F", "tsv"], "give --format json"),
         (["--lengths", "6,10"], "--lengths does not apply to a run without --prove"),
+        (["--prove", "causal", "--lengths", "6,10"], "lengths apply to pad without numbers"),
         (["--prove", "causal & pad", "--lengths", "6,x"], "expected numbers such as 5,2"),
     ):
         refused = ran(*words, *program, "right")

@@ -104,6 +104,7 @@ run [--steps 1] program.py
 run [--place nowhere.py] program.py
 run [--expect 'window(1)'] program.py
 run [--prove 'window(1)'] program.py
+run [--lengths 2] program.py
 run [--no-fail] --expect 'window(1)' program.py
 mask show causal --size 2x4 [--past 0]
 mask show mask.npy [--for mha]

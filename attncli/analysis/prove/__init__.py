@@ -23,6 +23,7 @@ from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
 from attncli.masks.findings import Finding
+from attncli.masks.mask_grid import bind_lengths
 from attncli.recording.notes import Notes
 
 if TYPE_CHECKING:
@@ -86,11 +87,14 @@ class Prover:
         error: what was wrong with the claim in the last forward; None is nothing.
 
     Raises:
-        UsageError: the expression is none.
+        UsageError: the expression is none, or has no `pad` for the lengths.
+        InputError: `lengths` are none.
     """
 
     def __init__(self, expression: str, lengths: Any = None) -> None:
-        parsed(expression)  # or a UsageError
+        claimed = parsed(expression)  # or a UsageError
+        if lengths is not None:
+            bind_lengths(claimed, lengths)  # likewise
         self.expression, self.lengths = expression, lengths
         self.proofs: list[ModelProof] = []
         self.notes = Notes()
