@@ -152,12 +152,20 @@ class ProbedForward:
         """Return the output that the claim is about: the model's, or the last that has a vector for each position."""
         layout = self.forward.layout
         found = [self.forward.outputs[name] for name in self._last_outputs()]
+        if not found and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
+            found = [one for name, one in self.forward.outputs.items() if self._is_by_row(name)]
         if not found:
             raise InputError(
                 f"no output after its attention has {plural(layout.length, 'position')} in "
                 f"{plural(layout.batch, 'row')}, as its input has"
             )
         return next((one for one in found if not one.name[0]), found[-1])
+
+    def _is_by_row(self, name: OutputName) -> bool:
+        """Return whether an output of the model has a vector for each row, and none for each position."""
+        values, batch = self.forward.outputs[name].values, self.forward.layout.batch
+        is_pooled = values.dim() > 0 and len(values) == batch > 1 and self.forward.layout.laid_out(values) is None
+        return not name[0] and is_pooled
 
     def _joined(self, sequences: Sequence[InputSequence]) -> list[InputSequence]:
         """Return the sequences; several embeddings of the same ids are one, but of an encoder and its decoder.
@@ -239,8 +247,10 @@ class ProbedForward:
     def _of_numbers(self, is_alive: bool) -> Iterator[Finding]:
         """Yield that outputs are no numbers, or do not move at all, or move as rounding does: nothing is seen then."""
         values = self.forward.layout.laid_out(self.output.values)
-        assert values is not None
-        count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
+        if values is None:  # a vector for each row
+            count = int(self.output.values.isnan().sum())
+        else:
+            count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
         place = (self.output.place,)
         if count:
             message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
@@ -342,6 +352,8 @@ class ProbedForward:
         for one in self._ends(judged):
             if one.change.by_position is not None and one.change.by_position.shape == moved.shape:
                 moved |= one.change.by_position > 0
+            elif one.change.name == self.output.name and len(one.change.by_row) == len(moved):
+                moved |= one.change.by_row[:, None] > 0
         is_alive: Bool[np.ndarray, " B"] = np.asarray((probe.positions & moved).any(axis=1))
         words = probe.positions & np.tile(self.tokens[0], (len(moved) // batch, 1))
         if not is_alive[words.any(axis=1)].all() and probe.size < _FURTHER:
@@ -418,7 +430,8 @@ class ProbedForward:
         is_own = probe.positions.any(axis=1)
         if change.by_position is None or change.by_position.shape != tokens.shape:
             if probe.is_padding:
-                return JudgedChange(change, np.zeros(0), np.zeros(0))
+                moved = change.by_row if self._is_by_row(change.name) else np.zeros(0)
+                return JudgedChange(change, moved, np.zeros_like(moved))
             return JudgedChange(change, np.where(is_own, 0, change.by_row), np.where(is_own, change.by_row, 0))
         forbidden = tokens.copy()
         if probe.sequence == 0:
