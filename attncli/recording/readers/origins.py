@@ -183,7 +183,7 @@ class Product(NamedTuple):
             if len(parts) == 2 and math.prod(parts) == size:
                 left = self.left.changed(partial(_unflattened, parts=parts))
                 right = self.right.changed(lambda tensor: tensor.unsqueeze(row))
-                return self._replace(left=left, right=right, axes=self.axes.unflatten(row, parts))
+                return self._replace(left=left, right=right, axes=_unflattened(self.axes, parts))
         return self
 
 
