@@ -43,7 +43,7 @@ class PositionSlice(NamedTuple):
             base: of what it is a view.
         """
         size, stride = tensor.shape[-2], tensor.stride(-2)
-        storage = StorageWeakRef(tensor.untyped_storage())
+        storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         length = max((n for n, step in base.axes if step == stride), default=0) if base is not None else 0
         if base is None or length <= size or not stride:
             return cls(storage, 0, size, size)

@@ -377,7 +377,8 @@ class _Thread(TorchFunctionMode):
             call = replace(call, masks=masks, ignored_masks=ignored)
         slices = call.slices
         if slices is None and call.q is not None and call.k is not None:
-            slices = CallSlices(*(PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k)))
+            q, k = (PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k))
+            slices = CallSlices(q, k)
         if slices is not None and self._running:
             slices = slices._replace(forward=self._running[-1].number)
         windows = self.origins.windows.get(call.shape[0])

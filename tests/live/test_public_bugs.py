@@ -182,6 +182,8 @@ DESIGNS = [
     Design("backward", "band(0,7)"),
     Design("local_windows", None),
     Design("tiled_heads", "causal"),
+    Design("sink", "causal"),
+    Design("rows_taken_away", "causal & ~window(1)"),
     Design("softcap", "causal"),
     Design("top_k", None),
     Design("relative_bias", "window(4)"),

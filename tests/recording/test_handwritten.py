@@ -346,7 +346,6 @@ def test_what_is_not_read_is_named(write: Any, unsupported: str, qkv: tuple[torc
         lambda s, v: torch.einsum("bhij,hg->bgij", s.softmax(-1), torch.randn(H, H)) @ v,
         lambda s, v: (s / 2 + MASK)[:, :, :, :4].softmax(-1) @ v[:, :, :4],  # a cache longer than what it holds
         lambda s, v: (s / 2).softmax(-1)[:, 1:] @ v[:, 1:],
-        lambda s, v: torch.cat([s / 2, torch.ones(B, H, Q, 1)], -1).softmax(-1)[..., :-1] @ v,  # a sink
     ],
 )
 def test_what_is_not_followed_is_counted(attend: Any, qkv: tuple[torch.Tensor, ...]) -> None:

@@ -57,7 +57,7 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
     axes = [axis for axis in (0, 1) if block_mask[2].shape[axis] == 1 < allowed.shape[axis]]
     if not axes:
         return
-    partial, full = (_cells_of_blocks(*block_mask[at : at + 2], block_mask[-3:-1], shape) for at in (2, 4))
+    partial, full = (_cells_of_blocks(block_mask[at], block_mask[at + 1], block_mask[-3:-1], shape) for at in (2, 4))
     differs = allowed != ((partial & allowed) | full)
     if block_mask[4] is None and not bool(differs.any()):  # mask_mod runs in all that any row sees
         return
@@ -73,7 +73,7 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
 
 
 def _cells_of_blocks(
-    counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[int, int], shape: tuple[int, ...]
+    counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[Any, ...], shape: tuple[int, ...]
 ) -> torch.Tensor:
     """Return which cells are in the blocks that are listed: of each row of blocks so many, by their indices."""
     if counts is None or indices is None:

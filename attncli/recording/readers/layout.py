@@ -119,14 +119,15 @@ def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor
     return product, axes.permute([order.index(label) for label in found.out])
 
 
-def joined(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
-    """Return the product of two sums of products as one, whose factors are side by side, as MLA adds its two parts.
+def joined_product(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
+    """Return the sum of two products as one, whose factors are side by side, as MLA adds its two parts; and its axes.
 
     None is that both are scaled or laid out otherwise.
     """
     product = one.product
     scales = [math.prod(each.factor or math.nan for each in scores.changes) for scores in (one, two)]
-    if scales[0] != scales[1] or not (product.is_of_pairs and two.product.is_of_pairs):
+    are_sums = all(each.product.is_of_pairs and each.sinks is None for each in (one, two))
+    if scales[0] != scales[1] or not are_sums:
         return None
     last = two.product.axes.ndim - 1
     for axis in range(last - 1, -1, -1):
@@ -137,8 +138,10 @@ def joined(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
         )
         if other.axes.shape == product.axes.shape and [*next(ways)] == [*next(ways)]:
             left, right = product.left.joined(other.left), product.right.joined(other.right)
+            if left is None or right is None:
+                return None
             known = product.head_axes | other.head_axes
-            return left and right and (product._replace(left=left, right=right, head_axes=known), one.axes)
+            return product._replace(left=left, right=right, head_axes=known), one.axes
     return None
 
 
@@ -216,9 +219,9 @@ class Points:
         self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
         self.wrong = self._wrong_axis(product.axis(softmax.scores.axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
-        sides_of = ((q, self.q_side.base), (k, self.k_side.base))
-        parts = [PositionSlice.of(tensor, base) for tensor, base in sides_of if tensor is not None]
-        self.slices = CallSlices(*parts) if len(parts) == 2 else None
+        self.slices = None
+        if q is not None and k is not None:
+            self.slices = CallSlices(PositionSlice.of(q, self.q_side.base), PositionSlice.of(k, self.k_side.base))
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
         self.v, self.output = self._values(found, result)

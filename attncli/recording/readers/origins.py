@@ -181,10 +181,15 @@ class Product(NamedTuple):
             if at and each.ndim > self.axes.ndim and 1 in (each.shape[at - 1], each.shape[at + 1]):  # of one query
                 parts = [size, 1] if each.shape[at + 1] == 1 else [1, size]
             if len(parts) == 2 and math.prod(parts) == size:
-                left = self.left.changed(partial(torch.unflatten, dim=-2, sizes=parts))
-                right = self.right.changed(partial(torch.unsqueeze, dim=row))
-                return self._replace(left=left, right=right, axes=self.axes.unflatten(row, parts))
+                left = self.left.changed(partial(_unflattened, parts=parts))
+                right = self.right.changed(lambda tensor: tensor.unsqueeze(row))
+                return self._replace(left=left, right=right, axes=_unflattened(self.axes, parts))
         return self
+
+
+def _unflattened(tensor: Tensor, parts: list[int]) -> Tensor:
+    """Return `[…, rows, width]` with the rows in several axes."""
+    return tensor.reshape(*tensor.shape[:-2], *parts, tensor.shape[-1])
 
 
 class Change(NamedTuple):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attncli.masks.findings import Finding
 from attncli.recording.readers.fused import SPLIT
-from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, joined, product_of
+from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, joined_product, product_of
 from attncli.recording.readers.origins import (
     AttentionOutput,
     Factor,
@@ -307,7 +307,7 @@ class Softmax:
             ran.name == "add"
             and isinstance(origin, Scores)
             and len(parts) == 2
-            and (both := joined(*parts)) is not None
+            and (both := joined_product(*parts)) is not None
         ):
             self._origins.put(result, self._origins.begin(*both)._replace(changes=origin.changes))
             return

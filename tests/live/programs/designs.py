@@ -227,6 +227,17 @@ def sink():
     return run(attend)
 
 
+def rows_taken_away():
+    """Weights of queries that see no key are set to 0 after the softmax, as Flamingo does."""
+    hidden = torch.ones(T, T, dtype=torch.bool).tril(-1).mT | torch.eye(T, dtype=torch.bool)
+    dead = hidden.all(-1, keepdim=True)
+
+    def lay(scores: Tensor, real: Tensor) -> Tensor:
+        return scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+
+    return written(lay, lambda weights, real: weights.masked_fill(dead, 0.0))
+
+
 def softcap():
     return written(lambda scores, real: causal(50 * torch.tanh(scores / 50), real))
 
