@@ -101,7 +101,7 @@ class Stages:
         size = self.layer.num_heads // self.layer.num_groups
         return [head // size for head in self.heads]
 
-    def _rows(self, of: Float[np.ndarray, "H Q N"]) -> Float[np.ndarray, "H Q N"]:
+    def _rows(self, of: Float[np.ndarray, "_ _ N"]) -> Float[np.ndarray, "H Q N"]:
         return of[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
 
 

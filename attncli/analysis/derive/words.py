@@ -33,7 +33,7 @@ def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     sizes, key_sizes = (np.array([len(word.pieces) for word in words]) for words in (rows, columns))
     starts, key_starts = _boundaries(sizes), _boundaries(key_sizes)
 
-    def pieces(words: Rows) -> Rows:
+    def pieces(words: Int[np.ndarray, " N"]) -> Int[np.ndarray, " Q"]:
         return np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])
 
     def merged(heads: Sequence[int], words: Rows) -> Float[np.ndarray, "H Q K"]:
