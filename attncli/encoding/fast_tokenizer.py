@@ -24,18 +24,17 @@ from attncli.text import visible
 _CLASS_OF = {
     kind: name
     for name, kinds in {
-        "AlbertTokenizer": "albert",  # which is none of those below: a checkpoint has to name another
-        "BertTokenizer": "bert distilbert electra",
+        "BertTokenizer": "bert distilbert",
         "GPT2Tokenizer": "gpt2",
         "GPTNeoXTokenizer": "gpt_neox",
-        "GemmaTokenizer": "gemma gemma2 gemma3 gemma3_text",
-        "Qwen2Tokenizer": "internvl qwen2 qwen2_5_vl qwen2_vl qwen3 qwen3_vl",
+        "GemmaTokenizer": "gemma gemma2 gemma3_text",
+        "Qwen2Tokenizer": "qwen2 qwen3",
         "RobertaTokenizer": "roberta",
-        "TokenizersBackend": "llama llava llava_next mistral mistral3",
+        "TokenizersBackend": "llama mistral",
     }.items()
     for kind in kinds.split()
 }
-_ALWAYS = {"llava", "llava_next", "mistral", "mistral3", "qwen2"}  # whose class it is whatever the checkpoint names
+_ALWAYS = {"mistral", "qwen2"}  # whose class it is whatever the checkpoint names
 # What the names of checkpoints begin with for which transformers has a rule of its own.
 _APART = (
     "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",

@@ -167,7 +167,6 @@ PLAIN = TokenizerClass(None, {}, None)
 CLASSES = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT._replace(has_segments=False),
-    "ElectraTokenizer": _BERT,
     "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": None}, _gpt2),
     "GPTNeoXTokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": "<|padding|>"}, _gpt_neox),
     "GemmaTokenizer": TokenizerClass(models.BPE, _GEMMA_TOKENS, _gemma),

@@ -7,10 +7,10 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,20 +24,6 @@ from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
-
-
-class RowSource(Protocol):
-    """A number for every head, query and key, of which a view reads some rows of one head at a time.
-
-    A recorded array `[H, Q, K]` is one; `analysis.derive` has another, which makes the rows that are asked for.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """`(H, Q, K)`."""
-
-    def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
-        """Return some query rows of one head, given the head and the rows."""
 
 
 class Stages:
@@ -77,8 +63,10 @@ class Stages:
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
-        """Softmax of the masked scores over the keys."""
+        """Softmax of the masked scores over the keys, or what is derived from it."""
         layer = self.layer
+        if layer.derived is not None:
+            return layer.derived.rows(self.heads, self.queries)
         if layer.recorded_weights is not None:
             return self._rows(layer.recorded_weights)
         masked = attention.masked_scores(self.scores, self.mask, layer.fill)
@@ -113,9 +101,7 @@ class Stages:
         size = self.layer.num_heads // self.layer.num_groups
         return [head // size for head in self.heads]
 
-    def _rows(self, of: RowSource) -> Float[np.ndarray, "H Q N"]:
-        if not isinstance(of, np.ndarray):
-            return np.stack([of[head, self.queries] for head in self.heads])
+    def _rows(self, of: Float[np.ndarray, "_ _ N"]) -> Float[np.ndarray, "H Q N"]:
         return of[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
 
 
@@ -195,8 +181,10 @@ def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"])
 
 
 class Derived(NamedTuple):
-    """What the numbers of a derived layer are, which stand in the place of its weights."""
+    """Numbers that stand in the place of a layer's weights, made for the heads and query rows that are asked for."""
 
+    shape: tuple[int, int, int]  # H, Q, K
+    rows: Callable[[Sequence[int], Int[np.ndarray, " Q"]], Float[np.ndarray, "H Q K"]]  # given heads and query rows
     measure: str = "weights"  # `weights`, or `norms`
     is_distribution: bool = True  # whether they are shares of one, as weights are, so that metrics mean something
     layer: str | None = None  # what several layers have become, such as `mean`; None where it is still one
@@ -235,8 +223,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
         recorded_scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are computed.
-        recorded_weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they are computed.
-        derived: what stands in the place of weights; None where it is what a model computes.
+        recorded_weights: as the softmax gave them, `[H, Q, K]`; None where they are computed.
+        derived: what stands in the place of weights; None where they are those of a model.
         whole: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
     """
 
@@ -257,7 +245,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     out_projection: Float[np.ndarray, "HDv E"] | None = None
     out_bias: Float[np.ndarray, " E"] | None = None
     recorded_scores: Float[np.ndarray, "H Q K"] | None = None
-    recorded_weights: RowSource | None = None
+    recorded_weights: Float[np.ndarray, "H Q K"] | None = None
     derived: Derived | None = None
     whole: Any = None
 
@@ -298,13 +286,17 @@ class LayerTrace(Displayed, Tabular, Drawable):
         for name in ARRAYS:
             array = getattr(self, name)
             # One number everywhere, which takes no memory, has no order.
-            if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
+            if array is not None and not array.flags.c_contiguous and any(array.strides):
                 object.__setattr__(self, name, np.ascontiguousarray(array))
 
     def _checked_cells(self) -> tuple[int, int, int]:
         """Return H, Q and K, after checking that q, k and v agree on them."""
-        computes = self.recorded_weights is None or (self.recorded_scores is None and self.derived is None)
-        if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
+        computes = self.recorded_weights is None or self.recorded_scores is None
+        if (
+            computes
+            and self.derived is None
+            and (self.q is None or self.k is None or self.v is None or self.scale is None)
+        ):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
         arrays = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
         if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in arrays.items()):
@@ -324,6 +316,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
     @property
     def cells(self) -> tuple[int, int, int]:
         """`(H, Q, K)`, how many heads, query positions and key positions."""
+        if self.derived is not None:
+            return self.derived.shape
         if self.q is not None and self.k is not None:
             return len(self.q), self.q.shape[1], self.k.shape[1]
         assert self.recorded_weights is not None

@@ -95,14 +95,12 @@ END = ["<|endoftext|>"]
 FAMILIES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]], list[str]]] = {
     "bert": ("BertTokenizer", _word_pieces, BERT),
     "distilbert": ("DistilBertTokenizer", _word_pieces, BERT),
-    "electra": ("BertTokenizer", _word_pieces, BERT),
     "roberta": ("RobertaTokenizer", _bytes, ROBERTA),
     "gpt2": ("GPT2Tokenizer", _bytes, END),
     "gpt_neox": ("GPTNeoXTokenizer", _bytes, [*END, "<|padding|>"]),
     "llama": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
     "mistral": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
     "qwen2": ("Qwen2Tokenizer", _bytes, END),
-    "llava": ("PreTrainedTokenizerFast", _bytes, END),
     "gemma": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
     "gemma3_text": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
 }

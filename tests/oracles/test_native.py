@@ -45,7 +45,7 @@ from transformers import (
 import attncli
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy import parallel
-from attncli.engines.numpy.families import FAMILIES, TOWERS, model_spec
+from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.engines.numpy.ops import ACTIVATIONS
 from attncli.errors import LoadError, NotExposedError, UsageError
 
@@ -225,13 +225,9 @@ def test_what_a_saved_configuration_carries_besides_changes_no_number_and_is_tak
     assert (one - two).abs().max() <= 1e-5 * max(1, one.abs().max())
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *TOWERS])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_configuration_that_transformers_saves_is_taken(family: str, tmp_path: Path) -> None:
-    if family in TOWERS:
-        inner = config_of(next(iter(TOWERS[family].texts)), {})
-        config = CONFIG_MAPPING[family](text_config=inner)
-    else:
-        config = CONFIG_MAPPING[family].from_dict(config_of(family, {}))
+    config = CONFIG_MAPPING[family].from_dict(config_of(family, {}))
     config.architectures, config.id2label = ["A"], {0: "a", 1: "b", 2: "c"}
     for use_diff in (True, False):
         saved = json.loads(config.to_json_string(use_diff=use_diff))

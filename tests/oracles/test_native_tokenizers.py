@@ -160,7 +160,7 @@ LISTED = {str(id_): ADDED | {"content": content} for id_, content in enumerate(B
 # How a checkpoint may differ from what its class writes, and AutoTokenizer reads it all the same.
 # fmt: off
 VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "accents stripped": ("electra", _fields(do_lower_case=False, strip_accents=True)),
+    "accents stripped": ("bert", _fields(do_lower_case=False, strip_accents=True)),
     "a class of nothing": ("bert", _fields(tokenizer_class="PreTrainedTokenizerFast")),
     "other normalizer in the file": ("bert", _file(lambda c: c.update(normalizer={"type": "Lowercase"}))),
     "other model in the file": ("bert", _file(lambda c: c["model"].update(max_input_chars_per_word=4))),
@@ -181,7 +181,7 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "Llama 2": ("llama", _file(lambda c: c.update(pre_tokenizer=None, normalizer={"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}))),
     "a GPT-2 that is a Llama": ("llama", _fields(tokenizer_class="GPT2Tokenizer", add_prefix_space=True)),
-    "class in config.json": ("llava", _class_in_config),
+    "class in config.json": ("gpt2", _class_in_config),
     "added tokens": ("bert", _fields(added_tokens_decoder=NEW | LISTED)),
     "added tokens, Qwen": ("qwen2", _fields(added_tokens_decoder=NEW | {"0": ADDED | {"content": END[0]}})),
     "tokens out of order": ("bert", _file(_out_of_order)),
@@ -247,7 +247,7 @@ FLAGS = (
     "add_eos_token clean_up_tokenization_spaces use_default_system_prompt"
 )
 NAMES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token image_token"
-CLASSES = sorted({name for name, *_ in FAMILIES.values()} | {"ElectraTokenizer", "TokenizersBackend", "NoTokenizer"})
+CLASSES = sorted({name for name, *_ in FAMILIES.values()} | {"TokenizersBackend", "NoTokenizer"})
 CLASSES += [f"{name}Fast" for name in CLASSES if name.endswith("Tokenizer")]
 
 

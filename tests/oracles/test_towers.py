@@ -13,6 +13,7 @@ from architectures import random_model, tiny_config, tiny_model, tiny_whole, who
 from conformance import calmed, opened, save, save_for_auto, stacked, words
 from safetensors.torch import load_file, save_file
 
+import attncli
 from attncli.errors import LoadError, NotExposedError
 
 IDS = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
@@ -29,6 +30,19 @@ def test_weights_that_look_at_pictures_may_be_missing_and_those_of_the_tower_may
     lost = next(name for name in tensors if "layers.1.self_attn.q_proj" in name)
     save_file({name: value for name, value in tensors.items() if name != lost}, file, {"format": "pt"})
     with pytest.raises(LoadError, match=r"lack 1 of the model's tensors \(.*layers\.1\.self_attn\.q_proj"):
+        opened(tmp_path, "all")
+
+
+def test_scales_beside_the_weights_of_the_tower_are_found_and_of_other_parts_are_not(tmp_path: Path) -> None:
+    save(calmed(tiny_whole("gemma3")), tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    own = next(name for name in tensors if "language_model" in name and "layers.0.self_attn.q_proj" in name)
+    other = next(name for name in tensors if "vision" in name and "layers.0.self_attn.q_proj.weight" in name)
+    save_file(tensors | {f"{other}_scale": torch.ones(1)}, file, {"format": "pt"})
+    assert opened(tmp_path, "all").trace("w7 w8").source.notes == ()
+    save_file(tensors | {f"{own}_scale": torch.ones(1)}, file, {"format": "pt"})
+    with pytest.raises(LoadError, match="quantized"):
         opened(tmp_path, "all")
 
 
@@ -92,6 +106,12 @@ def test_a_model_that_compares_writes_no_text(tmp_path: Path) -> None:
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny Qwen2.5-VL with a tokenizer that the program loads."""
     return str(save_for_auto(calmed(tiny_whole("qwen2_5_vl")), tmp_path_factory.mktemp("qwen")))
+
+
+def test_a_tower_is_left_to_transformers(qwen: str) -> None:
+    assert attncli.inspect("w7 w8", qwen).source.details["engine"] == "transformers"
+    with pytest.raises(NotExposedError, match="the architecture qwen2_5_vl is not supported"):
+        attncli.inspect("w7 w8", qwen, engine="native")
 
 
 def test_every_command_takes_a_tower(qwen: str, attn: Run) -> None:

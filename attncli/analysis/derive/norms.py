@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import DerivedRows, derived_from
+from attncli.analysis.derive.layer import derived_layer
 from attncli.attention import vector_norms
 from attncli.errors import NotExposedError
-from attncli.trace.layer import Derived, HeadTrace, LayerTrace
+from attncli.trace.layer import LayerTrace, Stages
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
+
+    from attncli.analysis.derive.layer import Rows
 
 
 def with_norms(layer: LayerTrace) -> LayerTrace:
@@ -28,22 +30,17 @@ def with_norms(layer: LayerTrace) -> LayerTrace:
     """
     if layer.v is None or not layer.v.shape[-1]:
         raise NotExposedError(f"--norms needs the values V, and layer {layer.layer} does not expose them")
+    values: Iterable[Float[np.ndarray, "K E"]] = (layer.head(head).v for head in range(layer.num_heads))
+    if layer.out_projection is not None:
+        values = map(np.matmul, values, np.split(layer.out_projection, layer.num_heads))
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.stack([*map(vector_norms, values)])
 
-    @cache
-    def value_norms(head: int) -> Float[np.ndarray, " K"]:
-        """Return the length of each key's value as one head hands it over."""
-        value = layer.head(head).v
-        if layer.out_projection is not None:
-            width = value.shape[1]
-            with np.errstate(invalid="ignore", over="ignore"):
-                value = value @ layer.out_projection[head * width : (head + 1) * width]
-        return vector_norms(value)
-
-    def rows(head: int, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
+    def rows(heads: Sequence[int], queries: Rows) -> Float[np.ndarray, "H Q K"]:
         with np.errstate(invalid="ignore", over="ignore"):
-            return HeadTrace(layer, head, queries).weights * value_norms(head)
+            return Stages(layer, tuple(heads), queries).weights * norms[[*heads], None]
 
-    return derived_from(layer, DerivedRows(layer.cells, rows), Derived("norms", is_distribution=False))
+    return derived_layer([layer], rows, layer.mask, layer.heads, measure="norms", is_distribution=False)
 
 
 def rule_of(layers: tuple[LayerTrace, ...]) -> str:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import collected, derived_from, is_same_rule, worst
+from attncli.analysis.derive.layer import derived_layer
 from attncli.attention import row_blocks
 from attncli.errors import NotExposedError, UsageError
-from attncli.masks.expressions import Atom, Mask, RuleMask
-from attncli.trace.layer import Derived, HeadTrace, LayerTrace
+from attncli.masks.expressions import smallest
+from attncli.trace.layer import LayerTrace, Stages
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float
 
-_CLOSED = (Atom("full"), Atom("causal"))  # masks that let through two layers what they let through one
+    from attncli.analysis.derive.layer import Rows
 
 
 def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple[LayerTrace, ...]:
@@ -24,7 +26,7 @@ def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple
     After Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": with A the mean over the heads of a
     layer, Â = 0.5·A + 0.5·I with its rows renormalised to sum to 1, and the rollout of layer l is Â_l · … · Â_0. The
     halves stand for the residual connection; nothing else of the model goes in, neither its values nor its
-    feed-forward layers. Two matrices `[Q, K]` are held at a time.
+    feed-forward layers. Two numbers for each cell are held at a time.
 
     Args:
         layers: every layer from 0 to the last one wanted, in order, of one kind of attention.
@@ -36,17 +38,18 @@ def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple
     """
     _check(layers, max(wanted))
     found: dict[int, LayerTrace] = {}
-    rollout: Float[np.ndarray, "Q K"] | None = None
-    mask: Mask | None = None
-    for layer in layers[: max(wanted) + 1]:
-        blocks = (_mixed(layer, queries) for queries in row_blocks(np.arange(layer.num_queries), layer.num_keys))
+    rollout, reached = (np.eye(layers[0].num_queries, dtype=dtype) for dtype in (np.float32, bool))
+    every = np.arange(len(rollout))
+    for index, layer in enumerate(layers[: max(wanted) + 1]):
         with np.errstate(invalid="ignore"):
-            rollout = np.concatenate([mixed if rollout is None else mixed @ rollout for mixed in blocks])
-        mask = _reached(layer, mask)
-        if layer.layer in wanted:
-            proof = worst([below.proof for below in layers[: layer.layer + 1]])
-            one_head = {"mask": mask, "heads": (0,), "proof": proof}
-            found[layer.layer] = derived_from(layer, rollout[None], Derived(head="rollout"), **one_head)
+            rollout = np.concatenate([_mixed(layer, rows) @ rollout for rows in row_blocks(every, len(every))])
+        # Something can have come through any head, or from the token itself.
+        allowed = layer.mask.rows([*range(layer.num_heads)], every).any(axis=0) | np.eye(len(every), dtype=bool)
+        reached = allowed.astype(np.float32) @ reached > 0
+        if index in wanted:
+            rows = partial(_rows_of, rollout)
+            shape, mask = (1, *rollout.shape), smallest(reached[None], 1)
+            found[index] = derived_layer(layers[index::-1], rows, mask, (0,), head="rollout", shape=shape)
     return tuple(found[index] for index in wanted)
 
 
@@ -72,27 +75,13 @@ def _check(layers: tuple[LayerTrace, ...], last: int) -> None:
         )
 
 
-def _mixed(layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
+def _rows_of(rollout: Float[np.ndarray, "Q K"], _: Sequence[int], queries: Rows) -> Float[np.ndarray, "1 Q K"]:
+    return rollout[None, queries]
+
+
+def _mixed(layer: LayerTrace, queries: Rows) -> Float[np.ndarray, "Q K"]:
     """Return rows of Â = 0.5·A + 0.5·I, renormalised: rows of a model with sinks sum to less than 1."""
-    total = HeadTrace(layer, 0, queries).weights
-    for head in range(1, layer.num_heads):
-        total = total + HeadTrace(layer, head, queries).weights
+    total = reduce(np.add, (Stages(layer, (head,), queries).weights[0] for head in range(layer.num_heads)))
     mixed = total / total.dtype.type(2 * layer.num_heads)
     mixed[np.arange(len(queries)), queries] += total.dtype.type(0.5)
     return mixed / mixed.sum(axis=-1, keepdims=True)
-
-
-def _reached(layer: LayerTrace, below: Mask | None) -> Mask:
-    """Return from which tokens something can have come: through any head, or from the token itself."""
-    is_closed = isinstance(layer.mask, RuleMask) and layer.mask.expression in _CLOSED
-    if is_closed and (below is None or is_same_rule(below, layer.mask)):
-        return layer.mask
-    blocks = row_blocks(np.arange(layer.num_queries), layer.num_keys * layer.num_heads)
-    lower = None if below is None else np.concatenate([below.rows([0], rows)[0] for rows in blocks]).astype(np.float32)
-
-    def allowed(queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "1 Q K"]:
-        own = np.asarray(layer.mask.rows(list(range(layer.num_heads)), queries).any(axis=0))
-        own[np.arange(len(queries)), queries] = True
-        return (own if lower is None else own.astype(np.float32) @ lower > 0)[None]
-
-    return collected(map(allowed, blocks), 1)

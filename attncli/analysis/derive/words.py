@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import DerivedRows, collected, derived_from
+from attncli.analysis.derive.layer import derived_layer
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
-from attncli.trace.layer import Derived, HeadTrace, LayerTrace
+from attncli.masks.expressions import smallest
+from attncli.trace.layer import LayerTrace, Stages
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace, texts_of
 from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
+
+    from attncli.analysis.derive.layer import Rows
 
 RULE = "words: the weight on a word is the sum over its pieces, the weight from a word the mean over its pieces"
 
@@ -32,22 +36,18 @@ def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     def pieces(words: Int[np.ndarray, " N"]) -> Int[np.ndarray, " Q"]:
         return np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])
 
-    def merged(head: int, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
-        whole = HeadTrace(layer, head, pieces(queries))
+    def merged(heads: Sequence[int], words: Rows) -> Float[np.ndarray, "H Q K"]:
+        blocks = row_blocks(pieces(words), layer.num_keys * len(heads))
         with np.errstate(invalid="ignore"):
-            summed = np.concatenate([np.add.reduceat(part.weights, key_starts, axis=1) for part in whole.blocks()])
-            total = np.add.reduceat(summed, _boundaries(sizes[queries]), axis=0)
-            return total / sizes[queries, None].astype(total.dtype)
+            weights = (Stages(layer, tuple(heads), block).weights for block in blocks)
+            summed = np.concatenate([np.add.reduceat(each, key_starts, axis=2) for each in weights], axis=1)
+            total = np.add.reduceat(summed, _boundaries(sizes[words]), axis=1)
+            return total / sizes[words, None].astype(total.dtype)
 
-    def allowed(queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "#H Q K"]:
-        cells = layer.mask.rows(list(range(layer.num_heads)), pieces(queries))
-        columns_merged = np.logical_or.reduceat(cells, key_starts, axis=2)
-        return np.logical_or.reduceat(columns_merged, _boundaries(sizes[queries]), axis=1)
-
+    cells = layer.mask.rows([*range(layer.num_heads)], np.arange(layer.num_queries))
+    allowed = np.logical_or.reduceat(np.logical_or.reduceat(cells, key_starts, axis=2), starts, axis=1)
     shape = (layer.num_heads, len(rows), len(columns))
-    longest = int(sizes.max()) * layer.num_keys  # cells that one word's rows may have
-    mask = collected(map(allowed, row_blocks(np.arange(len(rows)), longest)), layer.num_heads)
-    return derived_from(layer, DerivedRows(shape, merged), layer.derived or Derived(), mask=mask)
+    return derived_layer([layer], merged, smallest(allowed, layer.num_heads), layer.heads, shape=shape)
 
 
 def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:

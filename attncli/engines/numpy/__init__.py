@@ -103,7 +103,7 @@ class NativeCheckpoint(OpenModel):
         family, last = config["model_type"], max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, family, len(spec.layers), last)
         store = files.store()
-        weights = ModelWeights(model, store, spec.prefixes, spec.embedding.tokens.name + ".weight")
+        weights = ModelWeights(model, store, spec.prefix, spec.embedding.tokens.name + ".weight")
         self.model = Model(spec, weights)
         expected = set(spec.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
@@ -126,7 +126,6 @@ class NativeCheckpoint(OpenModel):
                 "engine": "native",
                 **snapshot.details,
                 **({"weights": form} if form else {}),
-                **({} if spec.tower is None else {"tower": spec.tower}),
             },
             notes=notes,
         )

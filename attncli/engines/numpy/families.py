@@ -1,12 +1,8 @@
-"""The families of models: each is a function from a configuration to a `ModelSpec`, with the defaults of transformers.
-
-Language models inside of models that read pictures too are those of a text family under other names: of a text alone,
-the positions in Qwen's rotary sections are all the same, and nothing made of a picture comes in.
-"""
+"""Families of models: each is a function from a configuration to a `ModelSpec`, with the defaults of transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,11 +35,11 @@ def model_spec(fields: ConfigReader) -> ModelSpec:
         UnsupportedError: its family, or what one of its fields says, is not implemented.
     """
     family = fields.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES.keys() | TOWERS.keys():
+    if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedError(f"the architecture {family} is not supported")
     try:
         with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
-            spec = FAMILIES[family](fields) if family in FAMILIES else _tower(fields, TOWERS[family])
+            spec = FAMILIES[family](fields)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise UnsupportedError(f"its config.json is odd: {error}") from None
     fields.reject_unknown()
@@ -91,11 +87,6 @@ _DISTILBERT = BertNames(
     ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin", "sa_layer_norm", "ffn.lin1",
     "ffn.lin2", "output_layer_norm",
 )  # fmt: skip
-_ALBERT = BertNames(
-    layer="encoder.albert_layer_groups.0.albert_layers.0.",  # the same weights in all layers
-    qkv=("attention.query", "attention.key", "attention.value"), output="attention.dense",
-    output_norm="attention.LayerNorm", up="ffn", down="ffn_output", down_norm="full_layer_layer_norm",
-)  # fmt: skip
 
 
 def bert(
@@ -104,33 +95,22 @@ def bert(
     names: BertNames = _BERT,
     *,
     vocabulary: int = 30522,
-    width: int = 768,
-    heads: int = 12,
-    inner: int = 3072,
     layers: int = 12,
-    activation: str = "gelu",
 ) -> ModelSpec:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id.
 
-    DistilBERT (Sanh et al. 2019) has other names and no segments, ELECTRA (Clark et al. 2020) a narrower embedding,
-    as ALBERT (Lan et al. 2020) has, where all layers share their weights.
+    DistilBERT (Sanh et al. 2019) has other names and no segments.
     """
-    is_distilled, is_roberta, is_shared = names is _DISTILBERT, prefix == "roberta.", names is _ALBERT
+    is_distilled, is_roberta = names is _DISTILBERT, prefix == "roberta."
     if is_distilled:
         fields.flag("sinusoidal_pos_embds", False)  # the table is in the weights either way
-    hidden, heads = fields.count(names.hidden, width), fields.count(names.heads, heads)
+    hidden, heads = fields.count(names.hidden, 768), fields.count(names.heads, 12)
     first = 0
     if is_roberta:
         padding = fields.get("pad_token_id", 1)
         if type(padding) is not int or padding < 0:
             raise UnsupportedError(f"pad_token_id is {padding!r}")
         first = padding + 1
-    embedded = fields.count("embedding_size", 128) if is_shared or prefix == "electra." else hidden
-    projection = None if embedded == hidden else "embeddings_project"
-    if is_shared:
-        fields.get("num_hidden_groups", 1, among=(1,))
-        fields.get("inner_group_num", 1, among=(1,))
-        projection = "encoder.embedding_hidden_mapping_in"  # of any width
     positions = fields.count("max_position_embeddings", 512)
     segments = None
     if not is_distilled:
@@ -143,22 +123,20 @@ def bert(
         heads=_split_width(hidden, heads),
         positions=positions - first,
         embedding=Embedding(
-            width=embedded,
             tokens=LookupTable("embeddings.word_embeddings", fields.count("vocab_size", vocabulary)),
             positions=LookupTable("embeddings.position_embeddings", positions),
             padding_id=first - 1 if is_roberta else None,
             segments=segments,
             segment=None if segments is None else 0,
             norm="embeddings.LayerNorm",
-            projection=projection,
         ),
         norm=Norm(layer_norm, 1e-12 if is_distilled else fields.number("layer_norm_eps", 1e-12), has_bias=True),
         projections=Projections(names.output, True, True, query, key, value),
         feed_forward=FeedForward(
-            fields.count(names.inner, inner),
+            fields.count(names.inner, 3072),
             names.up,
             names.down,
-            _activation(fields, names.activation, activation),
+            _activation(fields, names.activation, "gelu"),
             has_bias=True,
         ),
         attention_residual=Residual(post_norm=names.output_norm),
@@ -187,7 +165,7 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
         heads=_split_width(hidden, heads),
         positions=positions,
         # Token types, where a tokenizer gives some, are ids too.
-        embedding=Embedding(hidden, tokens, LookupTable("wpe", positions), segments=tokens),
+        embedding=Embedding(tokens, LookupTable("wpe", positions), segments=tokens),
         norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
         projections=Projections("attn.c_proj", True, True, joint="attn.c_attn", is_transposed=True),
         feed_forward=FeedForward(
@@ -216,7 +194,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
         width=hidden,
         heads=_split_width(hidden, heads),
         positions=positions,
-        embedding=Embedding(hidden, LookupTable("embed_in", fields.count("vocab_size", 50432))),
+        embedding=Embedding(LookupTable("embed_in", fields.count("vocab_size", 50432))),
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
         projections=Projections(
             "attention.dense", has_bias, has_bias, joint="attention.query_key_value", interleaved_qkv=True
@@ -309,7 +287,6 @@ class Decoder(NamedTuple):
             positions=positions,
             heads=HeadSpec(heads, kv_heads, width),
             embedding=Embedding(
-                hidden,
                 LookupTable("embed_tokens", fields.count("vocab_size", self.vocabulary)),
                 scale=hidden**0.5 if self.gemma else 1.0,
             ),
@@ -405,22 +382,6 @@ def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int, _: float)
     }
 
 
-def _ropes_of_sections(fields: ConfigReader, width: int, positions: int, theta: float) -> Ropes:
-    """Return how a text is rotated where time, height and width of a position are one number."""
-    newer = fields.get("rope_parameters", None)
-    scaling = dict(fields.get("rope_scaling", None) or newer or {})
-    kinds = {scaling.pop(name, "default") for name in ("type", "rope_type")}
-    if not kinds <= {"default", "mrope"}:
-        raise UnsupportedError(f"its rotary embedding is {kinds!r}")
-    sections = scaling.pop("mrope_section", None)
-    if sections is not None and sum(sections) != width // 2:
-        raise UnsupportedError(f"mrope_section is {sections!r}")
-    if type(scaling.pop("mrope_interleaved", True)) is not bool:
-        raise UnsupportedError("mrope_interleaved is neither true nor false")
-    rope = rope_of(scaling, {"rope_theta": fields.get("rope_theta", theta)}, width, positions)
-    return {WHOLE: rope, WINDOWED: rope}
-
-
 _LLAMA = Decoder(biases=lambda fields: (*_stated_biases(fields)[:2], fields.flag("mlp_bias", False)))
 _MISTRAL = Decoder(
     inner=14_336, kv_heads=8, positions=131_072, kinds=_window_in_all, biases=lambda _: (False, False, False)
@@ -430,11 +391,6 @@ _QWEN2 = Decoder(
     kinds=partial(_window_from, first=28), biases=lambda _: (True, False, False),
 )  # fmt: skip
 _QWEN3 = _QWEN2._replace(head_width=128, biases=_stated_biases, norms_heads=True)
-_QWEN2_VL = _QWEN2._replace(
-    vocabulary=152_064, hidden=8192, inner=29_568, heads=64, layers=80, kv_heads=8, theta=1e6, eps=1e-5,
-    kinds=partial(_window_from, first=80), ropes=_ropes_of_sections,
-)  # fmt: skip
-_QWEN3_VL = _QWEN3._replace(positions=128_000, theta=500_000.0, kinds=_no_windows, ropes=_ropes_of_sections)
 _GEMMA = Decoder(
     256_000, hidden=3072, inner=24_576, heads=16, layers=28, kv_heads=16, head_width=256, positions=8192, gemma=1
 )
@@ -447,67 +403,7 @@ _GEMMA3 = _GEMMA2._replace(
 FAMILIES: dict[str, Callable[[ConfigReader], ModelSpec]] = {
     "bert": partial(bert, prefix="bert."),
     "roberta": partial(bert, prefix="roberta.", vocabulary=50265),
-    "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
-    "albert": partial(
-        bert, prefix="albert.", names=_ALBERT, vocabulary=30_000, width=4096, heads=64, inner=16_384,
-        activation="gelu_new",
-    ),
     "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT, layers=6),
     "gpt2": gpt2, "gpt_neox": gpt_neox, "llama": _LLAMA.spec, "mistral": _MISTRAL.spec, "qwen2": _QWEN2.spec,
     "qwen3": _QWEN3.spec, "gemma": _GEMMA.spec, "gemma2": _GEMMA2.spec, "gemma3_text": _GEMMA3.spec,
 }  # fmt: skip
-
-# --- language models inside of models that read pictures too ---------------------------------------------------------
-
-# What says something of pictures alone, or which token stands for one.
-_PICTURE_FIELDS = """
-    boi_token_index downsample_ratio eoi_token_index ignore_index image_grid_pinpoints image_seq_length image_token_id
-    image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size
-    video_token_id vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy
-    vision_start_token_id vision_token_id
-"""
-_OF_PICTURES = _PICTURE_FIELDS.split()
-
-_LATER, _EARLIER = "model.language_model.", "language_model.model."  # by the version of transformers that saved them
-
-
-class Tower(NamedTuple):
-    """A family of models with a language model inside."""
-
-    texts: Mapping[str, Decoder]  # what the language model may be, by its model type
-    # what the names of its tensors begin with, by the version that saved them
-    prefixes: tuple[str, ...] = (_LATER, _EARLIER)
-    is_flat: bool = False  # whether older configurations have its fields among those of the whole
-    is_tied: bool | None = None  # whether it predicts by the tokens' embeddings; None is what its language model does
-
-
-_LLAVA = Tower({"llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2})
-TOWERS = {
-    "gemma3": Tower({"gemma3_text": _GEMMA3}),
-    "internvl": Tower({"llama": _LLAMA, "qwen2": _QWEN2, "qwen3": _QWEN3}, is_tied=True),
-    "llava": _LLAVA, "llava_next": _LLAVA, "mistral3": Tower({"mistral": _MISTRAL}, is_tied=True),
-    "qwen2_5_vl": Tower({"qwen2_5_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
-    "qwen2_vl": Tower({"qwen2_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
-    "qwen3_vl": Tower({"qwen3_vl_text": _QWEN3_VL}, (_LATER,)),
-}  # fmt: skip
-
-
-def _tower(fields: ConfigReader, tower: Tower) -> ModelSpec:
-    for name in _OF_PICTURES:
-        fields.get(name, None)
-    inner = fields.get("text_config", None)
-    if inner is None and tower.is_flat:
-        (kind,) = tower.texts
-        spec = tower.texts[kind].spec(fields)
-    elif isinstance(inner, Mapping):
-        text = ConfigReader(inner)
-        kind = text.get("model_type", among=tower.texts)
-        spec = tower.texts[kind].spec(text)
-        text.reject_unknown()
-    else:
-        raise UnsupportedError("its config.json has no text_config")
-    unembedding = spec.unembedding
-    if unembedding is not None:
-        default = unembedding.is_tied if tower.is_tied is None else tower.is_tied
-        unembedding = unembedding._replace(is_tied=_is_tied(fields, default))
-    return spec._replace(tower=kind, tower_prefixes=tower.prefixes, unembedding=unembedding)

@@ -84,9 +84,7 @@ class Model:
         """Return the first hidden states, from a row on."""
         how = self.spec.embedding
         x = reduce(np.add, self.embedded(batch, past).values())
-        if how.norm is not None:
-            x = self.normalize(how.norm, x)
-        return x if how.projection is None else self.project(how.projection, x, self.spec.width, has_bias=True)
+        return x if how.norm is None else self.normalize(how.norm, x)
 
     def embedded(self, batch: RaggedBatch, past: int = 0) -> dict[str, Hidden]:
         """Return the rows of the tables, whose sum the first hidden states are made of, from a row on."""
@@ -94,7 +92,7 @@ class Model:
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
             every = list(chain.from_iterable(indices))
-            return self.weights.rows(table.name + ".weight", every[past:], table.rows, how.width)
+            return self.weights.rows(table.name + ".weight", every[past:], table.rows, self.spec.width)
 
         found = {"embedding": rows(how.tokens, (each.ids for each in sentences))}
         if how.scale != 1:

@@ -33,7 +33,6 @@ class LookupTable(NamedTuple):
 class Embedding(NamedTuple):
     """From token ids to the first hidden states."""
 
-    width: int  # of a row
     tokens: LookupTable  # a row for each id
     positions: LookupTable | None = None  # a row for each position
     # the padding's id, after which positions begin (RoBERTa); None: positions are 0, 1, 2, …
@@ -41,7 +40,6 @@ class Embedding(NamedTuple):
     segments: LookupTable | None = None  # a row for each of two texts
     segment: int | None = None  # the text that tokens belong to where the tokenizer does not say; None adds no row
     norm: str | None = None  # name of the tensors that normalize the sum
-    projection: str | None = None  # name of the tensors that lead from this width to that of the model
     scale: float = 1.0  # a number that the tokens' rows are multiplied by
 
 
@@ -126,15 +124,6 @@ class ModelSpec(NamedTuple):
     is_parallel: bool = False  # both sublayers read the same hidden states (GPT-J, GPT-NeoX)
     softcap: float | None = None  # c in c·tanh(scores/c)
     unembedding: Unembedding | None = None  # how it predicts the next token; None: it is no causal language model
-    # its model type where it stands inside of a model that reads pictures too; None for a text model
-    tower: str | None = None
-    # what the names of its tensors begin with there, by the version that saved them
-    tower_prefixes: tuple[str, ...] = ()
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """What the names of its tensors may begin with."""
-        return self.tower_prefixes or ("", self.prefix)
 
     def tensors(self, layers: int) -> Iterator[str]:
         """Yield the names of all tensors of the embedding and of the first layers, at least one."""
@@ -146,7 +135,6 @@ class ModelSpec(NamedTuple):
     def read_whole(self, last: int) -> Iterator[str]:
         """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
         yield from _tensors(self.embedding.norm, self.norm.has_bias)
-        yield from _tensors(self.embedding.projection, has_bias=True)
         for index in range(last):
             yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
         yield from self._in_layer(last, self._projecting())

@@ -140,8 +140,6 @@ class Reads:
     def pull_back_embedding(self, batch: RaggedBatch) -> None:
         """End at the rows of the tables."""
         how, d, rows = self._model.spec.embedding, self._directions, self._model.embedded(batch)
-        if how.projection is not None:
-            d = self._before_product(how.projection, d, how.width, True, None)
         d = self._before_norm(how.norm, d, reduce(np.add, rows.values()), None)
         for kind, written in rows.items():
             self._add(ResidualWriter(kind), d, written)
@@ -161,12 +159,12 @@ class Reads:
             self._add_bias(own, d, layer)
         return self._model.centered(d * self._model.norm_gain(own, x[self._positions]))
 
-    def _before_product(self, name: str, d: Directions, width: int, has_bias: bool, layer: Layer | None) -> Directions:
+    def _before_product(self, name: str, d: Directions, width: int, has_bias: bool, layer: Layer) -> Directions:
         """Return the directions before x·Wᵀ + b, where hidden states have a width."""
-        own = name if layer is None else layer.name(name)
+        own = layer.name(name)
         if has_bias:
             self._add_bias(own, d, layer)
-        return self._model.pull_back(own, d, width, layer is not None and self._model.spec.projections.is_transposed)
+        return self._model.pull_back(own, d, width, self._model.spec.projections.is_transposed)
 
     def _add_bias(self, name: str, d: Directions, layer: Layer | None) -> None:
         bias = self._model.weights.vector(name + ".bias", d.shape[-1])

@@ -31,18 +31,18 @@ class ModelWeights:
     Args:
         model: the checkpoint's folder or name.
         store: that holds them.
-        prefixes: what they may begin with, by how the checkpoint was saved.
+        prefix: what they begin with where the checkpoint was saved with a head on top.
         first: a tensor that every checkpoint of the family has, without the prefix.
 
     Raises:
         UnsupportedError: there are no such tensors.
     """
 
-    def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
+    def __init__(self, model: str, store: Store, prefix: str, first: str) -> None:
         self._model = model
         self._store = store
         self._held: dict[str, np.ndarray[Any, Any]] | None = None  # what was read, where it is read again
-        found = [each for each in prefixes if each + first in store.names]
+        found = [each for each in ("", prefix) if each + first in store.names]
         if len(found) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
         self.prefix = found[0]

@@ -148,6 +148,15 @@ def test_only_the_heads_that_were_asked_for_count() -> None:
     assert found.origin.rules == ("reduced: mean over heads 0,2",)
 
 
+def test_a_mean_over_heads_shows_what_any_of_them_may_attend_to(tmp_path: Any) -> None:
+    allowed = np.stack([np.eye(3, dtype=bool), np.tri(3, dtype=bool)])
+    np.save(tmp_path / "mask.npy", allowed)
+    trace = attncli.inspect("a b c", num_heads=2, mask=str(tmp_path / "mask.npy"))
+    (found,) = attncli.derive(trace, mean="heads").layers
+    assert (found.head(0).mask == allowed.any(axis=0)).all()
+    assert ((found.head(0).weights > 0) == allowed.any(axis=0)).all()
+
+
 # --- rollout -----------------------------------------------------------------------------------------------
 
 
