@@ -182,12 +182,10 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
     if expected is None or not has_padding_of_rows(expected):
         raise UsageError("lengths apply to pad without numbers in an expression, such as 'causal & pad'")
     values = as_stored(lengths, "lengths").values
-    is_integral = (
-        values.size > 0 and bool((values == np.floor(values)).all()) and values.min() >= 0 and values.max() <= MOST
-    )
-    if is_integral and values.ndim == 1 and values.dtype != bool:
+    fits = values.size > 0 and bool((values == np.floor(values)).all()) and values.min() >= 0 and values.max() <= MOST
+    if fits and values.ndim == 1 and values.dtype != bool:
         return with_lengths(expected, values.astype(int))
-    if not is_integral or values.ndim != 2 or values.max() > 1:
+    if not fits or values.ndim != 2 or values.max() > 1:
         raise InputError(
             f"lengths holds {values.dtype} of shape {list(values.shape)}; expected the tokens of each row, [batch], or "
             "a mask of 0 and 1, [batch, keys], with 1 for a token"
