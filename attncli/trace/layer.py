@@ -1,8 +1,8 @@
-"""One layer of a Trace: what a source recorded of it, and the heads derived from that.
+"""One layer of a Trace: its recorded arrays, and the heads derived from them.
 
-What is linear in the sequence (queries, keys, values) is recorded whole. What is quadratic (scores, weights) is
-derived by `attncli.attention` when it is asked for, for the heads and query rows that are asked for. The mask and
-the bias stay in their smallest exact form: a rule, booleans, or one array shared over heads.
+Linear arrays (queries, keys, values) are recorded whole. Quadratic ones (scores, weights) are derived on demand by
+`attncli.attention`, for the chosen heads and query rows. The mask and the bias stay in their smallest exact form: a
+rule, booleans, or one array shared over heads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class RowSource(Protocol):
-    """A number for every head, query and key, of which a view reads some rows of one head at a time.
+    """Numbers for every head, query and key, read as some rows of one head at a time.
 
-    A recorded array `[H, Q, K]` is one; `analysis.derive` has another, which makes the rows that are asked for.
+    A recorded array `[H, Q, K]` is one; `analysis.derive` has another, which computes rows on demand.
     """
 
     @property
@@ -41,12 +41,12 @@ class RowSource(Protocol):
 
 
 class Stages:
-    """The stages of attention, each derived when it is first asked for, unless the layer recorded it.
+    """The stages of attention, each derived on first use, unless the layer recorded it.
 
     Attributes:
         layer: the layer.
-        heads: which of its heads, at least one.
-        queries: which of its query rows.
+        heads: some of its heads, at least one.
+        queries: some of its query rows.
     """
 
     def __init__(self, layer: LayerTrace, heads: tuple[int, ...], queries: Int[np.ndarray, " Q"]) -> None:
@@ -84,7 +84,7 @@ class Stages:
         masked = attention.masked_scores(self.scores, self.mask, layer.fill)
         is_kept = masked is self.scores  # where nothing is masked
         highest, exponentials, totals = attention.softmax_parts(masked, self.sinks, None if is_kept else masked)
-        if layer.sinks is None:  # which may stand above every score
+        if layer.sinks is None:  # a sink may be above every score
             self._peaks = (1 / totals)[..., 0], highest[..., 0]
         return np.divide(exponentials, totals, out=exponentials)
 
@@ -120,50 +120,50 @@ class Stages:
 
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:
-    """Yield the stages of heads in order: as many heads at once as a block has room for, and their rows in blocks."""
+    """Yield the stages of heads in order: as many heads at once as fit into a block, and their rows in blocks."""
     together = max(attention.CELLS // max(len(queries) * layer.num_keys, 1), 1)
     for start in range(0, len(heads), together):
-        some = tuple(heads[start : start + together])
-        for rows in attention.row_blocks(queries, layer.num_keys * len(some)):
-            yield Stages(layer, some, rows)
+        block = tuple(heads[start : start + together])
+        for rows in attention.row_blocks(queries, layer.num_keys * len(block)):
+            yield Stages(layer, block, rows)
 
 
 def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
     """Merge layers that share a mask into a single one that has the heads of all, if a block has room for these.
 
-    What follows from many small layers is sooner made of one. They are returned as they are where they are computed in
-    different ways.
+    One layer of many heads is faster than many small layers. Layers that are computed in different ways are returned
+    as they are.
     """
-    one = layers[0]
-    heads, queries, keys = one.cells
+    first = layers[0]
+    heads, queries, keys = first.cells
     chosen = tuple(number * heads + head for number, layer in enumerate(layers) for head in layer.heads)
     has_room = len(chosen) * queries * keys <= attention.CELLS
     ways = set(map(_way, layers))
-    if len(layers) == 1 or not has_room or not isinstance(one.mask, RuleMask) or len(ways) > 1 or None in ways:
+    if len(layers) == 1 or not has_room or not isinstance(first.mask, RuleMask) or len(ways) > 1 or None in ways:
         return layers
     query, key = (np.concatenate([getattr(layer, name) for layer in layers]) for name in "qk")
     return [
         LayerTrace(
-            layer=one.layer,
-            kind=one.kind,
+            layer=first.layer,
+            kind=first.kind,
             q=query,
             k=key,
             v=np.empty((*key.shape[:2], 0), key.dtype),
-            scale=one.scale,
-            mask=one.mask._replace(heads=len(query)),
+            scale=first.scale,
+            mask=first.mask._replace(heads=len(query)),
             heads=chosen,
-            softcap=one.softcap,
-            fill=one.fill,
+            softcap=first.softcap,
+            fill=first.fill,
         )
     ]
 
 
 def _way(layer: LayerTrace) -> tuple[Any, ...] | None:
-    """Return how a layer's weights follow from its queries and keys; None where more goes into them."""
+    """Return the formula of a layer's weights, for comparison; None where more than queries and keys goes into them."""
     if (
         layer.q is None
         or layer.k is None
-        or any(each is not None for each in (layer.bias, layer.sinks, layer.recorded_weights))
+        or any(extra is not None for extra in (layer.bias, layer.sinks, layer.recorded_weights))
     ):
         return None
     return layer.q.shape, layer.k.shape, layer.scale, layer.softcap, layer.fill
@@ -171,35 +171,35 @@ def _way(layer: LayerTrace) -> tuple[Any, ...] | None:
 
 def _slice_or_list(indices: Sequence[int]) -> slice | list[int]:
     """Return consecutive indices as a slice, which copies nothing."""
-    found = list(indices)
-    first = found[0] if found else 0
-    return slice(first, first + len(found)) if found == list(range(first, first + len(found))) else found
+    listed = list(indices)
+    first = listed[0] if listed else 0
+    return slice(first, first + len(listed)) if listed == list(range(first, first + len(listed))) else listed
 
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Proof(NamedTuple):
-    """How far the recorded arrays are from something that was computed independently."""
+    """Largest difference of the recorded arrays from an independent computation."""
 
     max_abs_error: float  # largest absolute difference over all heads, positions and dimensions
-    against: str  # what it was compared with
-    of: str = "weights·V"  # what was compared
-    # the largest of the numbers that were compared, or what they are a mean of; rounding grows with it
+    against: str  # the independent computation
+    of: str = "weights·V"  # the compared arrays
+    # the largest of the compared numbers, or of those they are a mean of; rounding grows with it
     magnitude: float = 1.0
 
 
 def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
-    """Return the largest absolute difference; NaN in both, of a query without keys, is none, and in one alone NaN."""
+    """Return the largest absolute difference; 0 for NaN in both, as of a query without keys, NaN for NaN in one."""
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
 
 class Derived(NamedTuple):
-    """What the numbers of a derived layer are, which stand in the place of its weights."""
+    """Meaning of a derived layer's numbers, which replace its weights."""
 
     measure: str = "weights"  # `weights`, or `norms`
     is_distribution: bool = True  # whether they are shares of one, as weights are, so that metrics mean something
-    layer: str | None = None  # what several layers have become, such as `mean`; None where it is still one
+    layer: str | None = None  # the mean or product of several layers, such as `mean`; None for a single layer
     head: str | None = None  # likewise of heads
 
 
@@ -213,31 +213,31 @@ _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 class LayerTrace(Displayed, Tabular, Drawable):
     """One layer's attention.
 
-    Most layers are known by what their attention is made of, and scores and weights are derived. A model whose
-    softmax was watched gives these two as they were; then q, k and v may be missing, and so may the scale, where
-    scores are more than scaled products. A derived layer has a mask and weights alone.
+    Most layers have queries and keys, and scores and weights are derived. A model whose softmax was recorded has these
+    two as they were; then q, k and v may be missing, and so may the scale, where scores are more than scaled products.
+    A derived layer has a mask and weights alone.
 
     Attributes:
         layer: index of the layer in the model.
         kind: `self`, or `encoder`, `decoder`, `cross`.
-        q: queries as the dot product takes them (after any rotation), `[H, Q, D]`.
+        q: queries as they enter the dot product (after any rotation), `[H, Q, D]`.
         k: keys, `[Hkv, K, D]`.
-        v: values, `[Hkv, K, Dv]`; they may be made when they are first read.
-        scale: what multiplies q·k; None where that does not give the recorded scores.
+        v: values, `[Hkv, K, Dv]`; they may be computed on first use.
+        scale: the factor of q·k; None where that does not give the recorded scores.
         mask: which query may attend to which key.
-        heads: the heads that were asked for; every head is recorded.
-        bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
+        heads: the chosen heads; every head is recorded.
+        bias: added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
         softcap: c in c·tanh(scores/c).
         sinks: one more logit per head in the softmax, `[H]`, or per head and query, `[H, Q]`.
-        fill: what is added to a forbidden score; −inf replaces it.
+        fill: added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
-        inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
+        inputs: the input of the query projection, `[Q, E]` (toy layers and live modules).
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
-        recorded_scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are computed.
-        recorded_weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they are computed.
-        derived: what stands in the place of weights; None where it is what a model computes.
-        whole: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
+        recorded_scores: the input of the softmax, −inf where masked, `[H, Q, K]`; None where they are computed.
+        recorded_weights: its output, `[H, Q, K]`, or the numbers of `derived`; None where they are computed.
+        derived: the meaning of numbers that replace weights; None where they are the model's weights.
+        whole: the `Trace` of the layer, which `Trace.layer` sets, for the names of tokens; else None.
     """
 
     layer: int
@@ -262,7 +262,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     whole: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
+        """Refuse arrays that do not fit each other, with their names and the expected sizes."""
         self._lay_out()
         heads, queries, keys = cells = self._checked_cells()
         concatenated = heads * (0 if self.v is None else self.v.shape[-1])
@@ -297,7 +297,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         """
         for name in ARRAYS:
             array = getattr(self, name)
-            # One number everywhere, which takes no memory, has no order.
+            # A broadcast scalar takes no memory, and has no order.
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
                 object.__setattr__(self, name, np.ascontiguousarray(array))
 
@@ -311,7 +311,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
             raise InputError(f"the shapes {_shapes(arrays)} are not [heads, positions, width]")
         heads, queries, keys = self.cells
         groups = {len(arrays[name]) for name in "kv" if name in arrays}
-        fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % each for each in groups)
+        fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % count for count in groups)
         fits &= self.k is None or self.q is None or self.k.shape[2] == self.q.shape[2]
         fits &= self.v is None or self.v.shape[1] == keys
         if not fits:
@@ -323,7 +323,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     @property
     def cells(self) -> tuple[int, int, int]:
-        """`(H, Q, K)`, how many heads, query positions and key positions."""
+        """`(H, Q, K)`, the number of heads, query positions and key positions."""
         if self.q is not None and self.k is not None:
             return len(self.q), self.q.shape[1], self.k.shape[1]
         assert self.recorded_weights is not None
@@ -339,7 +339,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     @property
     def missing(self) -> frozenset[str]:
-        """Names of the parts of a view that the layer cannot give."""
+        """Names of the parts of a view that the layer lacks."""
         if self.derived is not None:
             return _NOT_DERIVED if self.derived.is_distribution else _NOT_DERIVED | {"metrics"}
         names = {name for name in "qkv" if getattr(self, name) is None}
@@ -347,41 +347,41 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     @property
     def measure(self) -> str:
-        """What `weights` of a head are: `weights`, or what stands in their place."""
+        """Name of the numbers in `weights`: `weights` itself, or that of a derived layer."""
         return "weights" if self.derived is None else self.derived.measure
 
     @property
     def label(self) -> int | str:
-        """The index of the layer, or what several have become."""
+        """The index of the layer, or the name of a derived one."""
         return self.layer if self.derived is None or self.derived.layer is None else self.derived.layer
 
     def head_label(self, head: int) -> int | str:
-        """Return the index of a head, or what several have become."""
+        """Return the index of a head, or the name of a derived one."""
         return head if self.derived is None or self.derived.head is None else self.derived.head
 
     @property
     def num_heads(self) -> int:
-        """`H`, how many query heads the layer has."""
+        """`H`, the number of query heads."""
         return self.cells[0]
 
     @property
     def num_queries(self) -> int:
-        """`Q`, how many query positions."""
+        """`Q`, the number of query positions."""
         return self.cells[1]
 
     @property
     def num_keys(self) -> int:
-        """`K`, how many key positions."""
+        """`K`, the number of key positions."""
         return self.cells[2]
 
     @property
     def num_groups(self) -> int:
-        """`Hkv`, how many key/value heads the layer has."""
+        """`Hkv`, the number of key/value heads."""
         grouped = self.k if self.v is None else self.v
         return self.num_heads if grouped is None else len(grouped)
 
     def is_proven(self, dtype: str) -> bool:
-        """Return whether the proof's error is no more than rounding in the type that the model computes in."""
+        """Return whether the proof's error is at most the rounding of the type that the model computes in."""
         return self.proof is None or self.proof.max_abs_error <= noise_floor(dtype) * self.proof.magnitude
 
     @property
@@ -411,7 +411,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     @property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
-        """The weights of the heads that were asked for, in one array; `head(h).blocks()` reads those of a long text."""
+        """The weights of the chosen heads, in one array; `head(h).blocks()` reads those of a long text."""
         return Stages(self, self.heads, np.arange(self.num_queries)).weights
 
     def __repr__(self) -> str:
@@ -427,7 +427,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         return projected if self.out_bias is None else projected + self.out_bias
 
     def fully_masked(self, queries: Sequence[int]) -> Bool[np.ndarray, "H Q"]:
-        """Return which of the given query rows may attend to no key, for each head that was asked for."""
+        """Return which of the given query rows may attend to no key, for each chosen head."""
         heads = list(self.heads)
         if isinstance(self.mask, RuleMask) and self.mask.allows_own:
             return np.zeros((len(heads), len(queries)), bool)
@@ -441,7 +441,7 @@ def _shapes(arrays: Mapping[str, Any]) -> str:
 
 
 class HeadTrace(Displayed, Tabular, Drawable):
-    """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
+    """One head of a layer, for some of its query rows; every array is derived on first use.
 
     `scores`, `mask` and `weights` have a row for every query and a column for every key. Long sentences are read
     through `blocks`, which never makes them whole.
