@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer without transformers, where it is sure to give the ids that AutoTokenizer gives.
+"""Tokenizers of checkpoints without transformers, where they surely give the ids of AutoTokenizer.
 
 The files of a usual folder are read as transformers reads them; anything unusual is declined.
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/auto/tokenization_auto.py>
@@ -35,8 +35,8 @@ _CLASS_OF = {
     }.items()
     for kind in kinds.split()
 }
-_ALWAYS = {"llava", "llava_next", "mistral", "mistral3", "qwen2"}  # whose class it is whatever the checkpoint names
-# What the names of checkpoints begin with for which transformers has a rule of its own.
+_ALWAYS = {"llava", "llava_next", "mistral", "mistral3", "qwen2"}  # their class is fixed, whatever the checkpoint names
+# Beginnings of the names of checkpoints for which transformers has a rule of its own.
 _APART = (
     "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",
     "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
@@ -54,7 +54,7 @@ tokenizer_class tokenizer_file trim_offsets truncation_side truncation_strategy 
 vocab_file
 """
 _KNOWN = {*_EXTRA, *_FIELDS.split()}
-# What has to be as it is, if it is there.
+# Fields with fixed values, where they are there.
 _FIXED = {"fix_mistral_regex": (False,), "split_special_tokens": (False,), "init_inputs": ([],), "auto_map": (None,)}
 
 
@@ -62,11 +62,11 @@ class NativeTokenizer:
     """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers.
 
     Attributes:
-        unk_token: the piece that stands for what the vocabulary lacks.
+        unk_token: the piece of unknown text.
         unk_token_id: its id.
         eos_token_id: the id of the end token.
         pad_token_id: the id of the padding token.
-        input_names: what the model is given of each token.
+        input_names: the names of the model's inputs.
         special_tokens_map: the special tokens by their names.
         chat_template: one, several by their names, or a list of named ones; None where the checkpoint has none.
     """
@@ -100,7 +100,7 @@ class NativeTokenizer:
         max_length: int | None = None,
         **_: object,
     ) -> TokenizerOutput:
-        """Return what the model is given of a text and a second one; called as transformers' tokenizers are.
+        """Return the model's inputs for a text and a second one, called as transformers' tokenizers are.
 
         Raises:
             Exception: of the library, for a word that its vocabulary cannot express.
@@ -137,7 +137,7 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
         config: its config.json.
 
     Raises:
-        UnsupportedError: it is not sure what AutoTokenizer would make of it.
+        UnsupportedError: it may differ from AutoTokenizer.
         LoadError: a file is damaged.
     """
     if not files.sizes.get("tokenizer.json"):
@@ -199,7 +199,7 @@ def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapp
     if kind not in _CLASS_OF:
         raise UnsupportedError(f"the tokenizer of {kind!r} is not known")
     names = (name, config.get("_name_or_path"), config.get("name_or_path"))
-    if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
+    if "model_name" in config or any(str(candidate).lower().startswith(_APART) for candidate in names):
         raise UnsupportedError("transformers may have a tokenizer of its own for a checkpoint of that name")
     chosen = str(stated).removesuffix("Fast") if stated and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
@@ -211,10 +211,10 @@ def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapp
 
 
 def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Settings:
-    """Return what the files beside a vocabulary say.
+    """Read the settings in the files of a tokenizer.
 
     Raises:
-        UnsupportedError: they say something unusual, such as a special token that is not among the added ones.
+        UnsupportedError: they are unusual, such as a special token that is not among the added ones.
     """
     named = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
     for name, value in fields.items():
