@@ -1,12 +1,12 @@
-"""A score split by what wrote the hidden states that it reads.
+"""Composition of a score: its parts by the writers of the hidden states that it reads.
 
-A hidden state is the sum of what the embedding, the heads and the feed-forward networks of the layers below wrote to
-the residual stream (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). With the scale of each
-norm held at what it is in this forward pass, queries and keys are linear in it, and so is a score:
+A hidden state is the sum of the outputs of the embedding, the heads and the feed-forward networks of the layers below,
+which write to the residual stream (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). With the
+scale of each norm held at its value in this forward pass, queries and keys are linear in it, and so is a score:
 
-    score = q·k · scale = d·x + biases = Σ d·(what a writer wrote) + biases        d = ∂score / ∂x
+    score = q·k · scale = d·x + biases = Σ d·(output of a writer) + biases        d = ∂score / ∂x
 
-A direction d is pulled back from the score, layer by layer, through the transpose of what the forward pass does.
+A direction d is pulled back from the score, layer by layer, through the transpose of the forward pass.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 
 class ResidualWriter(NamedTuple):
-    """What wrote to the residual stream."""
+    """Writer to the residual stream."""
 
     kind: str  # `embedding` of the token, its `position` or `segment`, `head`, `mlp`, or `bias`
     layer: int | None = None  # its layer; None of the embedding
-    head: int | None = None  # which head it is
+    head: int | None = None  # index of the head
 
 
 @dataclass(frozen=True)
 class NativeForward:
-    """What computed a trace, and can compute more of it."""
+    """Forward pass of a trace, which can compute more of it."""
 
-    model: Model  # the model
-    sentence: TokenIds  # the text
-    mask: Expression | None  # in place of the model's own
+    model: Model
+    sentence: TokenIds
+    mask: Expression | None  # replaces the model's own
 
     def __reduce__(self) -> Any:
-        """Stay in this process: a trace that is sent to another one is sent without its model."""
+        """Stay in this process: a trace is sent to another one without its model."""
         return type(None), ()
 
     def score_terms(
         self, layer: int, head: int, query: int, keys: Sequence[int]
     ) -> dict[str, dict[ResidualWriter, Terms]]:
-        """Return what each writer adds to the scaled q·k of one query at some keys, by what wrote the key or the query.
+        """Return the term of each writer in the scaled q·k of one query at some keys, by the side that it wrote to.
 
         The terms of either side add up to q·k · scale.
         """
@@ -87,7 +87,7 @@ class Reads:
     """Linear functions of the residual stream, pulled back from a layer's queries or keys to the embedding.
 
     Attributes:
-        terms: what each writer that was passed adds to each function.
+        terms: the term of each passed writer in each function.
 
     Args:
         model: the model.
@@ -107,13 +107,13 @@ class Reads:
         count = spec.heads.kv_heads if is_key else spec.heads.count
         name, norm = (how.key, how.key_norm) if is_key else (how.query, how.query_norm)
         d = others * np.float32(attention.scale)
-        if attention.rope is not None:  # turned back from the position: R(i)q · R(j)k = R(−j)R(i)q · k
+        if attention.rope is not None:  # rotated back from the position: R(i)q · R(j)k = R(−j)R(i)q · k
             d = rotated(d[None], -self._positions[:, None].astype(np.float32) * attention.rope)[0]
         if norm:
             normed = x if before is None else model.normalize(layer.name(before), x)
             raw = model.project(layer.name(name), normed, count * width, how.has_bias, how.is_transposed)
             d = self._before_norm(norm, d, raw.reshape(len(x), count, width)[:, head], layer)
-        # One head's columns of those that a tensor makes.
+        # One head's columns of those of a tensor.
         columns = np.zeros((len(d), 3, count, width) if how.joint else (len(d), 1, count, width), np.float32)
         columns[:, int(is_key) if how.joint else 0, head] = d
         if how.interleaved_qkv:
@@ -126,7 +126,7 @@ class Reads:
     ) -> None:
         """Go through a layer, from the output of its second sublayer to the input of its first.
 
-        What a head or a network wrote is taken whole: nothing is followed through it.
+        The outputs of a head or a network are terms as they are: nothing is pulled back through them.
         """
         spec = self._model.spec
         how, count, width = spec.projections, spec.heads.count, spec.heads.width
@@ -138,7 +138,7 @@ class Reads:
             self._add(ResidualWriter("head", layer.index, head), d[:, head], heads[:, head])
 
     def pull_back_embedding(self, batch: RaggedBatch) -> None:
-        """End at the rows of the tables."""
+        """End at the rows of the embedding tables."""
         how, d, rows = self._model.spec.embedding, self._directions, self._model.embedded(batch)
         if how.projection is not None:
             d = self._before_product(how.projection, d, how.width, True, None)
@@ -153,20 +153,20 @@ class Reads:
         return self._before_norm(residual.after, self._directions, output, layer)
 
     def _before_norm(self, name: str | None, d: Directions, x: Hidden, layer: Layer | None) -> Directions:
-        """Return the directions before a normalization whose scale is held at what it is for `x`."""
+        """Return the directions before a normalization whose scale is held at its value for `x`."""
         if name is None:
             return d
-        own = name if layer is None else layer.name(name)
+        key = name if layer is None else layer.name(name)
         if self._model.spec.norm.has_bias:
-            self._add_bias(own, d, layer)
-        return self._model.centered(d * self._model.norm_gain(own, x[self._positions]))
+            self._add_bias(key, d, layer)
+        return self._model.centered(d * self._model.norm_gain(key, x[self._positions]))
 
     def _before_product(self, name: str, d: Directions, width: int, has_bias: bool, layer: Layer | None) -> Directions:
         """Return the directions before x·Wᵀ + b, where hidden states have a width."""
-        own = name if layer is None else layer.name(name)
+        key = name if layer is None else layer.name(name)
         if has_bias:
-            self._add_bias(own, d, layer)
-        return self._model.pull_back(own, d, width, layer is not None and self._model.spec.projections.is_transposed)
+            self._add_bias(key, d, layer)
+        return self._model.pull_back(key, d, width, layer is not None and self._model.spec.projections.is_transposed)
 
     def _add_bias(self, name: str, d: Directions, layer: Layer | None) -> None:
         bias = self._model.weights.vector(name + ".bias", d.shape[-1])

@@ -1,6 +1,6 @@
-"""The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little.
+"""The tensors of a model by the names of its spec, not cached, as reading one again costs little.
 
-Where it is read very often, `held` keeps it.
+Within `held` they are cached, for repeated reading.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class ModelWeights:
     """A checkpoint's tensors, by their names without a prefix.
 
     Attributes:
-        prefix: what the names begin with.
+        prefix: the common beginning of the names.
 
     Args:
         model: the checkpoint's folder or name.
-        store: that holds them.
-        prefixes: what they may begin with, by how the checkpoint was saved.
+        store: the tensors.
+        prefixes: the possible prefixes, which depend on how the checkpoint was saved.
         first: a tensor that every checkpoint of the family has, without the prefix.
 
     Raises:
@@ -41,11 +41,11 @@ class ModelWeights:
     def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
         self._model = model
         self._store = store
-        self._held: dict[str, np.ndarray[Any, Any]] | None = None  # what was read, where it is read again
-        found = [each for each in prefixes if each + first in store.names]
-        if len(found) != 1:
+        self._held: dict[str, np.ndarray[Any, Any]] | None = None  # cache of `held`
+        matching = [prefix for prefix in prefixes if prefix + first in store.names]
+        if len(matching) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
-        self.prefix = found[0]
+        self.prefix = matching[0]
 
     def __len__(self) -> int:
         return len(self._store.names)
@@ -64,14 +64,14 @@ class ModelWeights:
         return self._checked(self.prefix + name, shape)
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> str:
-        """Return the name of a tensor, as in the checkpoint, if it has a shape, and a type that is read."""
-        found = self._store.stored(name)
-        if found.type not in ("F32", "F16", "BF16"):
+        """Return the name of a tensor in the checkpoint, and check its shape and type."""
+        stored = self._store.stored(name)
+        if stored.type not in ("F32", "F16", "BF16"):
             raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
-        if found.shape != shape:
+        if stored.shape != shape:
             raise LoadError(
                 f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
-                f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
+                f"{list(stored.shape)}, the model expects {list(shape)}; check that the files belong together"
             )
         return name
 
@@ -94,7 +94,7 @@ class ModelWeights:
         """Return the matrix of the head on top of the model, or some of its rows, as it is stored.
 
         Args:
-            names: what it may be called, after any prefix and without `.weight`.
+            names: its possible names, after any prefix and without `.weight`.
             shape: that it has.
             indices: of the rows; None is all of them.
 
@@ -102,15 +102,15 @@ class ModelWeights:
             UnsupportedError: there is none.
             LoadError: it has another shape.
         """
-        found = [each for each in self._store.names if f".{each}".endswith(tuple(f".{name}.weight" for name in names))]
-        if len(found) != 1:
+        matching = [key for key in self._store.names if f".{key}".endswith(tuple(f".{name}.weight" for name in names))]
+        if len(matching) != 1:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
-        name = self._checked(found[0], shape)
+        name = self._checked(matching[0], shape)
         return self._read(name) if indices is None else self._store.rows(name, indices)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold in float32 what is read within, which is read again and again: of a layer, or the head."""
+        """Cache in float32 the tensors that are read within the block: of a layer, or the head."""
         self._held = {}
         try:
             yield
@@ -125,7 +125,7 @@ class ModelWeights:
         return self._held[name]
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Get tensors that are about to be read; see `Store.prepare`."""
+        """Fetch tensors that are about to be read; see `Store.prepare`."""
         self._store.prepare([self.prefix + name for name in names])
 
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
