@@ -277,7 +277,7 @@ def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None
 
     Args:
         expression: with or without atoms that have none.
-        numbers: returns those of an atom in each batch row, and for `first` its first word; None where they are unknown.
+        numbers: returns those of an atom in each batch row, and for `first` its first word; None if unknown.
 
     Raises:
         UsageError: the numbers of an atom are not known.
