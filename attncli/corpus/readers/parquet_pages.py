@@ -1,6 +1,6 @@
 """Sizes of the pages of a Parquet file, from their headers: pyarrow unpacks a page whole, however large it is.
 
-A header is a struct of Thrift's compact protocol. What the footer says of sizes is not read: a hostile file may lie.
+A header is a struct of Thrift's compact protocol. Sizes in the footer are not used: a hostile file may lie.
 """
 
 from __future__ import annotations
