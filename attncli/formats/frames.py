@@ -18,7 +18,7 @@ _LIBRARIES = ("pandas", "polars")
 
 
 def library_of(wanted: str | None) -> str:
-    """Return whose data frames are made; see `attncli.trace.display.Tabular`.
+    """Return the name of the data frame library; see `attncli.trace.display.Tabular`.
 
     Raises:
         UsageError: it is neither of the two.
@@ -34,14 +34,14 @@ def library_of(wanted: str | None) -> str:
 
 
 def frame_of_table(table: Table, library: str) -> Any:
-    """Return a table as a data frame; what is not defined is NaN in pandas, and null in polars."""
+    """Return a table as a data frame; undefined values are NaN in pandas, and null in polars."""
     module = import_module(library)
     blocks = list(table.blocks)
     counts = [row_count(block) for block in blocks]
     columns = {}
     for name, kind in table.types.items():
         parts = [block[name] for block in blocks]
-        if not all(part is None for part in parts):  # scores of what is derived
+        if not all(part is None for part in parts):  # scores of derived layers
             columns[name] = _joined(parts, counts, kind.removesuffix("_"))
     if library == "pandas":
         return module.DataFrame({

@@ -1,4 +1,4 @@
-"""The fonts that have the characters of a figure, and escapes for what no font has."""
+"""Fonts that have the characters of a figure, and escapes for characters that no font has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fonts(NamedTuple):
 
     @classmethod
     def of(cls, texts: Iterable[str], first: str = PROPORTIONAL) -> Fonts:
-        """Return the fonts for these texts; what the first one lacks comes from the fonts of the system."""
+        """Return the fonts for these texts; characters that the first one lacks come from fonts of the system."""
         families = [first]
         left = {ord(character) for text in texts for character in text} - _characters(first)
         found = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}

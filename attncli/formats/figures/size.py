@@ -15,7 +15,7 @@ _LEAST, _MOST = 1, 100  # inches of a side; no reader shows a page of more than 
 
 
 class Size(NamedTuple):
-    """How large a figure is, in points.
+    """Size of a figure, in points.
 
     Attributes:
         width: of the figure.
