@@ -171,8 +171,8 @@ class PartWriterJob:
 def _split(shard: Batch, folder: Path) -> Iterator[tuple[str | None, list[CorpusItem]]]:
     """Yield the sentences of a shard by the part that holds them, or None; the folder is read anew for each shard."""
     first, last = shard.sentences[0].number, shard.sentences[-1].number
-    found = [match for match in map(_PART.fullmatch, _names(folder)) if match and match[1] == shard.name]
-    near = [match for match in found if int(match[2]) <= last and int(match[3]) >= first]
+    parts = [match for match in map(_PART.fullmatch, _names(folder)) if match and match[1] == shard.name]
+    near = [match for match in parts if int(match[2]) <= last and int(match[3]) >= first]
 
     def part_of(sentence: CorpusItem) -> str | None:
         return next((part[0] for part in near if int(part[2]) <= sentence.number <= int(part[3])), None)

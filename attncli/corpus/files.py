@@ -109,12 +109,12 @@ def find_files(place: str) -> tuple[SentenceFile, ...]:
         start, pattern = _split_glob(place, _WILDCARD) if is_glob else (place, "")
         paths = list(_local(start, pattern))
     names_hidden = any(map(_is_hidden, pattern.split("/")))
-    found = {path for path in paths if names_hidden or not any(map(_is_hidden, path[len(start) :].split("/")))}
-    if not found:
+    files = {path for path in paths if names_hidden or not any(map(_is_hidden, path[len(start) :].split("/")))}
+    if not files:
         what = "no file fits {}" if is_glob else "the folder {} holds no file"
         name = visible(without_password(place))
         raise InputError(f"{what.format(name)}; names that begin with . or _ are skipped")
-    return tuple(SentenceFile(path, root) for path in sorted(found))
+    return tuple(SentenceFile(path, root) for path in sorted(files))
 
 
 def _is_hidden(name: str) -> bool:
@@ -123,8 +123,8 @@ def _is_hidden(name: str) -> bool:
 
 def _split_glob(place: str, wild: re.Pattern[str]) -> tuple[str, str]:
     """Split a glob into the folder to search, and the pattern to search for."""
-    found = wild.search(place)
-    cut = place.rfind("/", 0, found.start() if found else None) + 1
+    match = wild.search(place)
+    cut = place.rfind("/", 0, match.start() if match else None) + 1
     return place[:cut], place[cut:]
 
 

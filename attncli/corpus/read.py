@@ -101,8 +101,8 @@ class SentenceReader:
             LoadError: a package that reads a file is not installed.
         """
         has_lines = all(self.kind(file) == "text" for file in self.files)
-        found = (sentence for file in self.files for sentence in self._sentences_of(file))
-        return without_empty(found, visible(without_password(self.place)), "line" if has_lines else "text", note)
+        items = (sentence for file in self.files for sentence in self._sentences_of(file))
+        return without_empty(items, visible(without_password(self.place)), "line" if has_lines else "text", note)
 
     def last_number(self) -> int | None:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""

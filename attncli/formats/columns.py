@@ -85,8 +85,8 @@ def types_of(result: View | Choice | None) -> dict[str, str]:
 
 def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str]:
     """Return columns with those of a sentence's metadata inserted after its number."""
-    (first, kind), *others = types.items()
-    return {first: kind, **dict.fromkeys(metadata, "string"), **dict(others)}
+    (first, kind), *rest = types.items()
+    return {first: kind, **dict.fromkeys(metadata, "string"), **dict(rest)}
 
 
 def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Table:
@@ -276,7 +276,7 @@ def call_table(calls: Calls) -> Table:
         )
         for track in calls.tracks
     ]  # fmt: skip
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(CALLS)}
+    columns = {name: [row[index] for row in rows] for index, name in enumerate(CALLS)}
     return Table(dict.fromkeys(CALLS, "string"), iter([columns]))
 
 

@@ -27,10 +27,10 @@ def library_of(wanted: str | None) -> str:
     if wanted is not None and wanted not in _LIBRARIES:
         raise UsageError(f"library '{visible(wanted)}': expected pandas or polars")
     possible = _LIBRARIES if wanted is None else (wanted,)
-    found = [name for name in possible if name in sys.modules] or [name for name in possible if find_spec(name)]
-    if not found:
+    names = [name for name in possible if name in sys.modules] or [name for name in possible if find_spec(name)]
+    if not names:
         raise LoadError(f"a data frame needs {' or '.join(possible)}: {install_command(possible[0])}")
-    return found[0]
+    return names[0]
 
 
 def frame_of_table(table: Table, library: str) -> Any:

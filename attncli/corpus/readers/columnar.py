@@ -138,8 +138,8 @@ def _values(array: Array, name: str) -> list[Any]:
     import pyarrow
 
     if _is_list(array.type):
-        return [None if one is None else conversation_of(one) for one in array.to_pylist()]
+        return [None if value is None else conversation_of(value) for value in array.to_pylist()]
     if pyarrow.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     texts = array.cast(pyarrow.large_binary() if str(array.type).startswith("large") else pyarrow.binary())
-    return [None if one is None else decode(one, name) for one in texts.to_pylist()]
+    return [None if value is None else decode(value, name) for value in texts.to_pylist()]

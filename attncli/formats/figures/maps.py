@@ -178,12 +178,12 @@ def _label(drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
     for side, axis, is_labelled in sides:
         places = range(0, len(axis), step) if is_labelled else range(0)
         labels = [
-            (f"{axis.indices[place]} " if step > 1 else "")
-            + fonts.escaped(axis.labels[place])
-            + (f" {MARK}" if place in axis.marked else "")
-            for place in places
+            (f"{axis.indices[i]} " if step > 1 else "")
+            + fonts.escaped(axis.labels[i])
+            + (f" {MARK}" if i in axis.marked else "")
+            for i in places
         ]
-        side.set_ticks([place + 0.5 for place in places])
+        side.set_ticks([i + 0.5 for i in places])
         side.set_ticklabels(labels, fontproperties=fonts.of_size(font), parse_math=False)
         side.set_tick_params(length=2 if step > 1 else 0)
     drawn.axes.tick_params("x", labelrotation=90)

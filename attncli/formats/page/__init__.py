@@ -47,9 +47,9 @@ def check_page(show: frozenset[str] | None) -> None:
         UsageError: it does not.
     """
     parts = (show or frozenset()) - _ALWAYS
-    if others := parts - {"q", "k"}:
+    if rest := parts - {"q", "k"}:
         raise UsageError(
-            f"--show {','.join(sorted(others))} does not apply to html; its page shows weights and mask, and q and "
+            f"--show {','.join(sorted(rest))} does not apply to html; its page shows weights and mask, and q and "
             "k with --show q,k"
         )
     if len(parts) == 1:

@@ -73,7 +73,7 @@ def _packed(chunks: Iterable[bytes]) -> Iterator[str]:
     waiting = b""
     for piece in chain(map(deflate.compress, chunks), (deflate.flush() for _ in range(1))):
         waiting += piece
-        whole = len(waiting) - len(waiting) % 3  # base64 writes three bytes at a time
-        yield b64encode(waiting[:whole]).decode()
-        waiting = waiting[whole:]
+        length = len(waiting) - len(waiting) % 3  # base64 writes three bytes at a time
+        yield b64encode(waiting[:length]).decode()
+        waiting = waiting[length:]
     yield b64encode(waiting).decode()
