@@ -253,7 +253,7 @@ def nearby(name: str) -> str:
     here = [path for path in paths if path.endswith(".gguf") or has_config(Path(path))]
     # A model of the hub is often called by the last part of its name.
     by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
-    table = by_end | {known.lower(): known for known in (*DEMOS, *here, *by_end.values())}
+    table = by_end | {model.lower(): model for model in (*DEMOS, *here, *by_end.values())}
     import difflib  # needed for an error alone
 
     near = difflib.get_close_matches(name.lower(), table, n=1)

@@ -244,11 +244,11 @@ def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
 
 def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
     """Return a layer with the mask of `--mask`; NotExposedError where the model did not apply it."""
-    asked, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
+    expected, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
     rows = np.arange(layer.num_queries)
-    if (asked.rows(every, rows) != layer.mask.rows(every, rows)).any():
+    if (expected.rows(every, rows) != layer.mask.rows(every, rows)).any():
         raise NotExposedError(f"layer {layer.layer} does not follow --mask; drop it")
-    return replace(layer, mask=asked)
+    return replace(layer, mask=expected)
 
 
 def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
