@@ -26,7 +26,7 @@ HALF_LOWEST = float(np.finfo(np.float16).min)
 
 
 def _odd_numbers_pass() -> np.errstate:
-    """NaN and infinities are results like any other here: they are shown with marks of their own."""
+    """NaN and infinities are valid results here: they are shown with marks of their own."""
     return np.errstate(invalid="ignore", over="ignore")
 
 
@@ -48,9 +48,9 @@ def attention_scores(
     Args:
         products: q·k.
         scale: usually 1/√D.
-        bias: what a model adds to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
+        bias: added to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
         softcap: c in c·tanh(scores/c) (Gemma 2, 2024).
-        out: where the scaled products are written, such as their own place: memory that is new costs more than they do.
+        out: the array for the scaled products, such as their own: new memory costs more than they do.
     """
     with _odd_numbers_pass():
         scores = np.multiply(products, products.dtype.type(scale), out=out)
@@ -70,7 +70,7 @@ def masked_scores(
     `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, which swallows the
     score (in half precision only a part of it), or −1e4, which swallows nothing. All of them agree but in a row with
     no allowed key, which becomes NaN with −inf, uniform in float32, and something else otherwise. Where every cell is
-    allowed, what is returned are the scores themselves.
+    allowed, the scores themselves are returned.
     """
     if allowed.all():
         return scores
@@ -86,12 +86,12 @@ def softmax_parts(
     sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None,
     out: Float[np.ndarray, "H Q K"] | None = None,
 ) -> tuple[Float[np.ndarray, "H Q 1"], Float[np.ndarray, "H Q K"], Float[np.ndarray, "H Q 1"]]:
-    """Return each row's highest score, exp(score − highest), and what the softmax divides these by.
+    """Return each row's highest score, exp(score − highest), and the divisor of the softmax.
 
     Args:
         masked: scores after the mask.
         sinks: one more logit per head, or per head and query, which counts among a row's scores and in its total.
-        out: where the exponentials are written, such as the place of the scores.
+        out: the array for the exponentials, such as that of the scores.
     """
     highest = masked.max(axis=-1, keepdims=True)
     if sinks is not None:
@@ -139,8 +139,8 @@ def fused_output(
 ) -> Float[np.ndarray, "H Q Dv"]:
     """Return weights·v of a few queries that follow each other, without the weights.
 
-    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the place of
-    the scores, and what the softmax divides by divides the outputs, which are fewer.
+    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the array of
+    the scores, and the softmax's divisor divides the outputs, which are fewer.
 
     Args:
         query: of a few positions.

@@ -1,4 +1,4 @@
-"""What can go wrong: the errors, the exit code that each ends with, and a bad sentence's failure."""
+"""Errors, the exit code that each ends with, and the failure of a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command, and what each means."""
+    """The exit codes of every command, and their meanings."""
 
     meaning: str
 
@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     TERMINATED = 143, "ended by SIGTERM"  # 128 + SIGTERM
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """Return a code that knows what it means."""
+        """Return a code with its meaning."""
         self = int.__new__(cls, code)
         self._value_ = code
         self.meaning = meaning
@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
 
 
 class AttnError(Exception):
-    """Base of every error attncli raises on purpose: one sentence that says what to do."""
+    """Base of every error attncli raises on purpose: one sentence, with the remedy."""
 
     exit_code = ExitCode.INPUT
 
@@ -56,7 +56,7 @@ class LoadError(AttnError):
 
 
 class NotExposedError(AttnError):
-    """The model ran, but does not expose what was asked."""
+    """The model ran, but does not expose the attention asked for."""
 
     exit_code = ExitCode.NOT_EXPOSED
 
@@ -68,11 +68,11 @@ class InputError(AttnError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether a library in Rust gave up on what it was given: no Exception, and in no module."""
+    """Return whether an error is a panic of a library in Rust: no Exception, and in no module."""
     return type(error).__module__ == "pyo3_runtime"
 
 
-# What pip calls a package, where that is not the name of its import or not every version will do.
+# Names of packages for pip that differ from those of their imports, or need a version.
 _REQUIREMENTS = {
     "PIL": "pillow",
     "google.protobuf": "protobuf",
@@ -84,7 +84,7 @@ _REQUIREMENTS = {
 
 
 def install_command(*packages: str) -> str:
-    """Return the command that installs packages, by the names of their imports, for the Python that runs."""
+    """Return the command that installs packages, by the names of their imports, for this Python."""
     import os
     import shlex
     import sys
@@ -97,7 +97,7 @@ def install_command(*packages: str) -> str:
 
 
 def not_installed(*packages: str) -> list[str]:
-    """Return which packages are not there; none of them is imported."""
+    """Return the packages that are not installed, without importing any."""
     from importlib.util import find_spec
 
     def is_there(name: str) -> bool:
@@ -110,7 +110,7 @@ def not_installed(*packages: str) -> list[str]:
 
 
 def require(what: str, *packages: str) -> None:
-    """Refuse `what` needs packages, by the names of their imports, that are not installed.
+    """Refuse `what`, which needs packages, by the names of their imports, that are not installed.
 
     Raises:
         LoadError: with the command that installs them.
@@ -122,22 +122,22 @@ def require(what: str, *packages: str) -> None:
 
 
 Answer = TypeVar("Answer")
-Metadata = Mapping[str, str]  # what is known of a sentence besides, by names: `file`, where there are several
+Metadata = Mapping[str, str]  # further facts on a sentence, by names: `file`, where there are several
 NO_METADATA: Metadata = {}
 
 
 def metadata_json(metadata: Metadata) -> dict[str, Any]:
-    """Return the metadata of a sentence as the members of a JSON document; none without any."""
+    """Return the metadata of a sentence as the members of a JSON document; empty without any."""
     return {"kept": dict(metadata)} if metadata else {}
 
 
 class Failure(NamedTuple):
-    """What is wrong with a sentence.
+    """Failure of a sentence.
 
     Attributes:
         reason: one sentence.
-        kind: what is raised where there is no other sentence.
-        metadata: what its file says of it besides.
+        kind: the error that is raised where there is no other sentence.
+        metadata: further fields of its file.
     """
 
     reason: str

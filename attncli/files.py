@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# How many bytes of a file are read whole, by what it holds; no real one comes near. Tensors are mapped.
+# The most bytes of a file that are read whole, by its kind; no real one comes near. Tensors are mapped.
 MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
 MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights
 MOST_PACKED = 2**31  # a mask in an archive
@@ -31,12 +31,12 @@ def check_file(path: str | Path, most: int | None = None, is_stream: bool = Fals
     """Refuse a folder, a pipe or a device, whose reading may never end, and a file that is too large.
 
     Args:
-        path: what is about to be read.
-        most: how many bytes it may have; None is any number.
+        path: the file that is about to be read.
+        most: the most bytes that it may have; None is any number.
         is_stream: whether a pipe, or a stream that is open already, will do.
 
     Raises:
-        OSError: its text is what the path is, such as `is a folder`, or the system's reason why that is not known.
+        OSError: its text is the kind of the path, such as `is a folder`, or the system's reason why that is not known.
     """
     try:
         status = os.stat(path)
@@ -53,7 +53,7 @@ def check_file(path: str | Path, most: int | None = None, is_stream: bool = Fals
 
 
 def read_file(path: str | Path, most: int) -> bytes:
-    """Return what a file holds; see `check_file`."""
+    """Return the bytes of a file; see `check_file`."""
     check_file(path, most)
     with open(path, "rb") as file:
         return file.read(most)
@@ -126,7 +126,7 @@ DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
 def is_stream_path(path: Path) -> bool:
-    """Return whether a path is a pipe, a device or an open stream: it takes what is written, and is never replaced."""
+    """Return whether a path is a pipe, a device or an open stream, which is written to and never replaced."""
     if str(path).startswith(DESCRIPTORS):
         return True
     try:
@@ -138,7 +138,7 @@ def is_stream_path(path: Path) -> bool:
 
 @contextmanager
 def _with_reader(path: Path) -> Iterator[None]:
-    """Hold a named pipe open, which waits for a reader; where there is none yet, a note names the pipe."""
+    """Hold a named pipe open, which waits for a reader; a note names the pipe until there is one."""
     if str(path).startswith(DESCRIPTORS) or not path.is_fifo():
         yield
         return
@@ -190,7 +190,7 @@ def file_lock(aside: Path) -> Iterator[None]:
         # The run that held it has just ended and renamed it: what was opened is its result.
 
 
-# What is read, and as what: NumPy has no bfloat16, of which these are the bits.
+# Types that are read, and their NumPy types: NumPy has no bfloat16, of which these are the bits.
 DTYPES = {"BOOL": "?", "BF16": "<u2"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8)
 }
@@ -204,12 +204,12 @@ class Tensors:
     length, the tensors.
 
     Attributes:
-        metadata: what else the file says.
+        metadata: the rest of the header.
         types: of all tensors, as safetensors calls them.
         shapes: of all tensors.
         starts: of all tensors, in bytes.
         pages: of the file.
-        mapped: those of types that are read, of whose numbers nothing is read yet; see `to_float32`.
+        mapped: those of types that are read, not yet in memory; see `to_float32`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ending early: Ctrl-C, a SIGTERM or a closed terminal leave nothing half-written behind, and say nothing.
+"""Ending early: Ctrl-C, a SIGTERM or a closed terminal leave nothing half-written behind, and print nothing.
 
 It is settled before anything else is imported, so this imports next to nothing itself.
 """
@@ -45,12 +45,12 @@ class OnInterrupt:
         _undoing.append(self._undo)
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left to undo."""
+        """Forget `undo`, as the block has ended."""
         _undoing.remove(self._undo)
 
 
 def end(number: int, _: object = None) -> None:
-    """Undo what is half-written, and end with 128 + the number of a signal, from whatever thread this is called."""
+    """Undo half-written output, and end with 128 + the number of a signal, from any thread."""
     # No exception: in an import, a finalizer, a callback from C or a library's `except:` one is swallowed or reported.
     while _undoing:
         try:

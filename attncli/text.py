@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from attncli.errors import UsageError
 
-# Controls, format characters (bidirectional ones reorder what stands beside them, zero-width ones hide a difference
+# Controls, format characters (bidirectional ones reorder their neighbours, zero-width ones hide a difference
 # between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
 # scripts are written with them.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -52,13 +52,13 @@ _LONGEST = 24  # characters of a text in the line of a result
 
 
 def quoted(text: str) -> str:
-    """Return a text of somebody, harmless and short, as a line names it."""
+    """Return a text of any origin in quotes, safe to print and short."""
     shown = visible(text)
     return f"'{shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + '…'}'"
 
 
 def short_name(model: str) -> str:
-    """Return what a line calls a model: its name on the hub, or the last name of its path."""
+    """Return a short name of a model for one line: its name on the hub, or the last name of its path."""
     is_path = model.startswith((".", "~", "/")) or model.count("/") > 1 or "\\" in model
     return (PurePath(model).name if is_path else "") or model
 
@@ -67,7 +67,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` where one of the names is close to a word, and nothing where none is."""
     import difflib  # needed for an error alone
 
-    bare = {name.lstrip("-").lower(): name for name in names}  # what all options begin with makes none of them alike
+    bare = {name.lstrip("-").lower(): name for name in names}  # the common prefix of options would count as likeness
     near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1)
     return f"; did you mean '{bare[near[0]]}'?" if near else ""
 
@@ -76,12 +76,12 @@ _One = TypeVar("_One", str, str | int)
 
 
 def as_list(value: _One | Iterable[_One]) -> Iterable[_One]:
-    """Return several values; a single one is wrapped, as a text is no list of characters."""
+    """Return several values; a single one is wrapped, also a text, which is iterable itself."""
     return value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
 
 
 def names_in(option: str, value: str, choices: Collection[str]) -> frozenset[str]:
-    """Return the names that an option is given, separated by commas.
+    """Parse names separated by commas, the value of an option.
 
     Raises:
         UsageError: one of them does not exist.
@@ -110,7 +110,7 @@ def _runs(indices: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
-    """Return layers as a sentence names them: layers 0-2,5 (cross)."""
+    """Return layers in words: layers 0-2,5 (cross)."""
     found = list(layers)
     return f"layer{'s' * (len(found) > 1)} {as_ranges(found)}" + (f" ({kind})" if kind else "")
 
@@ -136,7 +136,7 @@ def join_ranges(places: Sequence[int]) -> str:
 
 
 def bytes_shown(count: float) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes in words."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"
@@ -145,7 +145,7 @@ def bytes_shown(count: float) -> str:
 
 
 def print_note(message: str) -> None:
-    """Print a note on standard error, also where nobody listens to the log, unless that is to be quiet."""
+    """Print a note on standard error, also without a handler of the log, unless that is to be quiet."""
     import logging  # which most runs spare
 
     log = logging.getLogger("attncli")

@@ -1,4 +1,4 @@
-"""The files of a checkpoint's folder, and where huggingface_hub's local cache has such folders.
+"""The files of a checkpoint's folder, and the folders of huggingface_hub's local cache.
 
 No file outside the folder is read, nor one that could keep a reader waiting for ever (a pipe, a device). The cache is
 found as huggingface_hub finds it, without importing that or downloading anything:
@@ -18,7 +18,7 @@ from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, read_file
 from attncli.text import visible
 
-MOST_ENTRIES = 1000  # of a folder that are looked into
+MOST_ENTRIES = 1000  # of a folder that are searched
 DEMOS = {"demo": "a small model in the box", "demo-vision": "a small model in the box that sees"}
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"  # of a checkpoint whose weights are in one file
@@ -30,8 +30,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"
 LORA = "LORA"  # the kind of adapter that is read, as peft_type names it
 TEMPLATE = "chat_template.jinja"
-TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
-# What is read whole, by endings: settings, vocabularies, templates, code.
+TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads any file
+# Endings of files that are read whole: settings, vocabularies, templates, code.
 TEXTS = (
     ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab", ".spm", ".bpe", ".codes", ".tokenizer",
 )  # fmt: skip
@@ -42,7 +42,7 @@ _OF_TOKENIZER = (
 
 
 class CheckpointFolder:
-    """The files of a folder, each of which is looked at once.
+    """The files of a folder, each read at most once.
 
     Attributes:
         path: of the folder.
@@ -54,7 +54,7 @@ class CheckpointFolder:
 
     Raises:
         LoadError: it is not safe to read: its name is not UTF-8, it holds a pipe, a device or a text of unusual size,
-            or its weights are said to be elsewhere (GHSA-4j2p-28q2-5m79, of a library that opens such files).
+            or its weights are elsewhere (GHSA-4j2p-28q2-5m79, of a library that opens such files).
     """
 
     def __init__(self, path: Path, is_listed: bool = True) -> None:
@@ -134,17 +134,17 @@ class CheckpointFolder:
         try:
             return self.is_adapter or "model_type" in self.read_json(CONFIG)
         except LoadError:
-            return True  # that it is damaged is to be said, not hidden
+            return True  # a damaged one is reported, not hidden
 
 
 def _files(folder: Path, inside: str) -> list[tuple[str, int]]:
     """Return the names and the sizes of the files in a folder.
 
     Raises:
-        LoadError: one of them is no plain file, or too large for what it is.
+        LoadError: one of them is no plain file, or too large for its kind.
         OSError: the folder cannot be read.
     """
-    found = []
+    files = []
     with os.scandir(folder / inside) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             if entry.is_dir():
@@ -161,8 +161,8 @@ def _files(folder: Path, inside: str) -> list[tuple[str, int]]:
             if size > MOST_TEXT and entry.name.endswith(TEXTS):
                 most = MOST_TEXT >> 20
                 raise LoadError(f"{path} is larger than {most} MiB; check where the checkpoint comes from")
-            found.append((inside + entry.name, size))
-    return found
+            files.append((inside + entry.name, size))
+    return files
 
 
 def has_config(folder: Path) -> bool:
@@ -193,7 +193,7 @@ def is_gguf(name: str) -> bool:
 def map_weights(path: Path) -> Tensors:
     """Map the tensors of a file; LoadError if it is damaged."""
     try:
-        path.open("rb").close()  # safetensors says of one that it may not open that there is none
+        path.open("rb").close()  # safetensors reports one that it may not open as missing
         return Tensors(path)
     except Exception as error:  # the library raises its own
         reason = getattr(error, "strerror", None) or visible(str(error).partition("\n")[0])
@@ -247,13 +247,13 @@ def cached_models() -> list[str]:
 def nearby(name: str) -> str:
     """Return `; did you mean 'x'?` for the checkpoint of this machine with the name most alike, or nothing."""
     folder = os.path.dirname(name)
-    found: list[str] = []
+    paths: list[str] = []
     with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
-        found = sorted(os.path.join(folder, entry.name) for entry in islice(entries, MOST_ENTRIES))
-    here = [one for one in found if one.endswith(".gguf") or has_config(Path(one))]
+        paths = sorted(os.path.join(folder, entry.name) for entry in islice(entries, MOST_ENTRIES))
+    here = [path for path in paths if path.endswith(".gguf") or has_config(Path(path))]
     # A model of the hub is often called by the last part of its name.
     by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
-    table = by_end | {each.lower(): each for each in (*DEMOS, *here, *by_end.values())}
+    table = by_end | {model.lower(): model for model in (*DEMOS, *here, *by_end.values())}
     import difflib  # needed for an error alone
 
     near = difflib.get_close_matches(name.lower(), table, n=1)

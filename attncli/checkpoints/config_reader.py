@@ -35,7 +35,7 @@ _IGNORED_FIELDS = """
 _IGNORED = frozenset(_IGNORED_FIELDS.split())
 # Private state of a Python object; heads above the layers; ids, which come with the text; what evaluation leaves out.
 _IGNORED_NAMES = re.compile(r"_.*|(?:classifier|pooler|summary)_.*|.*_token_ids?|.*(?:dropout|dropout_prob|pdrop)")
-# What has to be as it is in every family, if it is there.
+# Fields with the same values in every family, where they are there.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "is_decoder": (False,),
     "is_encoder_decoder": (False,), "output_router_logits": (False,), "position_embedding_type": ("absolute", None),
@@ -47,18 +47,18 @@ _ABSENT = object()
 
 
 class UnsupportedError(Exception):
-    """This engine does not compute a checkpoint or a sentence; the message says why."""
+    """Raised for a checkpoint or a sentence that this engine does not compute; the message has the reason."""
 
 
 class ConfigReader:
     """The fields of a config.json.
 
     Attributes:
-        read: the names of those that were read.
+        read: the names of the fields that were read.
 
     Args:
-        values: of the fields.
-        where: they are, for messages.
+        values: the fields.
+        where: the file or part they are in, for messages.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
@@ -70,8 +70,8 @@ class ConfigReader:
         """Return a field.
 
         Args:
-            name: of the field.
-            default: what it is where the file does not say; without a default the file has to.
+            name: its name.
+            default: its value where it is missing; without a default it must be there.
             among: the values that are implemented; None: all are.
 
         Raises:
@@ -108,13 +108,13 @@ class ConfigReader:
         return value
 
     def reject_unread(self) -> None:
-        """Raise UnsupportedError for a field that nobody read."""
+        """Raise UnsupportedError for a field that was not read."""
         for name in self._values:
             if name not in self.read:
                 raise UnsupportedError(f"it does not support the field {name}")
 
     def reject_unknown(self) -> None:
-        """Raise UnsupportedError for a field that nobody read and that may say something about the forward pass."""
+        """Raise UnsupportedError for an unread field that may change the forward pass."""
         for name, value in self._values.items():
             if name in self.read or name in _IGNORED or _IGNORED_NAMES.fullmatch(name):
                 continue

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 # Read when the libraries are imported: progress bars, and the tokenizers' warning of a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-# And no call that nobody asked for: transformers would ask a service of the hub to convert a pickle.
+# And no unwanted calls: transformers would ask a service of the hub to convert a pickle.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 # And no copies of vocabularies by their path alone, which outlive the file that was there.
@@ -30,7 +30,7 @@ os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
-# --- what the libraries say ------------------------------------------------------------------------------------------
+# --- output of the libraries -----------------------------------------------------------------------------------------
 
 
 def silence_transformers() -> None:
@@ -43,7 +43,7 @@ def silence_transformers() -> None:
 
 
 def silence_hub() -> None:
-    """Log what the hub's client says as steps of ours: it tries a download again for half a minute."""
+    """Log the messages of the hub's client, which retries a download for half a minute, as steps."""
     from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
 
     hub_logging.get_logger().handlers = [_Relay()]
@@ -79,7 +79,7 @@ def is_offline(offline: bool) -> bool:
 
 
 class Repository:
-    """A repository on the hub at a branch, tag or commit, and what of it the local cache has.
+    """A repository on the hub at a branch, tag or commit, and its part in the local cache.
 
     Attributes:
         name: of the repository.
@@ -138,7 +138,7 @@ BRINGS_CODE = "contains custom code which must be executed"  # how transformers 
 
 @contextmanager
 def translate_errors(name: str, part: str) -> Iterator[None]:
-    """Turn whatever is raised while a part of a checkpoint is read from a folder into one sentence.
+    """Turn any error of reading a part of a checkpoint from a folder into one sentence.
 
     Raises:
         InputError: memory ran out.
@@ -165,19 +165,19 @@ def translate_errors(name: str, part: str) -> Iterator[None]:
 
 @contextmanager
 def translate_hub_errors(name: str, part: str, offline: bool = False) -> Iterator[None]:
-    """Turn whatever is raised while the hub is asked for a part of a checkpoint into a LoadError of one sentence."""
+    """Turn any error of asking the hub for a part of a checkpoint into a LoadError of one sentence."""
     try:
         yield
     except AttnError:
         raise
     except Exception as error:  # of the client, and of what lies below it
-        # The client has then looked into the local cache, and says no more.
+        # By then the client has looked into the local cache, and its message is of that.
         cause = error.__cause__ if type(error).__name__ == "LocalEntryNotFoundError" else None
         raise not_found(name, part, offline, first_sentence(cause or error)) from None
 
 
 def not_found(name: str, part: str, offline: bool, why: str | None = None) -> LoadError:
-    """Return the error for a part of a checkpoint that is nowhere; `why` is what the hub's client said."""
+    """Return the error for a part of a checkpoint that does not exist; `why` is the message of the hub's client."""
     where = "in the local cache" if offline else "on the hub or in the local cache"
     advice = "check the name" if offline else "check the name, the connection, and for a gated model hf auth login"
     return LoadError(
@@ -188,11 +188,11 @@ def not_found(name: str, part: str, offline: bool, why: str | None = None) -> Lo
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether an error says that memory ran out."""
+    """Return whether an error is one of memory that ran out."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in _EXHAUSTED)
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return what a library said, without its advice and its line breaks."""
+    """Return the message of a library, without its advice and its line breaks."""
     text = ADDRESS.sub("", " ".join(str(error).split())) or type(error).__name__
     return visible(text.partition(". ")[0][:300].rstrip("."))

@@ -1,6 +1,6 @@
 """The options of the sources, as the command line and Python name them: toy layer, checkpoints, tokenizers.
 
-What a source does not know is refused, with the option that was probably meant; nothing is ignored.
+A source refuses options that it does not have, with the option that was probably meant; nothing is ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def refuse_retired(options: Collection[str]) -> None:
 def refuse_unknown(options: Mapping[str, Any], options_class: type[OptionValues], place: str) -> None:
     """Raise UsageError for options that a source does not have.
 
-    `place` says what those of another source do not apply to, and what to do.
+    `place` names the sources that other options do not apply to, and the remedy.
     """
     refuse_retired(options)
     names = {*options_class.names()}
@@ -76,11 +76,11 @@ class OptionValues:
         self.check()
 
     def check(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse values that contradict each other."""
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return what the options are called, those of the bases first."""
+        """Return the names of the options, those of the bases first."""
         return list(dict.fromkeys(name for each in reversed(cls.__mro__) for name in get_annotations(each)))
 
     def changed(self, **chosen: Any) -> Self:
@@ -89,19 +89,19 @@ class OptionValues:
 
 
 class CacheOptions(OptionValues):
-    """Whether anything is downloaded."""
+    """Options of downloads."""
 
     offline: bool = False  # use the local cache only
 
 
 class VocabularyOptions(CacheOptions):
-    """Which vocabulary reads the text, without a checkpoint."""
+    """Options of the vocabulary that reads the text, without a checkpoint."""
 
     vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
 
 
 class TokenizerOptions(CacheOptions):
-    """How a checkpoint's tokenizer is loaded, and what it makes of a text."""
+    """Options of loading a checkpoint's tokenizer, and of its treatment of a text."""
 
     trust_remote_code: bool = False  # run the Python code that the checkpoint brings
     truncate: bool = False  # cut a text to the tokens that the model has positions for
@@ -110,14 +110,14 @@ class TokenizerOptions(CacheOptions):
 
 
 class LoadOptions(TokenizerOptions):
-    """How a checkpoint is loaded; the fields are the command's options."""
+    """Options of loading a checkpoint; the fields are the command's options."""
 
     dtype: str | None = None  # of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator
-    device: str = "cpu"  # where it runs
-    device_map: str | None = None  # how accelerate spreads the model over several devices, such as `auto`
+    device: str = "cpu"  # device of the model
+    device_map: str | None = None  # accelerate's map of the model to several devices, such as `auto`
 
     def check(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
+        """Refuse impossible values before anything is loaded."""
         if self.device_map is not None:
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both set where the model runs; drop one of them")
@@ -126,19 +126,19 @@ class LoadOptions(TokenizerOptions):
 
 
 class EngineOptions(LoadOptions):
-    """What computes a checkpoint, and how it is loaded."""
+    """Options of the engine that computes a checkpoint, and of loading that."""
 
     # `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives the same
     # numbers; or `verify`, both, which shows how far they are apart
     engine: str = "auto"
-    # files of the pictures that a model reads beside each text; an empty list: those that the text itself names
+    # files of the pictures that a model reads with each text; an empty list: those that the text itself names
     image: str | Sequence[str] | None = None
     # which part of a model that reads pictures too: `text`, its language model, or `vision`, whose texts are names of
     # pictures; None is the only part, or the language model
     tower: str | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
+        """Refuse impossible values before anything is loaded."""
         super().check()
         _check_choice(self, "engine", Engine)
         _check_choice(self, "tower", Tower)
@@ -164,7 +164,7 @@ _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not
 
 
 class ToyOptions(VocabularyOptions):
-    """How the toy layer is made; the fields are the command's options."""
+    """Options of making the toy layer; the fields are the command's options."""
 
     d_model: int = 32  # width of the embeddings
     num_heads: int | None = None  # heads; None is 4, or 1 without projections, where all heads would be the same
@@ -177,7 +177,7 @@ class ToyOptions(VocabularyOptions):
     positions: str = "none"  # `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5
     scale: str | float = "sqrt"  # `sqrt` is 1/√d_k, `none` is 1, or a number
     seed: int = 0  # seed of the draws
-    rng: str = "numpy"  # whose random numbers
+    rng: str = "numpy"  # library of the random numbers
     # size of the vocabulary, which is how many rows torch's embedding has; None is the number of words, or of the
     # tokenizer's tokens
     vocab_size: int | None = None
@@ -185,7 +185,7 @@ class ToyOptions(VocabularyOptions):
     out_proj: bool | None = None
 
     def check(self) -> None:
-        """Refuse what makes no layer, before anything is drawn."""
+        """Refuse impossible layers, before anything is drawn."""
         if not isinstance(self.vocab, str):
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
         for name, choices in {"init": Init, "project": Project, "positions": Positions, "rng": Rng}.items():
@@ -217,7 +217,7 @@ class ToyOptions(VocabularyOptions):
 
     @property
     def weights(self) -> str:
-        """How weights are drawn."""
+        """Name of the distribution of the weights."""
         return self.init or "scaled"
 
     @property
@@ -242,7 +242,7 @@ class ToyOptions(VocabularyOptions):
 
     @property
     def scale_factor(self) -> float:
-        """What multiplies q·k."""
+        """Factor of q·k."""
         if self.scale == "sqrt":
             return 1 / math.sqrt(self.key_width)
         if self.scale == "none":

@@ -1,8 +1,8 @@
 """The options of the Python functions, each with its type and its default, for editors, type checkers and `help`.
 
 A function writes `**options: Unpack[SourceKeywords]`, which a type checker and an editor read, and is decorated with
-`spelling_out`, so that `inspect.signature`, `help` and a notebook list the same options with their defaults. What an
-option means stands where its default does: in the classes of `attncli.checkpoints.options`.
+`spelling_out`, so that `inspect.signature`, `help` and a notebook list the same options with their defaults. An
+option is explained at its default: in the classes of `attncli.checkpoints.options`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 from attncli.checkpoints.options import Dtype, Engine, Init, OptionValues, Positions, Project, Rng, Tower
 
 Choice = str | int | Iterable[int] | None
-"""Which layers or heads: an index, several, a text such as `2-4`, or `all`; None is all of them."""
+"""Choice of layers or heads: an index, several, a text such as `2-4`, or `all`; None is all of them."""
 
 Kind = Literal["self", "encoder", "decoder", "cross"]
 
 
 class _TokenizerKeywords(TypedDict, total=False):
-    """How a checkpoint's tokenizer is read; see `attncli.checkpoints.options.TokenizerOptions`."""
+    """Options of a checkpoint's tokenizer; see `attncli.checkpoints.options.TokenizerOptions`."""
 
     offline: bool
     trust_remote_code: bool
@@ -30,7 +30,7 @@ class _TokenizerKeywords(TypedDict, total=False):
 
 
 class LoadKeywords(_TokenizerKeywords, total=False):
-    """How a checkpoint is loaded; see `attncli.checkpoints.options.LoadOptions`."""
+    """Options of loading a checkpoint; see `attncli.checkpoints.options.LoadOptions`."""
 
     dtype: Dtype | None
     device: str
@@ -38,14 +38,14 @@ class LoadKeywords(_TokenizerKeywords, total=False):
 
 
 class PredictorKeywords(LoadKeywords, total=False):
-    """How a causal language model is run whose prediction is asked for; see `attncli.checkpoints.options`."""
+    """Options of running a causal language model for its predictions; see `attncli.checkpoints.options`."""
 
     engine: Engine
     image: str | Sequence[str] | None
 
 
 class MakingKeywords(LoadKeywords, total=False):
-    """How the toy layer is made, or a checkpoint is run; see `ToyOptions` and `EngineOptions` beside these."""
+    """Options of making the toy layer, or of running a checkpoint; see `ToyOptions` and `EngineOptions`."""
 
     engine: Engine
     image: str | Sequence[str] | None
@@ -66,7 +66,7 @@ class MakingKeywords(LoadKeywords, total=False):
 
 
 class SourceKeywords(MakingKeywords, total=False):
-    """What is run on a sentence: everything that `open_source` takes, but for which layers are recorded."""
+    """Options of a source that is run on a sentence: those of `open_source` but for the choice of layers."""
 
     head: Choice
     kind: Kind | None
@@ -76,19 +76,19 @@ class SourceKeywords(MakingKeywords, total=False):
 
 
 class InspectKeywords(SourceKeywords, total=False):
-    """The same, and which layers are recorded."""
+    """The same, with the choice of layers."""
 
     layer: Choice
 
 
 class VocabularyKeywords(_TokenizerKeywords, total=False):
-    """How the toy layer's vocabulary, or a checkpoint's tokenizer, is read; see `attncli.checkpoints.options`."""
+    """Options of the toy layer's vocabulary, or of a checkpoint's tokenizer; see `attncli.checkpoints.options`."""
 
     vocab: str
 
 
 class TokenizeKeywords(VocabularyKeywords, total=False):
-    """The same, and which tokens are added."""
+    """The same, with the choice of added tokens."""
 
     special: bool
 
@@ -100,11 +100,11 @@ def _defaults(home: type[OptionValues] | Callable[..., Any]) -> Iterator[tuple[s
     if isinstance(home, type) and issubclass(home, OptionValues):
         yield from ((name, getattr(home, name)) for name in home.names())
     else:
-        yield from ((name, one.default) for name, one in signature(home).parameters.items())
+        yield from ((name, parameter.default) for name, parameter in signature(home).parameters.items())
 
 
 def spelling_out(keywords: type, *homes: type[OptionValues] | Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Return a decorator that puts the options behind `**options` into what a function says of itself.
+    """Return a decorator that lists the options behind `**options` in the signature of a function.
 
     Args:
         keywords: the options, a TypedDict.
@@ -120,8 +120,8 @@ def spelling_out(keywords: type, *homes: type[OptionValues] | Callable[..., Any]
 
     def decorated(function: _Function) -> _Function:
         written = signature(function)
-        own = [one for one in written.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        function.__signature__ = written.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        named = [parameter for parameter in written.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+        function.__signature__ = written.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
         return function
 
     return decorated

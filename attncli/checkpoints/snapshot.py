@@ -1,4 +1,4 @@
-"""Finds the files of a checkpoint, whatever it is called by, with everything small downloaded.
+"""Finds the files of a checkpoint by any of its names, and downloads the small ones.
 
 A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
 hub, a GGUF file, a LoRA adapter with the model under it,
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from attncli.checkpoints.hub import Repository
     from attncli.checkpoints.options import LoadOptions
 
-_REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
-_LISTED = 8  # checkpoints that a sentence names
+_REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # it cannot lead out of the cache
+_LISTED = 8  # checkpoints in an error
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a checkpoint; what is small of them is on this machine."""
+    """The files of a checkpoint; the small ones are on this machine."""
 
-    name: str  # as views show it: what was given, down to the folder in it that was taken
+    name: str  # as views show it: the given name, with the path of the folder inside it
     files: CheckpointFolder  # its configuration and its weights
     tokenizer: CheckpointFolder  # the files of its tokenizer, which may be in another folder
-    remote: Repository | None = None  # where on the hub the weights are that `files` lacks
+    remote: Repository | None = None  # repository on the hub with the weights that `files` lacks
     adapter: CheckpointFolder | None = None  # the files of the LoRA that changes the weights
     base: str = ""  # the model under an adapter, as views show it
     gguf: Path | None = None  # the only file, if it is one of that form
@@ -71,12 +71,12 @@ class Snapshot:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What config.json says; LoadError if it is damaged."""
+        """Content of config.json; LoadError if it is damaged."""
         return self.files.read_json(CONFIG)
 
     @property
     def model_name(self) -> str:
-        """The name of what has the configuration and the weights: the base of an adapter, or the checkpoint itself."""
+        """Name of the configuration and the weights: the base of an adapter, or the checkpoint itself."""
         return self.base or self.name
 
     @property
@@ -87,28 +87,28 @@ class Snapshot:
 
     @property
     def details(self) -> dict[str, str]:
-        """What a trace says of it besides its name."""
+        """Facts about it for a trace, besides its name."""
         return {} if self.adapter is None else {"adapter": LORA, "base": self.base}
 
 
 def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for_writing: bool = False) -> Snapshot:
-    """Find a checkpoint's files; of one on the hub, download what is small.
+    """Find a checkpoint's files; of one on the hub, download the small ones.
 
     Args:
         name: a folder, a GGUF file, a name on the hub, or `demo`, the model in the box.
-        options: `base`, `offline`, `chat` and `trust_remote_code` say which files.
+        options: `base`, `offline`, `chat` and `trust_remote_code` choose the files.
         for_tokenizer: whether a tokenizer is enough.
-        for_writing: whether the model is to write, so that more files are read.
+        for_writing: whether the model is to generate text, so that more files are read.
 
     Raises:
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
-        UsageError: a base is given for what is no adapter.
+        UsageError: a base is given for a checkpoint that is no adapter.
     """
     return _Search(options, for_tokenizer, for_writing).find(name, *split_revision(name))
 
 
 class _Search(NamedTuple):
-    """What is looked for; see `resolve`."""
+    """A search for a checkpoint; see `resolve`."""
 
     options: LoadOptions
     for_tokenizer: bool
@@ -143,7 +143,7 @@ class _Search(NamedTuple):
             raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
 
     def with_base(self, shown: str, adapter: CheckpointFolder, remote: Repository | None) -> Snapshot:
-        """Return an adapter on the model under it."""
+        """Return an adapter with its base model."""
         if not self.for_tokenizer:
             from attncli.checkpoints.tensors.lora_store import check_adapter
 
@@ -156,8 +156,8 @@ class _Search(NamedTuple):
             )
         base, revision = _base_of(adapter) if self.options.base is None else split_revision(self.options.base)
         try:
-            own = self._replace(options=self.options.changed(base=None))
-            under = own.find(self.options.base or base, base, revision)
+            search = self._replace(options=self.options.changed(base=None))
+            under = search.find(self.options.base or base, base, revision)
         except LoadError as error:
             raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
         if under.gguf is not None or under.adapter is not None:
@@ -170,7 +170,7 @@ class _Search(NamedTuple):
         return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
     def on_hub(self, shown: str, name: str, revision: str) -> tuple[CheckpointFolder, Repository | None]:
-        """Return the files of a checkpoint on the hub in the local cache, and where on the hub the others are."""
+        """Return the files of a checkpoint in the local cache, and the repository on the hub that has the others."""
         folder = cached_snapshot(name, revision)
         if folder.is_dir() and self.is_whole(files := CheckpointFolder(folder)):
             return files, None
@@ -186,9 +186,9 @@ class _Search(NamedTuple):
         return CheckpointFolder(there.root), there if there.sizes else None
 
     def is_whole(self, files: CheckpointFolder) -> bool:
-        """Return whether a folder of the cache has all that is needed, so that nobody has to be asked.
+        """Return whether a folder of the cache has all the needed files, so that the hub need not be asked.
 
-        Whoever downloads a checkpoint downloads its weights last.
+        A download of a checkpoint ends with its weights.
         """
         options = self.options
         if options.trust_remote_code or self.for_writing:
@@ -201,7 +201,7 @@ class _Search(NamedTuple):
 
 
 def check_path(name: str) -> None:
-    """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
+    """Raise LoadError for a path that does not exist and cannot be a name on the hub."""
     if os.path.exists(name) or name in DEMOS:
         return
     is_file = name.lower().endswith(".gguf")
@@ -224,7 +224,7 @@ def check_config(files: CheckpointFolder) -> None:
 
 
 def there_is(files: CheckpointFolder) -> str:
-    """Return which files a folder has, for a sentence that says which one it lacks."""
+    """Return a list of the files in a folder, for an error about a missing one."""
     names = [file for file in files.sizes if not file.endswith(TEXTS)] or list(files.sizes)
     if not names:
         return ""
@@ -236,7 +236,7 @@ def there_is(files: CheckpointFolder) -> str:
 
 
 def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
-    """Return the folder or the name on the hub of the model under an adapter, as the adapter says, and its revision.
+    """Return the folder or the name on the hub of an adapter's base model, and its revision.
 
     A path may be relative to the folder that the program runs in, as for peft, or to the adapter's.
     """
@@ -255,7 +255,7 @@ def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
 
 
 def _only_checkpoint(folder: Path) -> Path:
-    """Return the folder itself if it has a checkpoint, or the only one in it that does; itself if there is none.
+    """Return the folder itself, or the only folder in it with a checkpoint if it has none of its own.
 
     LoadError where there are several. A repository of the hub's cache holds one in the folder of its commit.
     """
@@ -267,14 +267,14 @@ def _only_checkpoint(folder: Path) -> Path:
     inner: list[Path] = []
     with suppress(OSError), os.scandir(folder) as entries:
         inner = [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
-    found = [each for each in inner if has_config(each) and CheckpointFolder(each).is_checkpoint]
-    if len(found) > 1:
+    checkpoints = [path for path in inner if has_config(path) and CheckpointFolder(path).is_checkpoint]
+    if len(checkpoints) > 1:
         # checkpoint-500 before checkpoint-1000
-        numbered = {each.name: [part.zfill(20) for part in re.split(r"(\d+)", each.name)] for each in found}
+        numbered = {path.name: [part.zfill(20) for part in re.split(r"(\d+)", path.name)] for path in checkpoints}
         names = [visible(name) for name in sorted(numbered, key=numbered.__getitem__)]
         listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
         raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints; give one of them: {listed}")
-    return found[0] if found else folder
+    return checkpoints[0] if checkpoints else folder
 
 
 def _is_small(file: str, size: int) -> bool:

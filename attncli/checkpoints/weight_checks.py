@@ -1,7 +1,7 @@
-"""How the weights of a checkpoint are stored; both engines refuse weights that they would misread.
+"""Checks of the weights of a checkpoint; both engines refuse weights that they would misread.
 
-A quantization that nobody undoes, an adapter that nobody applies, a tensor that nobody reads: the numbers look like any
-others, but they are not the model's.
+With a quantization that is not undone, an adapter that is not applied or a tensor that is not read, the numbers look
+like any others, but they are not the model's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.tensors import Store
 
-# Types that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale.
+# Types of plain numbers; F8_E4M3 and I8 are steps of a scale.
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _FIELDS = ("quantization_config", "quantization")  # of a configuration; the second is that of MLX
-# What a name says of a tensor by one of its words: weight_scale_inv, qzeros, weight.absmax, lora_A.
+# Words in the names of tensors that show their kind: weight_scale_inv, qzeros, weight.absmax, lora_A.
 _WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
 _OF_QUANTIZATION = re.compile(
     _WORD.format(
@@ -30,13 +30,13 @@ _OF_QUANTIZATION = re.compile(
     ),
     re.IGNORECASE,
 )
-# Of what runs through the weights, or is kept of it: who computes in floats needs none of it.
+# Scales of activations and statistics of weights: not needed for computing in floats.
 _OF_ACTIVATIONS = re.compile(
     _WORD.format(r"(?:(?:in|out)put|act(?:ivation)?|prob|[qkv]|kv|[kv]_cache)_(?:\w+_)?(?:scales?|zero_points?|amax)")
     + r"|(?:in|out)put_quantizer"
 )
 _OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+|ia3_l|hada_\w+|lokr_\w+"))
-# Masks and angles that older versions of transformers saved, and what tools have counted: no parameters.
+# Masks and angles that older versions of transformers saved, and counters of tools: no parameters.
 _BUFFERS = re.compile(
     r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
     r"|(num_batches_tracked|total_ops|total_params)$"
@@ -55,19 +55,19 @@ def check_has_weights(name: str, files: CheckpointFolder) -> None:
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:
-    """Return what a config.json says of how the weights are quantized; None if they are not."""
+    """Return the quantization in a config.json, if there is one."""
     text = config.get("text_config")
     places = [config, text] if isinstance(text, Mapping) else [config]
-    return next((place[field] for place in places for field in _FIELDS if place.get(field) is not None), None)
+    return next((section[field] for section in places for field in _FIELDS if section.get(field) is not None), None)
 
 
 def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config.json says of the model, not of how its weights are stored."""
+    """Return a config.json without its quantization."""
     return {field: value for field, value in config.items() if field not in _FIELDS}
 
 
 def unknown_quantization(name: str, method: Any) -> LoadError:
-    """Return the error for a checkpoint that is quantized by a method that is not undone; None: it does not say."""
+    """Return the error for a checkpoint with an unsupported quantization method; None: it is not named."""
     how = "its config.json does not say how" if method is None else f"attn does not read '{visible(str(method))}'"
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
@@ -98,18 +98,18 @@ def check_unread(
 ) -> tuple[str, ...]:
     """Judge the tensors of a checkpoint that its model does not read; return notes for the user.
 
-    Tensors of heads, poolers, towers and layers that were left out are usual. A tensor beside those of a module that
+    Tensors of heads, poolers, towers and layers that were left out are usual. A tensor next to those of a module that
     runs is not.
 
     Args:
         name: of the checkpoint.
         unread: the tensors.
         modules: the parts of the model that run, by the names that their tensors begin with.
-        head: what names begin with, or not, by how the checkpoint was saved: `model.`
-        is_undone: whether the weights are quantized, and their store gives the numbers that they stand for.
+        head: the prefix of names that depends on how the checkpoint was saved: `model.`
+        is_undone: whether the weights are quantized, and their store dequantizes them.
 
     Raises:
-        LoadError: some belong to an adapter, or without them others are not the numbers that they stand for.
+        LoadError: some belong to an adapter, or are needed to dequantize others.
     """
     bare = {module.removeprefix(head) for module in modules}
     owners = bare | {head + module for module in bare}
@@ -118,7 +118,7 @@ def check_unread(
     parts = [each.split(".") for each in unread if not _OF_QUANTIZATION.search(each) and not _OF_ADAPTER.search(each)]
     whole = {".".join(each[:end]) for each in parts for end in range(1, len(each))}
     unused: list[str] = []
-    others: list[str] = []
+    unexpected: list[str] = []
     for tensor in sorted(unread):
         owner, rest = _place(tensor, owners, whole)
         if _BUFFERS.search(tensor) or not owner:
@@ -127,24 +127,24 @@ def check_unread(
         if is_scale or _OF_ADAPTER.search(rest):
             unused.append(tensor)
         elif _in_layer(owner):
-            others.append(tensor)
+            unexpected.append(tensor)
     if unused:
         raise LoadError(
             f"the weights of {visible(name)} are quantized in an unknown way, or hold an adapter ({_some(unused)}); "
             f"{_ADVICE}"
         )
-    if not others:
+    if not unexpected:
         return ()
     return (
         f"the weights of {visible(name)} have tensors in layers that run which its model does not read "
-        f"({_some(others)}); check that the files belong to this config.json",
+        f"({_some(unexpected)}); check that the files belong to this config.json",
     )
 
 
 def _place(tensor: str, modules: Collection[str], whole: Collection[str]) -> tuple[str, str]:
     """Return the part of a model that a tensor belongs to, and the rest of its name; no part if none of it runs."""
     parts = tensor.split(".")
-    first_index = next((place for place, part in enumerate(parts) if part.isdigit()), 0)
+    first_index = next((index for index, part in enumerate(parts) if part.isdigit()), 0)
     for start in range(first_index + 1):
         if ".".join(parts[:start]) in whole:
             continue

@@ -20,7 +20,7 @@ from attncli.cli.groups import with_option_groups
 from attncli.errors import AttnError, ExitCode, is_panic
 from attncli.text import ADDRESS, brief, did_you_mean, visible
 
-# The commands, each a function of its own name in a module of its own name, and what they are for.
+# The commands, each a function of its own name in a module of its own name, and their purposes.
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
     "heads": "Measure every head, and label what it does.",
@@ -49,7 +49,7 @@ _MASK_COMMANDS = {
 class _Group(WithOwnHelp, TyperGroup):
     """A command group whose errors are one line on stderr.
 
-    A command is imported and built when it is asked for; `purposes` says what each is for.
+    A command is imported and built on use; `purposes` has a line for each.
     """
 
     purposes: Mapping[str, str]
@@ -60,7 +60,7 @@ class _Group(WithOwnHelp, TyperGroup):
         raise NotImplementedError
 
     def purpose(self, name: str) -> str:
-        """Return what one of the commands is for."""
+        """Return the purpose of a command."""
         return self.purposes[name]
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -199,7 +199,7 @@ def main(
 
 
 def _complaint(error: Any) -> str:
-    """Return what is wrong with a command line, in one line."""
+    """Return the message of an error in a command line, in one line."""
     context: Any = getattr(error, "ctx", None)
     message, hint = error.format_message(), ""
     if hasattr(error, "possibilities"):  # an option that does not exist
@@ -236,7 +236,7 @@ def _failed(error: BaseException) -> ExitCode:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Write the traceback to stderr, of what lies behind the error too, and harmless whatever it quotes."""
+    """Write the traceback to stderr, with those of its causes, safe to print."""
     import traceback  # needed for this alone
 
     behind: BaseException | None = error

@@ -1,4 +1,4 @@
-"""Which options apply to a run: one table, for what is typed, which is refused, and what is set elsewhere, left out."""
+"""Options that do not apply to a run: one table; typed ones are refused, those of settings are ignored."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from attncli.errors import UsageError
 
 
 class CommandLine:
-    """What a run is told: by its command line, and by the environment and files.
+    """Values of a run's options, on its command line, and in the environment and files.
 
     Args:
         command: its name.
-        names: of the options that it has, in Python.
-        typed: what stands on the command line, as texts.
-        standing: what is set elsewhere.
+        names: of its options, in Python.
+        typed: the values on the command line, as texts.
+        standing: the values of settings.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class CommandLine:
         self.command, self.names, self.typed, self.standing = command, names, typed, dict(standing)
 
     def value(self, name: str) -> Any:
-        """Return what an option is; None where nobody says."""
+        """Return the value of an option; None where it has none."""
         return self.typed.get(name, self.standing[name].value if name in self.standing else None)
 
     def is_nearer(self, name: str, other: str) -> bool:
@@ -43,7 +43,7 @@ class CommandLine:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether a checkpoint computes what the toy layer would compute otherwise."""
+        """Whether a checkpoint runs instead of the toy layer."""
         return "num_heads" in self.names and self.value("model") is not None
 
     @property
@@ -99,7 +99,7 @@ class CommandLine:
 
     @property
     def one_process(self) -> str:
-        """What is made in one process, if anything is."""
+        """Results that are made in one process, in words, if there are any."""
         if self.command == "inspect" and self.value("save"):
             return "--save, which keeps a trace, one sentence after the other"
         is_drawn = self.command in ("inspect", "tokens") and self.is_drawn
@@ -116,9 +116,9 @@ class Exclusion(NamedTuple):
 
     Attributes:
         names: of the options, in Python.
-        to: says to which runs they do not apply.
-        why: what they do not apply to, and what to do.
-        is_refused: whether typing one is an error; else it is only left out where it is set elsewhere.
+        to: returns whether a run is one of these.
+        why: those runs in words, and the remedy.
+        is_refused: whether typing one is an error; else it is only ignored as a setting.
     """
 
     names: Collection[str]
@@ -240,10 +240,10 @@ TABLE = (
 
 
 def leave_out(line: CommandLine) -> tuple[dict[str, str], str]:
-    """Take what does not apply from what is set elsewhere.
+    """Remove settings that do not apply.
 
     Returns:
-        The settings that were taken, by name, each with the reason; and the error of what is typed, if it is one.
+        The removed settings, by name, each with the reason; and the error of the typed options, if there is one.
     """
     taken: dict[str, str] = {}
     error = ""
@@ -266,7 +266,7 @@ def check_applicable(line: CommandLine) -> dict[str, Setting]:
     """Return the settings that apply to a run.
 
     Raises:
-        UsageError: what is typed does not apply.
+        UsageError: a typed option does not apply.
     """
     _, error = leave_out(line)
     if error:

@@ -1,4 +1,4 @@
-"""A command of the program: how its line is read, with what is set elsewhere, and how it runs."""
+"""A command of the program: reading its line, with settings from elsewhere, and running it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
 
 
 class WithOwnHelp:
-    """A command or a group of them, whose help and errors are its own."""
+    """A command or a group of them, with help and errors of attn's own form."""
 
     def read_line(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line as Click does."""
@@ -54,7 +54,7 @@ class WithOwnHelp:
         print_help(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; what is wrong with it is said of this command, also where an option has no value."""
+        """Read the command line; errors name this command, also where an option has no value."""
         try:
             return self.read_line(ctx, list(args))
         except typer.TyperException as error:
@@ -63,14 +63,14 @@ class WithOwnHelp:
 
 
 class Command(WithOwnHelp, TyperCommand):
-    """A command whose options are set by its command line, the environment and files, and beside which nothing prints.
+    """A command with options from its command line, the environment and files; only it prints to stdout.
 
     Typer validates every option with pydantic, typed or not, and importing that takes two thirds of the time that
-    NumPy, Typer and Rich take together. So the values are made here, of what Click finds and as the annotations say.
+    NumPy, Typer and Rich take together. So the values are made here, from Click's texts by the annotations.
     """
 
     def read_line(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, and what is set elsewhere and applies to the run, which is kept in `ctx.obj`."""
+        """Read the command line and the settings that apply to the run, which are kept in `ctx.obj`."""
         parsed, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
         typed = {}
         for parameter in self.params:
@@ -78,7 +78,7 @@ class Command(WithOwnHelp, TyperCommand):
             ctx.set_parameter_source(parameter.name, source)
             if source.name == "COMMANDLINE" and value != ():
                 typed[parameter.name] = value
-        if ctx.resilient_parsing:  # a shell asks what could follow
+        if ctx.resilient_parsing:  # a shell completes the line
             ctx.params |= typed
             return []
         for parameter in self.get_params(ctx):
@@ -109,11 +109,11 @@ class Command(WithOwnHelp, TyperCommand):
         return rest
 
     def set_value(self, setting: Setting) -> Any:
-        """Return the value that an option is set to.
+        """Return the value of a setting.
 
         Raises:
             UsageError: a file has a value of another type.
-            typer.BadParameter: it is none that the option takes.
+            typer.BadParameter: the option does not allow it.
         """
         (parameter,) = (one for one in self.params if one.name == setting.name)
         text = setting.text(self._kinds[setting.name])
@@ -125,7 +125,7 @@ class Command(WithOwnHelp, TyperCommand):
         return {name: kind_of(one.annotation) for name, one in inspect.signature(self.callback).parameters.items()}
 
     def _value(self, parameter: Any, text: Any, label: str) -> Any:
-        """Return what an option is: a flag, a text or several, or what a text says."""
+        """Return the value of an option: a flag, a text or several, or a parsed text."""
         kind = self._kinds[parameter.name]
         try:
             if isinstance(text, bool):
@@ -139,14 +139,14 @@ class Command(WithOwnHelp, TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error about a setting says where it comes from."""
+        """Run the command; an error about a setting names its origin."""
         standing, ctx.obj = ctx.obj, Environment(ctx.params["quiet"], ctx.params["verbose"])
         with ctx.obj:
             try:
                 return super().invoke(ctx)
             except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
                 return end.exit_code
-            except EOFError as error:  # a library's; Typer would take it for a person who gives up
+            except EOFError as error:  # a library's; Typer would take it for Ctrl-D
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:
                 from attncli.cli.settings import with_places
@@ -159,7 +159,7 @@ class ProgramCommand(Command):
     """A command that runs a program, whose arguments are its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line up to the program: a script, or what follows `-m MODULE`; python reads its own so."""
+        """Read the command line up to the program: a script, or `-m MODULE`, as python does."""
         with_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
         index = 0
         while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):

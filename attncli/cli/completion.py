@@ -1,4 +1,4 @@
-"""Completion in a shell: Typer's scripts, and the values that an option's metavar stands for.
+"""Completion in a shell: Typer's scripts, and candidates for values by an option's metavar.
 
 Files are left to the shell, which completes them where nothing is offered here. Typer's scripts hand candidates to the
 shell as they are, so that a name which the shell could expand is never offered.
@@ -29,7 +29,7 @@ def script(shell: str) -> str:
 
 
 def completer(metavar: str) -> Callable[[Context, str], list[Any]]:
-    """Return what completes a value by the parts of its metavar: those in lower case are values themselves."""
+    """Return a completer of a value by the parts of its metavar: those in lower case are values themselves."""
 
     def complete(ctx: Context, incomplete: str) -> list[Any]:
         found: list[Any] = []
@@ -65,7 +65,7 @@ def _codes(_: Context, typed: str) -> Iterable[str]:
 
 
 def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
-    """Yield what `attn help` can tell of."""
+    """Yield the topics of `attn help`."""
     from attncli.cli.help import topics
 
     root: Any = ctx.find_root().command
@@ -74,7 +74,7 @@ def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
 
 
 def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
-    """Yield the models in the box, and what models the hub's local cache has; folders are the shell's."""
+    """Yield the models in the box, and those in the hub's local cache; folders are left to the shell."""
     from attncli.checkpoints.checkpoint_folder import DEMOS, cached_models
 
     yield from DEMOS.items()

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from attncli.cli.options import Load, TextOptions
     from attncli.corpus.protocol import BatchFn, Job
 
-# Options that the numbers do not depend on. The sentences themselves are known by what they are.
+# Options that the numbers do not depend on. The sentences are identified by their content.
 _OF_THE_RUN = {"text", "file", "jobs", "on", "offline", "trust_remote_code", "ramp", "colormap"}
 _ON = re.compile(r"ray(?:://(?P<address>[^/]+?)/?)?")
 _RAY_PORT = 6379  # of `ray start --head`
 
 
 def provenance(command: str, *groups: Options) -> dict[str, str]:
-    """Return what a folder of parts is made by, in words: the command, and the options in use."""
+    """Return the provenance of a folder of parts, in words: the command, and the options in use."""
     options = {name: value for group in groups for name, value in group.explicit_values() if name not in _OF_THE_RUN}
     return {"command": command, **{f"--{dashed(name)}": _as_text(options[name]) for name in sorted(options)}}
 
@@ -60,21 +60,21 @@ def write_folder(
     workers: int | None,
     on: str | None = None,
 ) -> int:
-    """Write what is made of the sentences into a folder, or what is not there of it; return how many are bad.
+    """Write the results of sentences into a folder, except existing parts; return how many failed.
 
     Args:
         environment: that of the run.
         texts: the sentences.
         load: how the model is loaded.
-        job: what is made of the sentences: pieces of `form`.
-        open_job: opens the job in this process; returns what it opens to, and the number of the sentence from which on
-            other processes pay for opening it once more.
+        job: its results are pieces of `form`.
+        open_job: opens the job in this process; returns its function, and the number of the sentence from which on
+            other processes are worth opening it again.
         folder: an absolute path.
         form: of the parts.
         types: of the columns of a part without rows.
-        made: what the numbers depend on; see `provenance`.
-        workers: how many processes work.
-        on: what they run on, if not on this machine.
+        made: the inputs of the numbers; see `provenance`.
+        workers: number of processes.
+        on: their cluster, if not this machine.
     """
     from attncli.corpus.dataset import PICTURES, PartWriterJob, in_shards, write_dataset
 

@@ -1,4 +1,4 @@
-"""The streams of the program, which may be closed, full or read by nobody; the only place that touches sys.stdout."""
+"""The streams of the program, which may be closed, full or without a reader; the only module that uses sys.stdout."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def stdin_bytes() -> IO[bytes]:
 
 
 def stderr_console() -> Console:
-    """Return a console on stderr, for what is gone when the program is."""
+    """Return a console on stderr, for output that is removed at the end."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_error(message: str, style: str = "bold red") -> int:
-    """Write an error to stderr, harmless whatever it quotes, and however much of it; return how many lines it takes.
+    """Write an error to stderr, safe to print and of any length; return how many lines it takes.
 
-    It is one line. A terminal breaks that between words, and shows who is speaking in a style, unless NO_COLOR is set.
+    It is one line. A terminal breaks that between words, and shows `attn` in a style, unless NO_COLOR is set.
     """
     text = visible(brief(message))
     with suppress(OSError):
@@ -70,11 +70,11 @@ def print_error(message: str, style: str = "bold red") -> int:
 
 @contextmanager
 def listening(hear: Callable[[str, float | None], None], is_detailed: bool = False) -> Iterator[None]:
-    """Pass on what the sources log of their work while the block runs.
+    """Pass the logs of the sources to a function while the block runs.
 
     Args:
-        hear: takes one line, and how much of a download is done, if it is about one; what it quotes may hold anything.
-        is_detailed: whether how far a download is counts too.
+        hear: takes one line, and the share of a download that is done, if it is about one; the line may quote anything.
+        is_detailed: whether the progress of a download counts too.
     """
     import logging  # which most runs spare
 
@@ -95,14 +95,14 @@ def listening(hear: Callable[[str, float | None], None], is_detailed: bool = Fal
 
 
 class Environment:
-    """Where a run writes, and how much it says on stderr; as a context, it is the run.
+    """Streams and verbosity of a run; as a context, the run itself.
 
-    Within, standard output is for data: what a library prints, or code that a checkpoint brings, goes to stderr. What
-    was entered is closed at the end.
+    Within, standard output is for data: output of libraries, or of code from a checkpoint, goes to stderr. Entered
+    contexts are closed at the end.
 
     Args:
         is_quiet: whether errors alone are printed.
-        is_verbose: whether what the sources do is printed too, and when.
+        is_verbose: whether steps of the sources are printed too, with times.
     """
 
     def __init__(self, is_quiet: bool = False, is_verbose: bool = False) -> None:
@@ -138,27 +138,27 @@ class Environment:
         return other
 
     def note(self, message: str) -> None:
-        """Print something that is no error, a warning or what was left out, unless `--quiet` is on."""
+        """Print a note, such as a warning, unless `--quiet` is on."""
         if not self.is_quiet:
             self._lines += print_error(message, "bold")
 
     @property
     def noted_lines(self) -> int:
-        """How many lines notes have taken of the terminal; none where stderr is a file."""
+        """Number of terminal lines of notes; 0 where stderr is a file."""
         return self._lines if sys.stderr is not None and sys.stderr.isatty() else 0
 
     def info(self, message: str) -> None:
-        """Print what is done, and when, if `--verbose` is on."""
+        """Print a step, and its time, if `--verbose` is on."""
         if self.is_verbose:
             print_error(f"{perf_counter() - self._begun:.2f} s: {message}", "bold")
 
     def has_live_stderr(self) -> bool:
-        """Whether stderr is a terminal that can take back what it shows, such as a bar, and somebody wants to see."""
+        """Whether stderr is a terminal that can erase, for a progress bar, and the user wants to see it."""
         is_watched = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         return is_watched and not self.is_quiet
 
     def lacks_screen(self) -> str:
-        """Return why nobody can look at a screen here that changes as they type; empty where somebody can."""
+        """Return the reason that there is no interactive screen; empty where there is one."""
         streams = {"standard input": sys.stdin, "standard output": self._data, "standard error": sys.stderr}
         if other := next((name for name, one in streams.items() if one is None or not one.isatty()), None):
             return f"{other} is not one"
@@ -169,7 +169,7 @@ class Environment:
         return ""
 
     def is_terminal(self, path: Path | None) -> bool:
-        """Whether what is written to a file, or to standard output where it is None, is seen as it comes."""
+        """Whether a file, or standard output where it is None, is a terminal."""
         return path is None and self._data is not None and self._data.isatty()
 
     @contextmanager
@@ -216,17 +216,17 @@ class Environment:
         width: int | None = None,
         is_all: bool = False,
     ) -> Iterator[Terminal | PictureFile]:
-        """Give what views are drawn on; a picture is written once all of them are.
+        """Yield an output for views; a picture is written after all of them.
 
-        Where all is wanted, a person at a terminal reads it in their pager.
+        With `is_all`, a terminal shows it in a pager.
 
         Args:
             name: of the command, for the title of a picture.
             chosen: one of `formats.DRAWN`.
-            path: the file that it goes to; None is standard output.
+            path: its file; None is standard output.
             color: `auto`, `always` or `never`; None is `auto`.
             width: cells in a line; None leaves it to the output.
-            is_all: whether all is wanted, more than a screen has room for too.
+            is_all: whether to show everything, beyond the size of a screen.
         """
         if chosen == "table":
             with self.output(path) as stream:
@@ -250,11 +250,11 @@ class Environment:
 
 
 def _page(text: str, stream: IO[str]) -> None:
-    """Show text in the user's pager, which is less where `PAGER` says nothing; print it where there is none."""
+    """Show text in the user's pager, by default less; print it without one."""
     from subprocess import run
 
-    command, not_found = os.environ.get("PAGER", "less"), 127  # what a shell ends with
-    # -F: what fits a screen is only printed; -R: colours; -X: what was read stays on the screen.
+    command, not_found = os.environ.get("PAGER", "less"), 127  # exit code of a shell
+    # -F: a text that fits a screen is only printed; -R: colours; -X: the text stays on the screen.
     variables = {"LESS": "FRX"} | os.environ
     if (
         not command
@@ -276,12 +276,12 @@ class _Data(io.FileIO):
 
         Raises:
             InputError: the disk is full, or the stream is closed.
-            SystemExit: nobody reads any more, which is how `head` says that it has enough.
+            SystemExit: the reader closed the pipe, as `head` does.
         """
         try:
             return super().write(data)
         except OSError as error:
-            # What is left in the buffers is flushed again when Python ends, and would be complained of again.
+            # The rest of the buffers is flushed again when Python ends, which would complain again.
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.fileno())
             os.close(nothing)

@@ -1,7 +1,7 @@
-"""Options, each declared once: as a field of a class, a group, which commands take whole.
+"""Options, each declared once: as a field of a class, an option group that commands share.
 
-What is said of an option beside its type, `option` says; the command line, its help and completion, the settings file
-and the environment are made of that.
+`option` declares the rest of an option than its type; the command line, its help and completion, the settings file and
+the environment are made of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_SETTABLE = object()
 
 
 class OptionDeclaration(NamedTuple):
-    """What is said of an option; see `option`."""
+    """Declaration of an option; see `option`."""
 
     help: str
     metavar: str | None = None
@@ -40,13 +40,13 @@ class OptionDeclaration(NamedTuple):
 
 
 option = OptionDeclaration
-"""Say of an option, in its annotation: its help; its metavar, which also says what completes it; its letter; the panel
-of the help; whether `--help-all` alone shows it; what it is where nobody sets it, if it may be set elsewhere; its least
-and its largest number; its flags, where they do not follow from its name."""
+"""Declaration of an option, in its annotation: its help; its metavar, which also chooses its completion; its letter;
+the panel of the help; whether `--help-all` alone shows it; its default, if it may be set elsewhere; its least and its
+largest number; its flags, where they do not follow from its name."""
 
 
 class ArgumentDeclaration(NamedTuple):
-    """What is said of an argument of the command line, in its annotation."""
+    """Declaration of a command line argument, in its annotation."""
 
     help: str
     metavar: str
@@ -77,10 +77,10 @@ _hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_
 
 
 def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Callable[..., None]:
-    """Return a command as Typer takes it: with a parameter for every option of its groups.
+    """Return a command for Typer: with a parameter for every option of its groups.
 
-    A parameter of the command itself that is called as an option of a group stands in its place, to say other things
-    of it; the group has its value too.
+    A parameter of the command with the name of a group's option replaces its declaration; the group has its value
+    too.
 
     Args:
         command: a function of groups, of options of its own, of a `typer.Context`, and of the `Environment`.
@@ -127,7 +127,7 @@ def options_of(group: type[Options]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def declaration_of(annotation: Any) -> OptionDeclaration | ArgumentDeclaration | None:
-    """Return what an annotation says of an option or an argument; None where it is of something else."""
+    """Return the declaration in an annotation of an option or an argument; None for any other."""
     declarations = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
     return next((one for one in declarations if isinstance(one, OptionDeclaration | ArgumentDeclaration)), None)
 
@@ -141,12 +141,12 @@ def kind_of(annotation: Any) -> Any:
 
 
 def choices_of(group: type[Options], name: str) -> tuple[str, ...]:
-    """Return what an option of a group can be chosen from."""
+    """Return the choices of a group's option."""
     return get_args(kind_of(_hints(group)[name]))
 
 
 def dashed(name: str) -> str:
-    """Return what an option is called in a file, and behind `--`."""
+    """Return the name of an option in a file, and after `--`."""
     return name.rstrip("_").replace("_", "-")
 
 
@@ -165,7 +165,7 @@ def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
 
 
 def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter as Typer takes it, which copies defaults once and what is `Annotated` twice.
+    """Return a parameter for Typer, which copies defaults once and `Annotated` twice.
 
     To a shell, rare options are offered too.
     """
@@ -195,7 +195,7 @@ _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 
 def value_of(text: str, kind: Any, low: int | None = None, high: int | None = None) -> Any:
-    """Return what a text says, on a command line or where an option is set.
+    """Parse the text of an option, from a command line or a setting.
 
     Args:
         text: of the option.
@@ -204,7 +204,7 @@ def value_of(text: str, kind: Any, low: int | None = None, high: int | None = No
         high: the largest number.
 
     Raises:
-        typer.BadParameter: it says nothing of this kind.
+        typer.BadParameter: it is no value of this kind.
     """
     if kind is bool:
         if text.strip().lower() not in _WORDS:

@@ -1,4 +1,4 @@
-"""What the program says about itself: pages on a command or a topic.
+"""Help pages of commands and topics.
 
 Typer can draw pages of the same parameters, in 1.5 times what importing numpy, typer and rich takes: it renders
 Markdown. There a list of choices is broken inside a word, and lines overflow where the encoding lacks a character.
@@ -21,7 +21,7 @@ from attncli.text import did_you_mean, visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# The panels in their order, by what their titles begin with.
+# The panels in their order, by the beginnings of their titles.
 _ORDER = (
     "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Outcome", "Cut", "Derived numbers",
     "View", "Output", "Options",
@@ -36,9 +36,9 @@ class Page(NamedTuple):
 
     Attributes:
         name: of the command, the program's in front, or of the topic.
-        usage: what follows the name of a command.
+        usage: the usage after the name of a command.
         paragraphs: the purpose, then the rest; one that begins with `Examples:` has a line for each.
-        tables: rows of a name and what it means, by title.
+        tables: rows of a name and its meaning, by title.
     """
 
     name: str
@@ -56,7 +56,7 @@ def paragraphs_of(docstring: str) -> list[str]:
 
 
 def page_of(context: typer.Context, is_whole: bool = True) -> Page:
-    """Return the page of a context's command; one that is not whole has what most people need."""
+    """Return the page of a context's command, without `is_whole` only the common options."""
     command: Any = context.command
     tables: Tables = {}
     if hasattr(command, "list_commands"):
@@ -115,10 +115,10 @@ def find_page(root: typer.Context, name: str) -> Page:
     return page_of(commands[name], is_whole=False)
 
 
-# --- topics: what a function says and returns is a page, around the tables that the program itself works by ------
+# --- topics: the docstring and the return value of a function are a page, with tables that the program itself uses -
 
 _EXAMPLES = "Examples:\nattn help masks\nattn help inspect\nattn help mask show"
-# What is read from the environment besides the options' own variables.
+# Variables of the environment besides those of options.
 ENVIRONMENT = {
     "NO_COLOR": "not empty: no colour, unless --color always",
     "FORCE_COLOR": "not empty: colour in a pipe too",
@@ -251,7 +251,7 @@ def show(page: Page, environment: Environment) -> None:
 
 
 def _drawn(page: Page, width: int, encoding: str) -> Iterator[RenderableType]:
-    """Yield what is printed, a blank line between each and the next."""
+    """Yield the renderables of a page, with a blank line between each and the next."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.panel import Panel
@@ -259,7 +259,7 @@ def _drawn(page: Page, width: int, encoding: str) -> Iterator[RenderableType]:
     from rich.text import Text
 
     def text(words: str, style: str = "") -> Text:
-        # What the encoding lacks is escaped before it is measured: an escape is longer.
+        # Characters outside of the encoding are escaped before measuring: an escape is longer.
         return Text(words.encode(encoding, "backslashreplace").decode(encoding), style)
 
     def panel(title: str, rows: list[tuple[str, str]]) -> Panel:

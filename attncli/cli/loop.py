@@ -1,6 +1,6 @@
-"""From the options of a command to results: what is asked for becomes a job, sentences go through it, one loop.
+"""The loop of a command: its options become a job, and sentences go through that to results.
 
-What is wrong with a sentence is printed on stderr while its results go by, and counted.
+Failures of sentences are printed on stderr between the results, and counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def trace_job(
     layers: Indices | None = None,
     generate: int | None = None,
 ) -> TraceJob[Any]:
-    """Return the job that a command asks for, nothing of which is open.
+    """Return the job of a command, without opening it.
 
     `layers` are needed whatever `--layer` names, `default_layers` where it names none.
     """
@@ -66,7 +66,7 @@ def trace_job(
 
 
 def open_source(environment: Environment, options: CommonOptions, job: TraceJob[Any]) -> Source:
-    """Return the source of a job; see `engines.open_source` for what is raised."""
+    """Return the source of a job; see `engines.open_source` for the errors."""
     from attncli.encoding.encode import check_texts
 
     with loading(environment, options.model, options.toy.vocab):
@@ -78,7 +78,7 @@ def open_source(environment: Environment, options: CommonOptions, job: TraceJob[
 
 
 def first_layer_note(options: CommonOptions, trace: Trace) -> str:
-    """Return that a model has other layers too, where nobody chose one; else nothing."""
+    """Return a note that a model has other layers, where none was chosen; else nothing."""
     from attncli.trace.selection import layer_and_heads
 
     has_layer = options.from_ is not None or layer_and_heads(options.selection.layer, options.selection.head)[0]
@@ -93,7 +93,7 @@ def workers_on_device(load: Load, workers: int | None) -> int | None:
 
 
 def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
-    """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
+    """Return the terminal line shown while a model or vocabulary is loaded; `words` need no loading."""
     name = vocab or "words" if model is None else model
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
@@ -102,7 +102,7 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
 
 
 class ResultStream(Generic[Value]):
-    """The results of a run; it is read once. What works for it ends with the command.
+    """The results of a run; it is read once. Its workers end with the command.
 
     Args:
         environment: that of the run.
@@ -114,8 +114,8 @@ class ResultStream(Generic[Value]):
         shares_terminal: whether the results are written to the terminal that the bar is on, as they come.
 
     Attributes:
-        failures: how many bad ones have come by.
-        bar: follows them.
+        failures: number of failed sentences so far.
+        bar: shows the progress.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ResultStream(Generic[Value]):
         self.bar = environment.enter(ProgressBar(environment, total, shares_terminal))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
-        """Yield the number and the value of each result, printing on stderr what is wrong with it.
+        """Yield the number and the value of each result, and print failures and warnings on stderr.
 
         Raises:
             AttnError: of the first failure's kind, where it ends the run.
@@ -181,16 +181,16 @@ def results_of(
     texts: Iterable[CorpusItem] | None = None,
     workers: int | None = 1,
 ) -> Generator[Result[Any], None, None]:
-    """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
+    """Yield the results of a command's traces; a bad request is refused before the first one.
 
     Args:
         environment: that of the run.
         options: of the command.
-        job: what is made.
-        layers: which a saved trace needs, whatever `--layer` names.
-        only: what takes a single trace, for the error; None takes any number.
-        texts: in the place of the sentences that the options name.
-        workers: how many processes work; see `corpus.run.run`.
+        job: the job.
+        layers: layers needed of a saved trace, whatever `--layer` names.
+        only: the option that needs a single trace, for the error; None takes any number.
+        texts: replace the sentences of the options.
+        workers: number of processes; see `corpus.run.run`.
     """
     if options.from_ is not None:
         from attncli.trace.store import load
@@ -232,7 +232,7 @@ def traces_of(
     return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
 
 
-# --- view: what is written in a machine format ----------------------------------------------------------------
+# --- machine formats -------------------------------------------------------------------------------------------
 
 
 def write_results(
@@ -240,7 +240,7 @@ def write_results(
 ) -> None:
     """Write results that are pieces of a machine format to a file, or to standard output.
 
-    What of each result is shown says what the columns of rows are; None is of cuts. Parquet has a file.
+    `shown` decides the columns of rows; None is for cuts. Parquet has a file.
     """
     from attncli.files import atomic_write, is_stream_path
     from attncli.formats import STREAMS, joined

@@ -48,7 +48,7 @@ def parse_lengths(text: str | None) -> list[int] | None:
     return [int(part) for part in numbers] or None
 
 
-# --- what is read -----------------------------------------------------------------------------------------
+# --- input ------------------------------------------------------------------------------------------------
 
 File = Annotated[
     str | None, input_option("Read sentences from a file, folder or glob; - is standard input.", "PATH|URL", "-f")
@@ -70,7 +70,7 @@ Chat = Annotated[
 
 
 class TextOptions(Options):
-    """Which sentences, and a second text in the sequence of each."""
+    """Options of the sentences, and of a second text in the sequence of each."""
 
     text: Annotated[
         list[str] | None, argument("Sentences, each in quotes; - reads standard input, one a line.", "TEXT")
@@ -84,12 +84,12 @@ class TextOptions(Options):
 
     @cached_property
     def reader(self) -> "SentenceReader | None":
-        """The reader of the files of sentences, which are looked for once; None where `--file` names none.
+        """The reader of the files of sentences, which are searched once; None without `--file`.
 
         Raises:
-            UsageError: an option does not apply to what is there.
+            UsageError: an option does not apply to these files.
             InputError: there is no file.
-            LoadError: what would look for files is not installed.
+            LoadError: a package that lists files is not installed.
         """
         if self.file in (None, "-"):
             return None
@@ -110,7 +110,7 @@ class TextOptions(Options):
 
     @property
     def names_pictures(self) -> bool:
-        """Whether lines of the file name pictures, each beside its text."""
+        """Whether lines of the file name pictures, each besides its text."""
         return self.reader is not None and self.reader.names_pictures
 
     @property
@@ -154,12 +154,12 @@ class TextAndTarget(TextOptions):
 
     @property
     def has_text(self) -> bool:
-        """Whether there are sentences, and the pictures are not what is read alone."""
+        """Whether there are sentences, besides pictures that are read alone."""
         return not self.image or self.tower == "text" or bool(self.text) or self.file is not None
 
     @cached_property
     def pictures(self) -> list[str]:
-        """The files of pictures that are read alone, each as a sentence is; see `picture_files` for what is raised."""
+        """The files of pictures that are read alone, each as a sentence; see `picture_files` for the errors."""
         if self.has_text:
             return []
         from attncli.encoding.pictures import picture_files
@@ -168,13 +168,13 @@ class TextAndTarget(TextOptions):
 
     @property
     def of_source(self) -> dict[str, object]:
-        """What the source has to know of the pictures, as `open_source` calls it."""
+        """Options of the pictures for the source, as in `open_source`."""
         if not self.image:
             return {"image": ()} if self.names_pictures else {}
         return {"image": self.image, "tower": self.tower} if self.has_text else {"tower": "vision"}
 
 
-# --- what computes ----------------------------------------------------------------------------------------
+# --- model ------------------------------------------------------------------------------------------------
 
 Model = Annotated[
     str | None,
@@ -204,7 +204,7 @@ Vocab = Annotated[
 
 
 class HubOptions(Options):
-    """Where a checkpoint comes from, and whether the code that it brings may run."""
+    """Options of a checkpoint's origin, and of running its code."""
 
     offline: Annotated[bool, model_option("Use the local cache only.", setting=False)] = False
     trust_remote_code: Annotated[bool, model_option("Run the Python code in the checkpoint.", rare=True)] = False
@@ -215,7 +215,7 @@ class HubOptions(Options):
 
 
 class Load(HubOptions):
-    """How a checkpoint is loaded: the fields of `LoadOptions`."""
+    """Options of loading a checkpoint: the fields of `LoadOptions`."""
 
     dtype: Annotated[
         checkpoints.Dtype | None,
@@ -232,7 +232,7 @@ class Load(HubOptions):
 
 
 class Engine(Load):
-    """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
+    """Options of loading and computing a checkpoint: the fields of `EngineOptions`."""
 
     engine: Annotated[
         checkpoints.Engine | None,
@@ -241,7 +241,7 @@ class Engine(Load):
 
 
 class Toy(Options):
-    """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
+    """Options of the toy layer: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
     d_model: Annotated[int | None, toy_option("Set the width of the embeddings. Default: 32.", "N", setting=32)] = None
     num_heads: Annotated[
@@ -294,7 +294,7 @@ EveryLayer = Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 
 
 
 class Selection(Options):
-    """Which layers and heads."""
+    """Options of layers and heads."""
 
     layer: Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")] = (
         None
@@ -309,7 +309,7 @@ class Selection(Options):
 
 
 class PositionLayout(Options):
-    """Which positions of a saved trace are cells of a picture."""
+    """Options of the picture's cells in a saved trace."""
 
     grid: Annotated[
         str | None, input_option("Set which cells of --image the positions of --from are.", "ROWSxCOLUMNS", rare=True)
@@ -320,7 +320,7 @@ class PositionLayout(Options):
 
 
 class CommonOptions(Options):
-    """Whose attention is wanted: what a checkpoint or the toy layer computes of sentences, or what was saved."""
+    """Options of a command on traces: of a checkpoint or the toy layer, or saved ones."""
 
     model: Model = None
     texts: TextAndTarget
@@ -341,7 +341,7 @@ _MOST = 1024  # processes that anyone means
 
 
 class Parallel(Options):
-    """How many processes work."""
+    """Options of processes."""
 
     jobs: Annotated[
         str | None,
@@ -350,7 +350,7 @@ class Parallel(Options):
 
     @property
     def workers(self) -> int | None:
-        """How many; None leaves it to the number of sentences, cores and memory.
+        """Number of processes; None leaves it to the number of sentences, cores and memory.
 
         Raises:
             UsageError: it is no number.
@@ -362,7 +362,7 @@ class Parallel(Options):
         return int(self.jobs)
 
 
-# --- what is shown, and where it goes -------------------------------------------------------------------------
+# --- views and output -------------------------------------------------------------------------------------
 
 Precision = Annotated[
     int | None,
@@ -396,7 +396,7 @@ FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pa
 
 
 class ViewOptions(Options):
-    """Which rows, columns and parts of a trace are shown, and how."""
+    """Options of the rows, columns and parts of a trace, and their look."""
 
     query: Annotated[
         list[str] | None,
@@ -429,7 +429,7 @@ class ViewOptions(Options):
 
 
 class Derive(Options):
-    """Which numbers stand in place of the weights."""
+    """Options of numbers in place of the weights."""
 
     words: Annotated[bool, derived_option("Merge word pieces: sum the keys, average the queries.")] = False
     norms: Annotated[bool, derived_option("Show ‖weight·value‖: how much each key contributes.")] = False
@@ -463,7 +463,7 @@ _FORMAT = output_option("Choose the format. Default: table, or the ending of --o
 
 
 class OutputOptions(Options):
-    """Where what is shown goes, and in which format."""
+    """Options of the output file and its format."""
 
     color: Color = None
     width: Annotated[
@@ -488,7 +488,7 @@ class OutputOptions(Options):
 
     @cached_property
     def file(self) -> Path | None:
-        """What is written to; None is the default.
+        """File to write; None is the default.
 
         Raises:
             UsageError: its name is empty, which would be the working directory.
@@ -509,7 +509,7 @@ class OutputOptions(Options):
             takes_folder: whether the command writes folders of parts.
 
         Raises:
-            UsageError: they contradict each other, the ending is unknown, what writes it is not installed, or a format
+            UsageError: they contradict each other, the ending is unknown, a package is not installed, or a format
                 that needs a file has none.
         """
         from attncli.formats import FIGURES, choose_format
@@ -533,12 +533,12 @@ class OutputOptions(Options):
     def view(
         self, environment: "Environment", chosen: str, command: str
     ) -> "AbstractContextManager[Terminal | PictureFile]":
-        """Give what views are drawn on, in one of `formats.DRAWN`; see `Environment.open_view`."""
+        """Return an output for views, in one of `formats.DRAWN`; see `Environment.open_view`."""
         return environment.open_view(f"attn {command}", chosen, self.file, self.color, self.width, self.all_)
 
 
 class TableOutput(OutputOptions):
-    """Where what has rows goes."""
+    """Output of rows."""
 
     format_: Annotated[
         Literal["table", "json", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
@@ -546,7 +546,7 @@ class TableOutput(OutputOptions):
 
 
 class TraceOutput(OutputOptions):
-    """Where traces go, sentence by sentence or in parts."""
+    """Output of traces, sentence by sentence or in parts."""
 
     output: Annotated[
         str | None,
@@ -559,7 +559,7 @@ class TraceOutput(OutputOptions):
 
 
 class StderrOutput(OutputOptions):
-    """Where what is found in a program goes, whose standard output is its own."""
+    """Output of findings in a program, whose standard output is its own."""
 
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
     output: Annotated[
@@ -569,13 +569,13 @@ class StderrOutput(OutputOptions):
 
 
 class DocumentOutput(OutputOptions):
-    """Where what is one document goes."""
+    """Output of a single document."""
 
     format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
 class PictureOutput(OutputOptions):
-    """Where what is only drawn goes."""
+    """Output of views only."""
 
     format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
@@ -594,7 +594,7 @@ def _show_every_option(context: Context, is_wanted: bool) -> None:
 
 
 class Verbosity(Options):
-    """How much a run says on stderr, and how much its help: every command takes these."""
+    """Options of a run's output on stderr, and of its help, which every command has."""
 
     help_all: Annotated[bool, option("Show every option.", rare=True, eager=_show_every_option)] = False
     quiet: Annotated[bool, output_option("Print only errors on stderr: no warnings, notes or progress.")] = False

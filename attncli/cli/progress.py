@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while the program works: a line while a model loads, a bar while sentences run.
+"""Progress on a terminal: a line while a model loads, a bar while sentences run.
 
 Both are on stderr, only where that is a terminal, and gone when the work is done; elsewhere they cost nothing.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def status(environment: Environment, text: str) -> Iterator[None]:
-    """Show a line while the block runs, which then says what the sources do; with `--verbose` they are lines anyway."""
+    """Show a line while the block runs, then the steps of the sources in it; with `--verbose` these are lines."""
     if environment.is_verbose or not environment.has_live_stderr():
         yield
         return
@@ -38,9 +38,9 @@ def status(environment: Environment, text: str) -> Iterator[None]:
 
 
 class ProgressBar:
-    """A bar that follows numbered results, or nothing; a context that takes it away whatever happens.
+    """A progress bar over numbered results, or nothing; a context that removes it at the end.
 
-    Where a signal ends the run, stderr says how far it came.
+    Where a signal ends the run, stderr has the number of finished sentences.
 
     Args:
         environment: that of the run.

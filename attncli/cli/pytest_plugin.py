@@ -1,4 +1,4 @@
-"""A fixture for pytest: which attention runs in a test, and whether its masks are what they should be.
+"""A fixture for pytest: the attention that runs in a test, and checks of its masks.
 
     def test_mask(attention):
         model(tokens)
@@ -30,7 +30,7 @@ class Attention:
 
     @property
     def calls(self) -> Calls:
-        """What ran until now: a row for each place in the code, as `attncli.watch` gives them."""
+        """Calls until now: a row for each place in the code, as in `attncli.watch`."""
         self._calls.settle()
         return self._calls
 
@@ -65,9 +65,9 @@ class Attention:
         raise AssertionError(message)
 
     def prove(self, model: Any, inputs: Any, expression: str, lengths: Any = None) -> ModelProof:
-        """Fail the test unless outputs of a model depend on what an expression says, and on nothing else.
+        """Fail the test unless outputs of a model depend on the keys that an expression allows, and on nothing else.
 
-        `check` does not look at what runs here.
+        `check` does not count this run.
 
         Args:
             model: see `attncli.prove`.
@@ -116,7 +116,7 @@ def attention() -> Iterator[Attention]:
 
 
 def _with_maps(error: UnexpectedError) -> str:
-    """Return what differs, and the maps of the wrong cells below it, as plain text."""
+    """Return the error's message, with the maps of the wrong cells below it, as plain text."""
     import io
     import sys
 

@@ -1,4 +1,4 @@
-"""Options that earlier versions had, and what to use instead."""
+"""Options of earlier versions, with their replacements."""
 
 # Each is looked up where an option does not exist, by its name without the dashes, which its command may stand before.
 RETIRED = {

@@ -38,7 +38,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     """
     texts, file = options.text or [], options.file
     if texts and file is not None:
-        # What a shell makes of a glob without quotes.
+        # Several files, as a shell expands a glob without quotes.
         hint = "; a glob stands in quotes: --file 'corpus/*'" if all(map(os.path.exists, texts)) else ""
         raise UsageError(f"give sentences or --file, not both{hint}")
     if file == "":
@@ -50,7 +50,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     from_stdin = texts == ["-"] or file == "-" or (is_bare and is_piped_in())
     if reader is not None:
         found = reader.sentences(environment.note)
-        # As far as the first sentence, so that what cannot be read is refused before a model is loaded.
+        # Up to the first sentence, so that an unreadable file is refused before a model is loaded.
         return chain([next(found)], found)
     if from_stdin:
         piped = _piped(options.whole, environment, is_bare)

@@ -1,8 +1,8 @@
-"""What options are set to where a run does not name them: environment variables, and two configuration files.
+"""Settings of options: environment variables, and two configuration files.
 
 A flag goes before the environment, that before the working directory's `pyproject.toml`, that before `attncli.toml`
 among the user's own, that before the default. The files are looked for in these two places alone, in no parent folder:
-what a run does can be seen where it is started. Which settings a run leaves out, `applicability` says.
+a run can be understood where it is started. `applicability` decides which settings a run ignores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attncli.cli.options import SETTABLE
 from attncli.errors import UsageError
 from attncli.text import did_you_mean, visible
 
-# What runs code that a checkpoint brings; a repository that somebody cloned must not be able to ask for it.
+# Options that run code of a checkpoint; a cloned repository must not be able to set them.
 FLAGS_ALONE = ("trust-remote-code",)
 
 PROJECT = "pyproject.toml"
@@ -28,7 +28,7 @@ _EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", st
 
 @cache
 def defaults() -> dict[str, Any]:
-    """Return every option that can be set, and what it is where nobody sets it; None depends on the rest."""
+    """Return the default of every option that can be set; None depends on other options."""
     found = {}
     for group in SETTABLE:
         for name, annotation, _ in options_of(group):
@@ -39,11 +39,11 @@ def defaults() -> dict[str, Any]:
 
 
 class Setting(NamedTuple):
-    """What an option is set to somewhere.
+    """Value of an option from outside of the command line.
 
     Attributes:
         name: of the option, in Python.
-        value: text in the environment; empty or false, it says that the default is wanted.
+        value: text in the environment; empty or false, it restores the default.
         rank: 0 is the environment, 1 the working directory's file, 2 the user's own.
         place: the variable, or the path of the file.
     """
@@ -55,12 +55,12 @@ class Setting(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What it is called in an error."""
+        """Name of the setting in an error."""
         return f"'{dashed(self.name)}' in {self.place}" if self.rank else self.place
 
     @property
     def is_default(self) -> bool:
-        """Whether it only hides what is set further away."""
+        """Whether it only restores the default."""
         return self.value == "" or (self.value is False and defaults()[self.name] is False)
 
     @property
@@ -69,7 +69,7 @@ class Setting(NamedTuple):
         return self.name == "offline" and self.value is False and self.place == PROJECT
 
     def text(self, kind: Any) -> str:
-        """Return the value as a command line would have it.
+        """Return the value as on a command line.
 
         Args:
             kind: the type of the option's values; what is no number and no flag is text.
@@ -87,10 +87,10 @@ class Setting(NamedTuple):
 
 
 def settings() -> dict[str, list[Setting]]:
-    """Return what each option is set to, the setting that goes before the others first.
+    """Return the settings of each option, by precedence.
 
     Raises:
-        UsageError: a file cannot be read, is no TOML, or says what no file can; or an option is retired.
+        UsageError: a file cannot be read, is no TOML, or sets an option that it may not; or an option is retired.
     """
     for name in sorted(os.environ):
         if name.startswith("ATTN_") and (instead := _instead_of(name.removeprefix("ATTN_").lower())):
@@ -109,7 +109,7 @@ def settings() -> dict[str, list[Setting]]:
 
 
 def deciding(found: Mapping[str, list[Setting]]) -> dict[str, Setting]:
-    """Return what decides about each option, if only that it has its default."""
+    """Return the deciding setting of each option, also where that restores its default."""
     effective = {name: [one for one in values if not one.unsets_offline] for name, values in found.items()}
     return {name: values[0] for name, values in effective.items() if values}
 
@@ -142,7 +142,7 @@ def _project_table() -> dict[str, Any]:
 
 
 def _table(path: str, marker: bytes = b"") -> dict[str, Any]:
-    """Return what a file of TOML says; nothing where it is not there, or does not mention the marker.
+    """Return the content of a TOML file; empty where it does not exist, or does not contain the marker.
 
     Most projects say nothing about attncli, and parsing takes longer than all of the rest.
     """
@@ -167,7 +167,7 @@ def _table(path: str, marker: bytes = b"") -> dict[str, Any]:
 
 
 def _instead_of(key: str) -> str | None:
-    """Return what to use instead of a retired option; None where it is none."""
+    """Return the replacement of a retired option; None where it is not retired."""
     from attncli.cli.retired import RETIRED
 
     return RETIRED.get(key.replace("_", "-"))

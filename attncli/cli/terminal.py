@@ -1,4 +1,4 @@
-"""Where views go: a terminal, a pipe, or a picture for somebody else; and how wide, high and coloured each is."""
+"""Outputs of views: a terminal, a pipe, or a picture; with their width, height and colours."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     from attncli.formats.pictures import Drawing
     from attncli.render.palette import Palette
 
-NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
-PAGE_WIDTH = 100  # cells in a line of a picture; what is wider goes on below
+NARROWEST = 40  # cells; a narrower terminal wraps the lines laid out for this
+PAGE_WIDTH = 100  # cells in a line of a picture; wider views are wrapped
 
 # Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
 _ENDLESS = 1_000_000
-_LEAST_LINES = 12  # of a screen; who has fewer scrolls a little
+_LEAST_LINES = 12  # of a screen; smaller ones scroll a little
 _WIDEST = 1000  # cells that a variable may say
 
 
 class Terminal:
-    """Where a view goes: standard output, or a file.
+    """Output of a view: standard output, or a file.
 
     Attributes:
         width: cells in a line; None where the output sets none.
         table_width: cells that a table may take: the same.
-        height: lines that a view has room for; None where nobody looks at a screen, or wants more than one.
+        height: lines that fit; None where there is no screen, or where a view may be longer.
 
     Args:
-        stream: what it is.
+        stream: the stream.
         color: `auto`, `always` or `never`.
         width: cells in a line; None leaves it to the stream.
-        pages: where all of a view goes, instead of as much as a screen has room for.
+        pages: takes the text of a whole view, in place of fitting it to the screen.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Terminal:
         return Palette(tier, encoding, colormap)
 
     def turn(self) -> None:
-        """Begin a new screen; what stood on the last one goes up, where it can be scrolled back to."""
+        """Begin a new screen; the content of the last one scrolls up."""
         lines = os.get_terminal_size(self.stream.fileno()).lines
         self.stream.write("\n" * lines + "\x1b[H\x1b[J")
 
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
-        """Print the parts of a view with a blank line between them, and before them where another view stands.
+        """Print the parts of a view with a blank line between them, and before them where another view was printed.
 
-        A view's title is for a file that is read by itself; here the command line says it.
+        A view's title is for a file that is read by itself; here the command line has it.
         """
         console = _console(
             file=self._written,
@@ -86,11 +86,11 @@ class Terminal:
 
 
 class PictureFile:
-    """Where a view goes that is a picture for somebody else: a terminal of its own, whatever the user's is like.
+    """Output of a view to a picture, independent of the user's terminal.
 
     Attributes:
         width: cells in a line.
-        height: none: a picture is as high as what it shows.
+        height: None, as a picture is as high as its content.
         table_width: cells that a table may take; None is as many as it needs.
     """
 
@@ -116,7 +116,7 @@ class PictureFile:
         self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
 
     def written(self, name: str) -> Iterator[str]:
-        """Yield the document of all views; `name` says what drew them."""
+        """Yield the document of all views; `name` is the command."""
         from attncli.formats import picture_writer
 
         return picture_writer(self._chosen)(self._drawings, name)
@@ -130,7 +130,7 @@ class PictureFile:
 
 
 def _console(**options: Any) -> Console:
-    """Return a console that prints what it is handed, as it is."""
+    """Return a console that prints its input as it is."""
     from rich.console import Console
 
     # Rich ignores the width of a dumb terminal unless the height is set too.
@@ -148,7 +148,7 @@ def settle_width() -> None:
 
 
 def measured_width(stream: IO[str]) -> int:
-    """Return the cells in a line of the terminal around a stream; 80 where there is none and `COLUMNS` is not set."""
+    """Return the cells in a line of the terminal around a stream; 80 without one and without `COLUMNS`."""
     from rich.console import Console
 
     return max(Console(file=stream, force_terminal=False).width, NARROWEST)  # of a dumb one, Rich would say 80
@@ -173,7 +173,7 @@ def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | 
 
 
 def is_accessible() -> bool:
-    """Return whether a screen reader reads what is printed: `ACCESSIBLE` is set."""
+    """Return whether output is for a screen reader: `ACCESSIBLE` is set."""
     return os.environ.get("ACCESSIBLE", "0") not in ("", "0")
 
 

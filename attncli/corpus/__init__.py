@@ -1,1 +1,1 @@
-"""Many sentences, on one process or many: where they are read, what is done with them, and where that runs."""
+"""Corpora: reading many sentences, and jobs on them in one process or many."""

@@ -1,8 +1,8 @@
 """Writes a corpus as a folder of parts, each whole or absent, so that the same command resumes a run that was stopped.
 
-The name of a part says which sentences it holds: the number of their file, their first and last numbers, and a digest.
-It is closed after some sentences or some time, whichever comes first. `_attncli.json` records the options, and beside
-a part `_….errors.jsonl` has its bad sentences: the underscore hides both from what reads the folder as one table.
+The name of a part has the number of its file, its first and last sentence, and a digest. It is closed after some
+sentences or some time, whichever comes first. `_attncli.json` records the options, and `_….errors.jsonl` of a part its
+bad sentences: the underscore hides both from readers of the folder as one table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARD_SIZE = 4096
 """Sentences of a file that are handed out together, and the most of a part."""
 PICTURES = 256  # likewise: each takes as long as many sentences
 MOST_SECONDS = 60.0
-"""Time after which a part is closed: what a run that is killed loses in each process."""
+"""Time after which a part is closed, the most that a killed run loses in each process."""
 
 SCHEMA = "attncli.dataset/3"
 MANIFEST = "_attncli.json"
@@ -69,13 +69,13 @@ class PartInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class PartWriterJob:
-    """Writes what another job makes of sentences into parts; see `Job`.
+    """Writes the results of another job into parts; see `Job`.
 
-    Sentences of a part that is there are not computed again. The results are the bad sentences, with the warnings of
-    those that are computed, and after those of a part its `PartInfo`.
+    Sentences of a finished part are not computed again. The results are the bad sentences, with the warnings of
+    computed ones, and after those of a part its `PartInfo`.
     """
 
-    job: Job[Any]  # what is done with the sentences, whose results are pieces of `form`
+    job: Job[Any]  # its results are pieces of `form`
     folder: str  # where parts are written, an absolute path
     form: str = "parquet"  # of their files: parquet, jsonl, tsv or csv
     types: Mapping[str, str] = field(default_factory=dict)  # of the columns of a part without rows
@@ -134,7 +134,7 @@ class PartWriterJob:
                 if isinstance(value, Failure) or warnings or news:
                     results.append(Result(number, value if isinstance(value, Failure) else None, warnings, news))
                 yield number, value
-                began = began or monotonic()  # the first sentence opens what is opened late
+                began = began or monotonic()  # the first sentence opens the model and the like
                 # A batch that is cut in two may have other last digits, so that only a slow one is.
                 if monotonic() - began >= (seconds if is_last else MOST_SECONDS):
                     return
@@ -171,8 +171,8 @@ class PartWriterJob:
 def _split(shard: Batch, folder: Path) -> Iterator[tuple[str | None, list[CorpusItem]]]:
     """Yield the sentences of a shard by the part that holds them, or None; the folder is read anew for each shard."""
     first, last = shard.sentences[0].number, shard.sentences[-1].number
-    found = [match for match in map(_PART.fullmatch, _names(folder)) if match and match[1] == shard.name]
-    near = [match for match in found if int(match[2]) <= last and int(match[3]) >= first]
+    parts = [match for match in map(_PART.fullmatch, _names(folder)) if match and match[1] == shard.name]
+    near = [match for match in parts if int(match[2]) <= last and int(match[3]) >= first]
 
     def part_of(sentence: CorpusItem) -> str | None:
         return next((part[0] for part in near if int(part[2]) <= sentence.number <= int(part[3])), None)
@@ -213,7 +213,7 @@ def _explained(folder: str) -> Iterator[None]:
 
 @dataclass
 class DatasetSummary:
-    """Counts what a run has written."""
+    """Counts of a run's output."""
 
     folder: Path
     names: set[str] = field(default_factory=set)  # of the parts
@@ -227,7 +227,7 @@ class DatasetSummary:
         self.sentences += part.sentences
 
     def kept(self) -> str:
-        """Return what a run that is stopped has written, and how to resume it."""
+        """Return a note on the output of a stopped run, and on how to resume it."""
         count = sum(name.startswith("part-") for name in _names(self.folder))
         what = f"{_shown(str(self.folder))} has {plural(count, 'part')}; run the same command again to resume"
         return what if count else "no part was written yet"
@@ -244,11 +244,11 @@ def write_dataset(folder: str, made: Mapping[str, str], files: Sequence[str] = (
 
     Args:
         folder: an absolute path.
-        made: what its numbers depend on, by names: the command, its options.
+        made: the inputs of its numbers, by names: the command, its options.
         files: the names of all files that are read, in order.
 
     Raises:
-        InputError: the folder holds something else, or cannot be written.
+        InputError: the folder holds other files, or cannot be written.
         UsageError: it holds parts of another run.
     """
     path, shown = Path(folder), _shown(folder)
@@ -296,7 +296,7 @@ def write_dataset(folder: str, made: Mapping[str, str], files: Sequence[str] = (
 
 
 def _check_same(path: Path, made: Mapping[str, str]) -> None:
-    """Raise UsageError for parts of another run, and InputError where nothing records what they are of."""
+    """Raise UsageError for parts of another run, and InputError where no options are recorded."""
     shown = _shown(str(path.parent))
     try:
         content = json.loads(path.read_bytes())

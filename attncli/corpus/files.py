@@ -1,7 +1,7 @@
 """The files of a corpus: found by a name, a folder, a glob or a URL, opened and decompressed.
 
-What is elsewhere, fsspec reads, and pyarrow's file systems of buckets through it. What keeps a file from being read is
-one sentence.
+Remote files are read by fsspec, and by pyarrow's file systems of buckets through it. Errors of reading a file are one
+sentence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILDCARD = re.compile(r"[*?[]")
-_URL_WILDCARD = re.compile(r"[*[]")  # in a URL a question mark begins what is asked of a server
+_URL_WILDCARD = re.compile(r"[*[]")  # in a URL a question mark begins the query
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _CHUNK = 2**22  # bytes of a remote file that are asked for at a time
 _TIMEOUT = 5  # that a host is waited for; left to themselves, some clients try again for 15 minutes
@@ -38,29 +38,29 @@ class SentenceFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called, without passwords; of bytes that are no UTF-8, their numbers."""
+        """Its name, without passwords; bytes that are not UTF-8 are escaped."""
         scheme = _SCHEME.match(self.root)
         name = self.path if scheme is None or "://" in self.path else scheme[0] + self.path
         return without_password(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
     @property
     def compression(self) -> str | None:
-        """How it is compressed, by its ending."""
+        """Its compression, by its ending."""
         return _COMPRESSIONS.get(os.path.splitext(without_password(self.path))[1].lower())
 
     @property
     def ending(self) -> str:
-        """The ending that says what is in it."""
+        """Its ending without that of the compression."""
         path = without_password(self.path)
         return os.path.splitext(os.path.splitext(path)[0] if self.compression else path)[1].lower()
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Give what the file holds, unpacked, as it comes.
+        """Open the file as a decompressed stream.
 
         Raises:
             InputError: it cannot be read.
-            LoadError: what would read it is not installed.
+            LoadError: a package that reads it is not installed.
         """
         with self.open_raw(is_stream=True) as raw:
             if self.root:
@@ -73,7 +73,7 @@ class SentenceFile(NamedTuple):
                 require("a .zst file", "pyarrow")
                 import pyarrow
 
-                # It asks for little at a time: what comes before a place that cannot be unpacked is read.
+                # It reads little at a time: the data before a damaged position is still read.
                 raw = io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
             yield raw
 
@@ -94,8 +94,8 @@ def find_files(place: str) -> tuple[SentenceFile, ...]:
     Files and folders whose names begin with `.` or `_` are left out, unless they are named.
 
     Raises:
-        InputError: there is none, or that cannot be said.
-        LoadError: what would look is not installed.
+        InputError: there is none, or it cannot be listed.
+        LoadError: a package that lists them is not installed.
     """
     if is_url(place):
         address, _, query = place.partition("?")
@@ -109,12 +109,12 @@ def find_files(place: str) -> tuple[SentenceFile, ...]:
         start, pattern = _split_glob(place, _WILDCARD) if is_glob else (place, "")
         paths = list(_local(start, pattern))
     names_hidden = any(map(_is_hidden, pattern.split("/")))
-    found = {path for path in paths if names_hidden or not any(map(_is_hidden, path[len(start) :].split("/")))}
-    if not found:
+    files = {path for path in paths if names_hidden or not any(map(_is_hidden, path[len(start) :].split("/")))}
+    if not files:
         what = "no file fits {}" if is_glob else "the folder {} holds no file"
         name = visible(without_password(place))
         raise InputError(f"{what.format(name)}; names that begin with . or _ are skipped")
-    return tuple(SentenceFile(path, root) for path in sorted(found))
+    return tuple(SentenceFile(path, root) for path in sorted(files))
 
 
 def _is_hidden(name: str) -> bool:
@@ -122,9 +122,9 @@ def _is_hidden(name: str) -> bool:
 
 
 def _split_glob(place: str, wild: re.Pattern[str]) -> tuple[str, str]:
-    """Return the folder that a glob looks through, and what it looks for there."""
-    found = wild.search(place)
-    cut = place.rfind("/", 0, found.start() if found else None) + 1
+    """Split a glob into the folder to search, and the pattern to search for."""
+    match = wild.search(place)
+    cut = place.rfind("/", 0, match.start() if match else None) + 1
     return place[:cut], place[cut:]
 
 
@@ -140,7 +140,7 @@ def _local(start: str, pattern: str) -> Iterator[str]:
     elif os.path.isdir(start):
         walked = os.walk(start, onerror=refuse)
         paths = [os.path.join(within, name) for within, _, names in walked for name in names]
-    else:  # what is not there is said where it is opened
+    else:  # a missing file is reported when it is opened
         yield start
         return
     yield from (path for path in paths if os.path.isfile(path) or not os.path.exists(path))  # no pipes
@@ -167,7 +167,7 @@ def is_url(place: str) -> bool:
 
 
 def without_password(place: str) -> str:
-    """Return a place as people may see it: without the password of a URL, and what it asks of a server."""
+    """Return a path or URL for display: without the password of a URL, and its query."""
     return re.sub(r"://[^/?]*@", "://", place).partition("?")[0] if is_url(place) else place
 
 
@@ -212,7 +212,7 @@ def filesystem(url: str) -> tuple[AbstractFileSystem, str]:
 
 @contextmanager
 def translate_file_errors(file: SentenceFile) -> Iterator[None]:
-    """Raise what keeps a file from being read as InputError, of one sentence."""
+    """Turn errors of reading a file into InputErrors of one sentence."""
     try:
         yield
     except (AttnError, MemoryError):
@@ -228,7 +228,7 @@ _DENIED = re.compile(
 
 
 def error_reason(error: Exception) -> str:
-    """Return what an error says, which for some libraries goes on for lines."""
+    """Return the message of an error, which for some libraries has many lines."""
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     text = str(getattr(error, "strerror", None) or error).strip() or type(error).__name__

@@ -1,4 +1,4 @@
-"""The jobs of the commands: traces of sentences and what is made of each, cuts, tokens."""
+"""The jobs of the commands: results of traces, of cuts, and of tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 TraceTask = Callable[[int, "Trace"], tuple[Value, Iterable[str]]]
-"""What is made of a trace, given its sentence's number, and what is to be warned of: a function that can be pickled.
+"""Function from a trace and its sentence's number to a result and its warnings, which can be pickled.
 
 It raises InputMismatchError if its options do not fit this sentence, but may fit another one.
 """
@@ -40,15 +40,15 @@ def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
 def render(
     number: int, trace: Trace, *, derivation: Derivation, view: View, form: str | None = None, save: Path | None = None
 ) -> tuple[Any, Iterable[str]]:
-    """Return a trace as `attn inspect` shows it, or an iterator of its pieces of what is written; see `TraceTask`.
+    """Return a trace as `attn inspect` shows it, or an iterator over its pieces in a format; see `TraceTask`.
 
     Args:
         number: of the sentence.
         trace: of it.
-        derivation: which numbers stand in place of the weights.
-        view: what of the trace is shown.
+        derivation: the numbers in place of the weights.
+        view: the shown part of the trace.
         form: the machine format that it is encoded in; None leaves it as it is, to be drawn.
-        save: where it is saved as well, as it was recorded.
+        save: file for the trace as it was recorded.
     """
     from attncli.analysis.warnings import warnings_of
     from attncli.formats import part_of
@@ -67,7 +67,7 @@ def render(
 def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> tuple[SentenceMetrics, Iterable[str]]:
     """Return the metrics of all heads in the rows that a view chooses; see `TraceTask`.
 
-    `is_test` says that the sentences are those of the induction test.
+    `is_test` marks sentences of the induction test.
     """
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.warnings import warnings_of, warnings_of_test
@@ -86,16 +86,16 @@ def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -
 
 
 class TraceJob(NamedTuple, Generic[Value]):
-    """A source, and what is made of each of its traces; see `Job`."""
+    """A source, and a task for each of its traces; see `Job`."""
 
-    task: TraceTask[Value]  # what is made of them
+    task: TraceTask[Value]
     options: Mapping[str, Any]  # of `open_source`
     pair: str | None = None  # a second text in the same sequence as each sentence
     target: str | None = None  # the text whose queries attend to each sentence's keys
     predicts: bool = False  # whether the likeliest next tokens are wanted too
 
     def source(self) -> Source:
-        """Open the source; see `open_source` for what is raised."""
+        """Open the source; see `open_source` for the errors."""
         from attncli.engines import open_source
 
         source, options = open_source(**self.options), self.options
@@ -125,7 +125,7 @@ class TraceJob(NamedTuple, Generic[Value]):
         return (self.result(number, trace) for number, trace in self.traces(source, batch))
 
     def result(self, number: int, trace: Trace | Failure) -> Result[Value]:
-        """Return what a trace becomes."""
+        """Return the result of a trace."""
         if isinstance(trace, Failure):
             return Result(number, trace)
         try:
@@ -136,9 +136,9 @@ class TraceJob(NamedTuple, Generic[Value]):
 
 
 class AblateJob(NamedTuple):
-    """A causal language model, and what cuts do to its prediction of each sentence; see `Job`."""
+    """A causal language model, and the effects of cuts on its prediction of each sentence; see `Job`."""
 
-    choice: AblationChoice  # what is cut, and what is measured
+    choice: AblationChoice  # cuts, and the measure
     form: str | None  # the machine format that it is encoded in; None leaves it as it is, to be drawn
     options: Mapping[str, Any] = {}  # of `open_predictor`
     pair: str | None = None  # a second text in the same sequence as each sentence
@@ -174,9 +174,9 @@ class AblateJob(NamedTuple):
 
 
 class TokenizeJob(NamedTuple):
-    """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`."""
+    """A tokenizer, and a format or view of each tokenization; see `Job`."""
 
-    choice: Choice  # what of the tokens is shown
+    choice: Choice  # the tokens to show
     form: str | None  # the machine format that they are encoded in; None leaves them as they are, to be drawn
     options: Mapping[str, Any] = {}  # of `open_tokenizer`
     pair: str | None = None  # a second text in the same sequence as each sentence

@@ -64,13 +64,13 @@ def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]
 @contextmanager
 def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]:
     """Give the processes and a folder for their results; both are gone after the block, also where a signal ends it."""
-    others, folder = set(multiprocessing.active_children()), mkdtemp(prefix="attn-")
-    with _environment({"PYTHONWARNINGS": "ignore::UserWarning"}):  # of what a run that is killed leaves to it
+    before, folder = set(multiprocessing.active_children()), mkdtemp(prefix="attn-")
+    with _environment({"PYTHONWARNINGS": "ignore::UserWarning"}):  # about semaphores left behind by a killed run
         resource_tracker.ensure_running()  # before SIGINT is blocked, which starting it would let through again
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
 
     def end() -> None:
-        for process in set(multiprocessing.active_children()) - others:
+        for process in set(multiprocessing.active_children()) - before:
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
 

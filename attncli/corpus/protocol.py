@@ -1,4 +1,4 @@
-"""What is done with a corpus: a job, the batches that it is given, and the results that it yields."""
+"""Protocol of corpus runs: a job, its batches, and its results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Value = TypeVar("Value", covariant=True)
 
 
 class Result(NamedTuple, Generic[Value]):
-    """What a sentence has become."""
+    """Result of a sentence."""
 
     number: int  # of the sentence
-    value: Value | Failure  # what was made of it, or why that could not be
+    value: Value | Failure
     warnings: tuple[str, ...] = ()  # about it, for whoever started the run
-    notes: tuple[str, ...] = ()  # what is to be known of everything that came from the same source
+    notes: tuple[str, ...] = ()  # notes on all results of the same source
 
 
 class Batch(NamedTuple):
@@ -31,10 +31,10 @@ BatchFn = Callable[[Batch], Iterator[Result[Value]]]
 
 
 class Job(Protocol[Value]):
-    """What is done with batches: a tuple of options, which can be pickled."""
+    """A job on batches: a tuple of options, which can be pickled."""
 
     def open(self) -> BatchFn[Value]:
-        """Open what it takes, such as a model, and return the function from a batch to its results, in order.
+        """Open the model or the like, and return the function from a batch to its results, in order.
 
         Raises:
             AttnError: it cannot be opened.

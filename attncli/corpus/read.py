@@ -30,7 +30,7 @@ _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 class SentenceReader:
     """Files of sentences, and how they are read."""
 
-    place: str  # what they were found by
+    place: str  # the path or URL that they were found by
     files: tuple[SentenceFile, ...]  # all of them, sorted
     # the column or field that holds the text; None is `text`, and with `chat` a line of JSON itself
     column: str | None = None
@@ -42,9 +42,9 @@ class SentenceReader:
         """Return the reader of a file, a folder, a glob or a URL.
 
         Raises:
-            UsageError: an option does not apply to what is there.
+            UsageError: an option does not apply to these files.
             InputError: there is no file.
-            LoadError: what would look for files is not installed.
+            LoadError: a package that lists files is not installed.
         """
         reader = cls(place, find_files(place), column, whole, chat)
         kinds = {reader.kind(file): file for file in reversed(reader.files)}  # and the first file of each
@@ -60,14 +60,14 @@ class SentenceReader:
         return reader
 
     def kind(self, file: SentenceFile) -> Kind:
-        """Return what is in a file, by its ending; what has no other is text."""
+        """Return the kind of a file, by its ending; text by default."""
         kind = _KINDS.get(file.ending, "text")
         is_chat = self.chat and (file.ending == ".json" or (kind == "JSON Lines" and self.column is None))
         return "messages" if is_chat else kind
 
     @cached_property
     def names_pictures(self) -> bool:
-        """Whether lines name pictures beside their texts: JSON Lines on this machine, of which the first text does."""
+        """Whether lines name pictures besides their texts: JSON Lines on this machine whose first text does."""
         from attncli.encoding.pictures import PicturedText
 
         file = self.files[0]
@@ -88,21 +88,21 @@ class SentenceReader:
         return len(self.files) == 1 and self._is_whole(self.files[0])
 
     def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[CorpusItem]:
-        """Yield the sentences of all files, one file after the other; what is empty is left out.
+        """Yield the sentences of all files, one file after the other, without empty ones.
 
-        A file that cannot be read has a failure for a sentence, in the place of the first one that it lacks. Where
-        there are several files, the metadata of a sentence say which one it is of.
+        A file that cannot be read has a failure in place of the first sentence that is missing. Where there are several
+        files, the metadata of a sentence have the name of its file.
 
         Args:
-            note: takes how many were left out.
+            note: takes a note on the number of empty ones.
 
         Raises:
             InputError: there is no sentence, or the only file cannot be read at all.
-            LoadError: what reads a file is not installed.
+            LoadError: a package that reads a file is not installed.
         """
         has_lines = all(self.kind(file) == "text" for file in self.files)
-        found = (sentence for file in self.files for sentence in self._sentences_of(file))
-        return without_empty(found, visible(without_password(self.place)), "line" if has_lines else "text", note)
+        items = (sentence for file in self.files for sentence in self._sentences_of(file))
+        return without_empty(items, visible(without_password(self.place)), "line" if has_lines else "text", note)
 
     def last_number(self) -> int | None:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""
@@ -125,7 +125,7 @@ class SentenceReader:
         return None
 
     def _sentences_of(self, file: SentenceFile) -> Iterator[CorpusItem]:
-        """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
+        """Yield the sentences of a file, also the empty ones, and a failure where it cannot be read."""
         number = 0
         metadata: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
         try:
@@ -142,7 +142,7 @@ class SentenceReader:
 
         Raises:
             InputError: it cannot be read, or not to its end.
-            LoadError: what reads it is not installed.
+            LoadError: a package that reads it is not installed.
         """
         kind, name, column = self.kind(file), visible(file.name), self.column or "text"
         if kind == "Parquet":
@@ -169,7 +169,7 @@ class SentenceReader:
 def without_empty(
     sentences: Iterable[CorpusItem], name: str, noun: str, note: Callable[[str], object]
 ) -> Iterator[CorpusItem]:
-    """Yield the sentences that are more than blanks, and note how many are not; InputError if there is none."""
+    """Yield the sentences that are not blank, and note the number of blank ones; InputError if all are."""
     empty, is_any = 0, False
     for sentence in sentences:
         if isinstance(sentence.text, str) and not sentence.text.strip():
@@ -184,13 +184,13 @@ def without_empty(
 
 
 def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
-    """Return a sentence that says which file it is of, and its failure with it."""
+    """Return a sentence, or its failure, with the name of its file in its metadata."""
     number, text = sentence[:2]
     return CorpusItem(number, text._replace(metadata=metadata) if isinstance(text, Failure) else text, metadata)
 
 
 def _conversation(sentence: CorpusItem) -> CorpusItem:
-    """Return what a text spells in JSON."""
+    """Parse the conversation in a text."""
     from attncli.encoding.chat import Conversation
 
     if isinstance(sentence.text, Failure) or not sentence.text.strip():

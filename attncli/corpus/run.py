@@ -1,6 +1,6 @@
 """The loop over a corpus: batches of sentences through a job, in this process or in several, results in order.
 
-A job is opened once in each process. Which sentences share a batch follows from their files and numbers alone, so that
+A job is opened once in each process. The batches depend on files and numbers of sentences alone, so that
 the results are the same however many processes there are.
 """
 
@@ -15,11 +15,11 @@ from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 
 
 def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:
-    """Yield the batches of a stream, whose results are wanted as soon as they are there; see `windows`.
+    """Yield the batches of a stream whose results are needed as soon as possible; see `windows`.
 
     Args:
         sentences: of a file, or file by file.
-        batch_from: the number of the first sentence that has to wait for others.
+        batch_from: the number of the first sentence that may wait for others.
     """
     sentences = iter(sentences)
     for sentence in sentences:
@@ -45,11 +45,11 @@ def run(
     """Yield the results of batches, in order; closing the iterator ends the other processes.
 
     Args:
-        job: what is done with them.
-        batches: that are read as they are needed, a few ahead.
-        jobs: how many processes work; with 1 it is this one. None is this one at first, and from some sentence on as
+        job: the job.
+        batches: read on demand, a few ahead.
+        jobs: number of processes; with 1 it is this one. None is this one at first, and from some sentence on as
             many as there are cores and memory for.
-        opened: what the job has opened in this process already.
+        opened: the function of the job, if it is open in this process already.
         parallel_from: the number of that sentence.
 
     Raises:
@@ -71,7 +71,7 @@ def run(
         else:
             return
         del results_of
-    opened = None  # what is not mapped of it need not be there once more
+    opened = None  # its memory is not needed any longer, but for mapped files
     assert jobs is not None
     from attncli.corpus.processes import run_in_processes  # which takes imports that one process spares
 

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone.
+"""Tokenizers of checkpoints as transformers loads them, with the model or alone.
 
 Many of transformers' classes build their pipeline themselves and take no more than the vocabulary from tokenizer.json
 (BertTokenizer, Qwen2Tokenizer), so that no other reader of this file can be trusted to give the same tokens.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
 
-# What the files of vocabularies end in, and which of them sentencepiece reads.
+# Endings of vocabularies, and those that sentencepiece reads.
 _LOOKED_FOR = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 _VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tokenizer", ".codes", "dict.txt")
 _OF_SENTENCEPIECE = (".model", ".spm")
 
-# RoBERTa and its kin: they number their positions from the one after the padding's.
+# RoBERTa and similar models: they number their positions from the one after the padding's.
 _AFTER_PADDING = frozenset({
     "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
@@ -58,9 +58,9 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
             _check_files(name, files, error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
-        for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
-            if getattr(tokenizer, each, None) == "":
-                setattr(tokenizer, each, None)
+        for name_of_token in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
+            if getattr(tokenizer, name_of_token, None) == "":
+                setattr(tokenizer, name_of_token, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
@@ -80,7 +80,7 @@ def _loaded(files: CheckpointFolder, options: dict[str, Any]) -> Any:
 
 
 def read_sentencepiece(content: bytes) -> Any:
-    """Return the message of protobuf that a model of sentencepiece is; None where no package reads it.
+    """Parse a model of sentencepiece as a message of protobuf; None where no package reads it.
 
     Raises:
         ValueError: it is none.
@@ -101,9 +101,9 @@ def read_sentencepiece(content: bytes) -> Any:
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | None]:
-    """Load a checkpoint's tokenizer and nothing else; return it, and how many tokens its model reads at most.
+    """Load a checkpoint's tokenizer and nothing else; return it, and the most tokens that its model reads.
 
-    Without a configuration the tokenizer itself says how many; None is no limit.
+    Without a configuration the limit is the tokenizer's; None is no limit.
 
     Raises:
         LoadError: see `load_tokenizer`.
@@ -123,7 +123,7 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | Non
 
 
 def check_quantization(snapshot: Snapshot) -> None:
-    """Raise LoadError where a config.json says something of its quantization that is no object."""
+    """Raise LoadError where the quantization in a config.json is no object."""
     if not isinstance(snapshot.config.get("quantization_config"), dict | None):
         raise unknown_quantization(snapshot.model_name, None)
 
@@ -143,7 +143,7 @@ def _counting(config: Any) -> Any:
 
 
 def limit_by(config: Any) -> int | None:
-    """Return how many tokens a model reads at most, by its configuration alone; None where that sets no limit."""
+    """Return the most tokens that a model reads, by its configuration alone; None where that sets no limit."""
     limit, config = positions(config), _counting(config)
     if limit is None or config.model_type not in _AFTER_PADDING or config.pad_token_id is None:
         return limit
@@ -151,7 +151,7 @@ def limit_by(config: Any) -> int | None:
 
 
 def hub_arguments(options: LoadOptions) -> dict[str, Any]:
-    """Return what transformers' `from_pretrained` takes of the options for a folder.
+    """Return the options as arguments of transformers' `from_pretrained` for a folder.
 
     Code that a checkpoint brings may be in another repository.
     """
@@ -160,7 +160,7 @@ def hub_arguments(options: LoadOptions) -> dict[str, Any]:
 
 
 def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
-    """Raise LoadError where no vocabulary is there, or no package that reads it; transformers may say another thing."""
+    """Raise LoadError where a vocabulary or the package that reads it is missing, as transformers may not."""
     if BRINGS_CODE in str(error):
         return
     if not any(file.endswith(_VOCABULARIES) for file in files.sizes):
@@ -180,7 +180,7 @@ def _no_tokenizer(name: str) -> LoadError:
 
 
 class PythonTokenizer:
-    """A tokenizer of transformers in pure Python, called as those that say where their pieces stand."""
+    """A tokenizer of transformers in pure Python, called like those that return offsets."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -189,19 +189,19 @@ class PythonTokenizer:
         return getattr(self._tokenizer, name)
 
     def __call__(self, *texts: str | None, **how: Any) -> TokenizerOutput:
-        """Return what the model is given of a text, or of a target (`text_target`)."""
+        """Return the inputs of the model for a text, or for a target (`text_target`)."""
         if any(text is not None for text in texts[1:]):
             raise ValueError("its tokenizer does not separate two texts; drop --pair")
         inputs, uncut = dict(self._tokenizer(*texts[:1], **how)), {"truncation": False, "max_length": None}
         ids = [int(each) for each in inputs["input_ids"]]
         pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
-        # How many tokens the tokenizer puts before a text, and behind it.
-        whole, own = (
+        # The number of tokens that the tokenizer puts before a text, and behind it.
+        with_special, own = (
             list(self._tokenizer(*texts[:1], **how | uncut | {"add_special_tokens": adds})["input_ids"])
             for adds in (how["add_special_tokens"], False)
         )
-        before = next((start for start in range(len(whole)) if whole[start : start + len(own)] == own), 0)
-        behind = max(len(whole) - before - len(own), 0)
+        before = next((start for start in range(len(with_special)) if with_special[start : start + len(own)] == own), 0)
+        behind = max(len(with_special) - before - len(own), 0)
         is_own = [before <= index < len(ids) - behind for index in range(len(ids))]
         encoding = SimpleNamespace(
             ids=ids,

@@ -1,6 +1,6 @@
 """Chats: a sentence as a user's turn, or a list of messages, as a checkpoint's chat template writes them.
 
-Of the tokens of what it wrote, the special ones of the vocabulary count as special.
+Only special tokens of the vocabulary that the template wrote count as special.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Conversation(str):
 
     @classmethod
     def of(cls, content: Any) -> Conversation:
-        """Return a conversation of what JSON holds; InputError if it is no list of messages."""
+        """Parse a conversation from JSON data; InputError if it is no list of messages."""
         if not isinstance(content, list | tuple) or not content:
             raise InputError(f"the conversation is {_kind(content)}; {_SHAPE}")
         for number, message in enumerate(content, 1):
@@ -47,7 +47,7 @@ class Conversation(str):
 
     @classmethod
     def parsed(cls, text: str) -> Conversation:
-        """Return a conversation that a text spells in JSON; InputError if it does not."""
+        """Parse a conversation from a text in JSON; InputError if that is invalid."""
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -74,18 +74,18 @@ def refuse_beside_chat(pair: str | None, target: str | None) -> None:
 
 
 class TemplateError(Exception):
-    """A chat template cannot be read, or not be rendered; the message says why."""
+    """Raised for a chat template that cannot be read or rendered; the message has the reason."""
 
 
 class TemplateProcess:
-    """The process that renders a chat template, started when it is needed; see `attncli.encoding.chat_template`."""
+    """The process that renders a chat template, started on first use; see `attncli.encoding.chat_template`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._process: subprocess.Popen[str] | None = None
 
     def render(self, **request: Any) -> str:
-        """Return what the template makes of messages; without any, compile it.
+        """Render messages; without any, compile the template.
 
         Raises:
             TemplateError: it cannot be read, refuses the messages, or computes too much.
@@ -122,13 +122,13 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 class Chat(NamedTuple):
-    """A checkpoint's chat template, and how it is asked."""
+    """A checkpoint's chat template, with the function that renders it."""
 
     name: str  # of the checkpoint
-    render: Callable[[Messages], str]  # makes a text of messages
+    render: Callable[[Messages], str]  # renders messages
 
     def write(self, text: str, pair: str | None = None, target: str | None = None, pictures: int = 0) -> str:
-        """Return what the template makes of a sentence, or of a conversation, whose first turn shows pictures.
+        """Render a sentence, or a conversation, whose first turn shows pictures.
 
         Raises:
             InputError: it refuses the messages.
@@ -148,31 +148,31 @@ class Chat(NamedTuple):
 
 
 def _with_pictures(messages: Messages, count: int) -> Messages:
-    """Return messages as templates take them that know pictures: contents have parts, and a user's first one these."""
+    """Return messages for templates with pictures: contents have parts, and a user's first one these pictures."""
     if not count:
         return messages
-    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
+    first = next((index for index, message in enumerate(messages) if message["role"] == "user"), 0)
 
-    def parts(place: int) -> list[dict[str, str]]:
-        shown = [{"type": "image"}] * count if place == first else []
-        return [*shown, {"type": "text", "text": messages[place]["content"]}]
+    def parts(index: int) -> list[dict[str, str]]:
+        shown = [{"type": "image"}] * count if index == first else []
+        return [*shown, {"type": "text", "text": messages[index]["content"]}]
 
-    return [{**message, "content": parts(place)} for place, message in enumerate(messages)]
+    return [{**message, "content": parts(index)} for index, message in enumerate(messages)]
 
 
 def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool, asks: bool) -> Chat | None:
-    """Return a checkpoint's chat template; None where no chat is asked for.
+    """Return a checkpoint's chat template; None unless the options ask for a chat.
 
     Args:
         name: of the checkpoint.
         tokenizer: has its template and its special tokens.
-        options: whether a chat is asked for.
+        options: with `chat`.
         special: whether special tokens were to be added.
-        asks: whether the beginning of an answer follows the messages.
+        asks: whether to add the generation prompt.
 
     Raises:
         UsageError: special tokens were not to be added.
-        LoadError: the template cannot be read, or no package does.
+        LoadError: the template cannot be read, or a package is missing.
         NotExposedError: there is none.
     """
     if not options.chat:

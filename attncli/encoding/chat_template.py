@@ -2,8 +2,8 @@
 
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/utils/chat_template_utils.py>
 
-Jinja's sandbox keeps a template from files and code, not from loops and growing values: those end this process, not the
-one that asks (`attncli.encoding.chat.TemplateProcess`). It imports nothing of attncli, so that it starts soon.
+Jinja's sandbox keeps a template from files and code, not from loops and growing values: those end this process, not
+the caller (`attncli.encoding.chat.TemplateProcess`). It imports nothing of attncli, so that it starts soon.
 
 A line of standard input is a request in JSON: `source`, and to render it `messages`, `special` and `asks`; without
 messages the template is compiled alone. A line of standard output is the answer: `text`, or the `error`.
@@ -31,7 +31,7 @@ _LONGEST_TEXT, _EACH = 1 << 20, 16  # characters that one may write, and how man
 
 
 class _Generation(Extension):
-    """The block that marks what an assistant has written, and adds nothing to it."""
+    """The `generation` block of an assistant's messages, rendered as its content."""
 
     tags = {"generation"}  # noqa: RUF012  as the class it extends has it
 
@@ -90,7 +90,7 @@ def _limit() -> None:
 
 
 def _main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks ends this process by ending its input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller ends this process by closing its input
     for line in sys.stdin:
         _limit()
         try:

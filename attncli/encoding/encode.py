@@ -1,4 +1,4 @@
-"""From a text to the token ids that a model reads, with the tokens that stand for them."""
+"""Encoding of a text: the token ids that a model reads, and the tokens that are shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
-    """Refuse texts that cannot be tokenized; a text that is None was not given.
+    """Refuse texts that cannot be tokenized; None is no text.
 
     Raises:
         InputError: one is blank, or holds half of a character (bytes that were not UTF-8).
@@ -40,14 +40,14 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
 
 
 def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
-    """Return a text as sources take it: of a list of messages, the conversation.
+    """Return a text for a source: a list of messages becomes a conversation.
 
     Raises:
         UsageError: a list is given, of texts or without `chat`.
         InputError: it is no list of messages.
     """
     if not isinstance(text, list | tuple):
-        return text  # type: ignore[return-value]  # what else it may be, `check_texts` refuses
+        return text  # type: ignore[return-value]  # `check_texts` refuses other types
     if not any(isinstance(each, Mapping) for each in text):
         raise UsageError(f"expected one text, not a list of {len(text)}; call it once for each text")
     if not options.get("chat"):
@@ -58,7 +58,7 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
 
 
 class TokenizerOutput(dict[str, list[int]]):
-    """What a tokenizer gives a model, by the names of its inputs.
+    """Output of a tokenizer: inputs of a model by their names.
 
     Attributes:
         encodings: one, with the tokens; see `tokenizers.Encoding`.
@@ -70,33 +70,33 @@ class TokenizerOutput(dict[str, list[int]]):
 
 
 class EncodedInput(NamedTuple):
-    """A sentence as a model reads it."""
+    """An encoded sentence."""
 
-    text: str  # the sentence, or what a chat template has made of it
+    text: str  # the sentence, or the rendered chat template
     pair: str | None  # the second text of the same sequence
     target: str | None  # the decoder's text
     tokens: Tokens  # of the sentence
     query_tokens: Tokens  # the tokens whose queries attend: those of the target if there is one
-    inputs: dict[str, list[int]]  # token ids and what goes with them, as the model's forward pass names them
-    notes: tuple[str, ...]  # what the user should know of its tokens
-    generated: int = 0  # how many of the last tokens the model wrote
-    # of one that sees: what it sees, which positions are cells, and the pixels, as the model's forward pass names them
+    inputs: dict[str, list[int]]  # token ids and the like, by the names of the model's forward pass
+    notes: tuple[str, ...]  # notes on the tokens for the user
+    generated: int = 0  # number of tokens at the end that the model generated
+    # pictures, their grids over the positions, and the pixels, by the names of the model's forward pass
     pictures: tuple[Picture, ...] = ()
     grids: tuple[ImageGrid, ...] = ()
     tensors: Mapping[str, Any] = {}
 
 
 class InputEncoder(NamedTuple):
-    """A checkpoint's tokenizer and what its model can read."""
+    """A checkpoint's tokenizer and the limits of its model."""
 
     name: str  # of the checkpoint
     tokenizer: Any  # a fast tokenizer of transformers, or the native engine's, which is called alike
     special: bool  # whether special tokens are added
-    limit: int | None  # how many positions the model has; None is no limit
+    limit: int | None  # number of positions of the model; None is no limit
     truncate: bool  # cut what is longer instead of refusing it
-    rows: int | None = None  # how many ids the model has embeddings for; None is any
+    rows: int | None = None  # number of embeddings of the model; None is any
     start_id: int | None = None  # the id that a decoder begins with
-    # what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands
+    # renders a sentence as a chat, with the special tokens; None leaves it as it is
     chat: Chat | None = None
     # reads a text and pictures, or the picture that a text names
     looking: Callable[[str, InputEncoder], EncodedInput] | None = None
@@ -116,7 +116,7 @@ class InputEncoder(NamedTuple):
 
     @property
     def padding_id(self) -> int:
-        """The id that fills up a batch: that of the pad token, else of the end token, else 0."""
+        """The id that pads a batch: that of the pad token, else of the end token, else 0."""
         ids = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         return next(id_ for id_ in ids if id_ is not None)
 
@@ -127,7 +127,7 @@ class InputEncoder(NamedTuple):
 
     @property
     def unknown_pieces(self) -> dict[int, str]:
-        """The id that stands for what the vocabulary lacks, with its piece; empty without an unknown token."""
+        """The id of the unknown token, with its piece; empty without one."""
         id_ = self.tokenizer.unk_token_id
         return {} if id_ is None else {id_: self.tokenizer.unk_token}
 
@@ -193,7 +193,7 @@ class InputEncoder(NamedTuple):
         return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
 
     def _cut(self, role: str, count: int) -> tuple[str, ...]:
-        """Return a note that a text of so many tokens is cut, or nothing where it fits; InputError if it may not be."""
+        """Return a note on truncating a text of `count` tokens, empty if it fits; InputError without `--truncate`."""
         if self.limit is None or count <= self.limit:
             return ()
         name = visible(self.name)
@@ -248,30 +248,30 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
 
 
 def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
-    """Return the tokens that stand for what the vocabulary lacks, with what each of them stands for, as far as known.
+    """Return the unknown tokens, each with the text that it replaces, as far as known.
 
     Args:
         texts: the text and the second one of a pair.
         tokens: their tokens.
-        pieces: see `Vocabulary.unknown_pieces`. What the text itself spells like its piece is not unknown.
+        pieces: see `Vocabulary.unknown_pieces`. A text that spells the piece itself is not unknown.
     """
-    found = {}
+    unknown = {}
     for token in tokens:
         if token.id in pieces and not token.special:
             text, piece = texts[token.segment] or "", pieces[token.id]
             word = text[token.start : token.end] if token.start is not None else piece if piece in text else ""
             if word != piece:
-                found[token] = word
-    return found
+                unknown[token] = word
+    return unknown
 
 
 def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:
-    """Return a sentence about the words that the vocabulary lacks, for each piece; see `unknown_tokens`."""
+    """Return a note for each unknown piece, with the words that it replaces; see `unknown_tokens`."""
     words: dict[int, dict[str, None]] = {}
     for token, word in unknown_tokens(texts, tokens, pieces).items():
         words.setdefault(token.id, {})[f"'{visible(word)}'" if word else "some of the text"] = None
-    reads = {pieces[id_]: ", ".join(some) for id_, some in words.items()}
+    reads = {pieces[id_]: ", ".join(texts_of_piece) for id_, texts_of_piece in words.items()}
     return tuple(
-        f"the model's vocabulary lacks {some}, read as {piece}; attention there is to the unknown token"
-        for piece, some in reads.items()
+        f"the model's vocabulary lacks {texts_of_piece}, read as {piece}; attention there is to the unknown token"
+        for piece, texts_of_piece in reads.items()
     )

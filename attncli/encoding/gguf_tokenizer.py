@@ -1,7 +1,7 @@
-"""The tokenizer that a GGUF file holds, where it is sure which one it is: those whose alphabet is bytes.
+"""Tokenizers of GGUF files, where their kind is certain: those whose alphabet is bytes.
 
 <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer>: a list of pieces with a kind each, the merges,
-and the name of the way in which a text is cut into words.
+and the name of the pre-tokenizer.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def _by(expression: str) -> Any:
     return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-# How a text is cut, by llama.cpp's names (src/llama-vocab.cpp).
+# Pre-tokenizers, by llama.cpp's names (src/llama-vocab.cpp).
 _PRE_TOKENIZERS = {"gpt-2": _LIKE_GPT2, "llama-bpe": _by(_LLAMA3_WORDS), "qwen2": _by(QWEN2_WORDS)} | dict.fromkeys(
     ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS_ALONE
 )
 _NORMALIZED = "qwen2"
-_LLAMA3 = "llama-bpe"  # where a word that is a piece is not cut, and a text begins with a token of its own
+_LLAMA3 = "llama-bpe"  # a word that is a piece is not cut, and a text begins with a special token
 
 
 def tokenizer_of(file: GgufFile) -> NativeTokenizer:
-    """Return the tokenizer of a file; UnsupportedError if it has none, or one that is not known."""
+    """Return the tokenizer of a file; UnsupportedError if it has none, or an unknown one."""
 
     def field(name: str, kind: type, default: Any = None) -> Any:
         value = file.metadata.get(name)

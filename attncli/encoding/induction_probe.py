@@ -1,6 +1,6 @@
-"""Random tokens of a model's own vocabulary, and then the same once more: what an induction head is found with.
+"""Random tokens of a model's vocabulary, repeated once: the probe for induction heads.
 
-Nothing but the first half says what the second one is, so that a head which looks at the token after the earlier one
+Only the first half predicts the second one, so that a head which attends to the token after the earlier occurrence
 does so by itself: Olsson et al. 2022, "In-context Learning and Induction Heads".
 <https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html>
 """
@@ -20,7 +20,7 @@ HALF = 50  # tokens that are drawn; fewer where the model has no room, or no voc
 
 
 class RepeatedTokens(str):
-    """A sequence of random tokens that stands in the place of a sentence."""
+    """A sequence of random tokens in place of a sentence."""
 
     seed: int
 
@@ -31,7 +31,7 @@ class RepeatedTokens(str):
         return self
 
     def draw(self, vocabulary: Sequence[int], room: int) -> list[int]:
-        """Return random ids of a vocabulary, none of them twice, and then all of them again: at most so many tokens.
+        """Draw distinct random ids of a vocabulary, and repeat them: at most `room` tokens.
 
         Raises:
             InputError: there are not two tokens to be drawn, or no room for them twice.
@@ -48,10 +48,10 @@ class RepeatedTokens(str):
         return [*half, *half]
 
     def encode_with(self, encoder: InputEncoder) -> EncodedInput:
-        """Return the tokens, between what a tokenizer puts around a text; see `InputEncoder.encode`.
+        """Return the tokens, with those that a tokenizer puts around a text; see `InputEncoder.encode`.
 
-        Where it puts nothing before a text, the token for the beginning stands there, if there is one (GPT-2's has one
-        that it does not use).
+        Where it puts nothing before a text, the beginning-of-sequence token comes first, if there is one (GPT-2 has one
+        that its tokenizer does not use).
         """
         if encoder.chat is not None:
             raise UsageError("--chat does not apply to --induction, which draws its tokens; drop one of them")
@@ -77,7 +77,7 @@ class RepeatedTokens(str):
 
 
 def repeated_sequences(model: str | None) -> list[RepeatedTokens]:
-    """Return the sequences of the test, which are the same in every run.
+    """Return the sequences of the probe, which are the same in every run.
 
     Raises:
         UsageError: the toy layer is to read them.

@@ -1,4 +1,4 @@
-"""From the files of pictures to what a processor and a Trace take of them; nothing of a file is ever executed.
+"""Files of pictures, decoded for a processor and a Trace; nothing of a file is ever executed.
 
 The size that a file claims is checked before anything is decoded, so that a small file cannot fill the memory.
 """
@@ -21,17 +21,17 @@ from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, Picture, pa
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
-# What Pillow itself decodes; what it hands to another program, such as PostScript, is not among them.
+# Formats that Pillow itself decodes, without another program, as for PostScript.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 class OpenPicture(NamedTuple):
-    """A picture that was decoded."""
+    """A decoded picture."""
 
     image: Any  # of Pillow, in RGB, turned as its orientation tag says
     picture: Picture  # as a trace has it
-    notes: tuple[str, ...]  # what the user should know of it
+    notes: tuple[str, ...]  # notes on it for the user
 
 
 def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -41,24 +41,24 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         InputError: there is none, or one that is named by itself is no such file.
     """
     files: list[str] = []
-    for each in [names] if isinstance(names, str | os.PathLike) else names:
-        name = os.fspath(each)
-        found = [name]
+    for given_name in [names] if isinstance(names, str | os.PathLike) else names:
+        name = os.fspath(given_name)
+        paths = [name]
         if os.path.isdir(name):
-            found = sorted(one.path for one in os.scandir(name) if one.name.lower().endswith(_ENDINGS))
+            paths = sorted(entry.path for entry in os.scandir(name) if entry.name.lower().endswith(_ENDINGS))
         elif not os.path.exists(name) and any(mark in name for mark in "*?["):
-            found = sorted(glob(name))
-        if not found:
+            paths = sorted(glob(name))
+        if not paths:
             raise InputError(f"--image {visible(name)}: there is no picture; attn reads {', '.join(_ENDINGS)}")
-        if found == [name]:
-            with _reading(name):  # what is wrong with its first bytes
+        if paths == [name]:
+            with _reading(name):  # checks its first bytes
                 pass
-        files += found
+        files += paths
     return files
 
 
 def pictures_alone(text: object, options: dict[str, Any]) -> list[str]:
-    """Return the files of pictures that are read in the place of a text; the options become those of a vision tower.
+    """Return the files of pictures that are read instead of a text; the options become those of a vision tower.
 
     Raises:
         InputError: see `picture_files`.
@@ -70,10 +70,10 @@ def pictures_alone(text: object, options: dict[str, Any]) -> list[str]:
 
 
 class PicturedText(str):
-    """A text with the pictures that its line names, which a model that reads text alone leaves out."""
+    """A text with the pictures of its line, which a model of text alone ignores."""
 
-    image: Any  # what the line has for them
-    folder: str  # where their paths begin
+    image: Any  # their names in the line
+    folder: str  # base of their paths
 
     def __new__(cls, text: str, image: Any = None, folder: str = "") -> Self:
         """Return a text with its pictures."""
@@ -92,7 +92,7 @@ class PicturedText(str):
 
 @contextmanager
 def _reading(path: str) -> Iterator[Any]:
-    """Open a file of a picture, of which nothing is decoded yet; see `open_picture` for what is raised."""
+    """Open the file of a picture without decoding it; see `open_picture` for the errors."""
     require("--image", "PIL")
     from PIL import Image, UnidentifiedImageError
 
@@ -154,18 +154,18 @@ def with_pictures(
     grid: str | None = None,
     prefix: int = 0,
 ) -> Trace:
-    """Return a trace whose positions are cells of pictures, whatever it was recorded of.
+    """Return a trace, recorded from any source, whose positions are cells of pictures.
 
         trace = attncli.with_pictures(attncli.load("dino.safetensors"), "dog.png", grid="16x16", prefix=1)
 
     Args:
         trace: of any source.
         image: the pictures' files.
-        grid: the rows and columns of the cells of each, such as `14x14`; None takes those that the trace has.
+        grid: the rows and columns of the cells of each, such as `14x14`; None takes those of the trace.
         prefix: how many positions stand before the first cell, such as CLS and registers.
 
-    Raises:
-        UsageError: it has no grid, or a grid or pictures of its own beside these.
+    prefix: number of positions before the first cell, such as CLS and registers.
+        UsageError: it has no grid, or a grid or pictures of its own besides these.
         InputError: a picture cannot be read.
     """
     if grid is not None and trace.grids:
@@ -173,13 +173,13 @@ def with_pictures(
     if image and trace.pictures:
         raise UsageError("--image does not apply to a trace that has its own pictures; drop --image")
     opened = [open_picture(file) for file in picture_files(image)] if image else []
-    pictures = tuple(each.picture for each in opened) or trace.pictures
-    grids, notes = trace.grids, tuple(note for each in opened for note in each.notes)
+    pictures = tuple(opened_picture.picture for opened_picture in opened) or trace.pictures
+    grids, notes = trace.grids, tuple(note for opened_picture in opened for note in opened_picture.notes)
     if grid is not None:
         grids = parse_grids(grid, prefix, len(pictures), len(trace.query_tokens), len(trace.key_tokens))
     elif not grids:
         raise UsageError("--image needs the grid of the positions, which the trace lacks; give --grid, such as 14x14")
-    count = max(each.image for each in grids) + 1
+    count = max(opened_picture.image for opened_picture in grids) + 1
     if opened and len(opened) != count:
         raise UsageError(f"--image names {plural(len(opened), 'picture')}, and the trace has cells of {count}")
     return replace(trace, pictures=pictures, grids=grids, notes=(*trace.notes, *notes))

@@ -20,7 +20,7 @@ QWEN2_WORDS = (
 
 
 class Settings(NamedTuple):
-    """What the files beside a vocabulary say."""
+    """Settings of a tokenizer, from its files."""
 
     fields: Mapping[str, Any]  # those of tokenizer_config.json
     tokens: Mapping[str, str | None]  # the special tokens by their names, such as `pad_token`
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
         return value
 
     def token(self, name: str) -> str:
-        """Return the text of a special token that the class cannot do without.
+        """Return the text of a special token that the class needs.
 
         Raises:
             UnsupportedError: there is none, or it holds a blank.
@@ -46,12 +46,12 @@ class Settings(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`."""
+    """Parts of a tokenizer that a class sets up around a vocabulary; see `tokenizers.Tokenizer`."""
 
     pre_tokenizer: Any  # splits a text into words
     model: Mapping[str, Any]  # parameters of the vocabulary
     normalizer: Any = None  # changes the text before it is split
-    # makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json
+    # makes the post-processor of the tokenizer; None takes that of tokenizer.json
     post_processor: Callable[[Tokenizer], Any] | None = None
 
 
@@ -60,9 +60,9 @@ class TokenizerClass(NamedTuple):
 
     model: Any  # the kind of vocabulary it takes
     tokens: Mapping[str, str | None]  # its special tokens where the checkpoint names none
-    # sets it up, given the tokenizer in tokenizer.json; None takes that one as it is
+    # sets it up, given the tokenizer in tokenizer.json; None takes that one unchanged
     build: Callable[[Tokenizer, Settings], Pipeline] | None
-    has_segments: bool = False  # whether the model is told which of two texts a token belongs to
+    has_segments: bool = False  # whether the model reads token type ids
 
 
 # Parameters of byte-pair vocabularies: of those whose alphabet is bytes, and of those that spell out unknown bytes.
@@ -138,7 +138,7 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
 def text_template(
     first: str | None = None, last: str | None = None, pair: list[str] | None = None
 ) -> Callable[[Tokenizer], Any]:
-    """Return what makes a post-processor: a text between two tokens, of which either may be none.
+    """Return a function that makes a post-processor: a text between two optional tokens.
 
     Args:
         first: the token before a text.

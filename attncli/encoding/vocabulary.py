@@ -51,7 +51,7 @@ class WordVocabulary:
 def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Return the words of a text and its runs of other signs, with their places, as tokenizers' `Whitespace` does."""
     if text.isascii():  # where Python's classes of characters are those of the library, which takes 8 MB to import
-        return [(found[0], found.span()) for found in re.finditer(r"\w+|[^\w\s]+", text, re.ASCII)]
+        return [(match[0], match.span()) for match in re.finditer(r"\w+|[^\w\s]+", text, re.ASCII)]
     from tokenizers.pre_tokenizers import Whitespace
 
     return Whitespace().pre_tokenize_str(text)
@@ -75,13 +75,13 @@ class TokenizerVocabulary:
         return tokens_of(encoding, text, pair)
 
     def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
-        """Return the ids of these tokens that stand for what it lacks, and the pieces of these ids."""
+        """Return the unknown ids among these tokens, and their pieces."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer.model, "unk_token", None)
         if unknown is not None:
             id_ = tokenizer.token_to_id(unknown)
             return {} if id_ is None else {id_: unknown}
-        # Unigram does not tell its unknown token, but gives its id to pieces that are spelt otherwise.
+        # Unigram does not name its unknown token, but gives its id to pieces that are spelt otherwise.
         pieces = {token: str(tokenizer.id_to_token(token.id)) for token in tokens}
         return {token.id: piece for token, piece in pieces.items() if piece != token.text}
 
@@ -92,13 +92,13 @@ Vocabulary = WordVocabulary | TokenizerVocabulary
 def open_vocabulary(
     vocab: str, special: bool, offline: bool, size: int | None = None
 ) -> Callable[[Sequence[str | None]], Vocabulary]:
-    """Return what gives the texts of a document their vocabulary: that of a tokenizer, or one of their own words.
+    """Return a function that makes the vocabulary of a document: that of a tokenizer, or its own words.
 
     Args:
         vocab: `words`, or the tokenizer that `--vocab` names.
         special: whether special tokens are added.
         offline: whether a tokenizer is looked for in the local cache alone.
-        size: how many ids there are; None is as many as are needed.
+        size: the number of ids; None is as many as are needed.
 
     Raises:
         UsageError: an option does not apply to `words`; or the tokenizer has more ids.

@@ -1,8 +1,8 @@
-"""Files of vocabularies: those that would end this process, or never be read, are refused before a library reads them.
+"""Checks of vocabulary files, which refuse those that would crash or stall the library that reads them.
 
-Readers in Rust go down a piece a character deep, until the stack is at its end, and panic where a table of characters
-leads out of itself. transformers cuts each piece at every place, so that a long one takes its square of time. Some
-readers go through all ids up to the largest.
+Readers in Rust recurse for each character of a piece, until the stack overflows, and panic where a table of characters
+points out of itself. transformers cuts each piece at every character, which takes quadratic time. Some readers
+iterate over all ids up to the largest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONG = re.compile(rb'"[^"]{512}')
 
 
 def read_tokenizer(path: Path, whose: str, content: bytes | None = None) -> Tokenizer:
-    """Read a tokenizer.json, or what was read of it.
+    """Read a tokenizer.json, from its content if that was read already.
 
     Raises:
         LoadError: it cannot be read; the sentence begins with whose it is.
@@ -57,12 +57,12 @@ def check_vocabulary(
 
     Args:
         path: of the file.
-        read_sentencepiece: returns the message that a model of sentencepiece is, or None where no package reads any.
-        content: what was read of it already.
-        is_alone: whether there is no tokenizer.json beside it.
+        read_sentencepiece: parses a model of sentencepiece, or returns None where no package can.
+        content: the content, if it was read already.
+        is_alone: whether there is no tokenizer.json with it.
 
     Raises:
-        ValueError: it is one.
+        ValueError: it cannot.
     """
     try:
         if path.suffix == ".json":
@@ -116,14 +116,14 @@ def _check_pieces(pieces: Iterable[Any]) -> None:
 
 
 def _check_charsmap(content: bytes) -> None:
-    """Check what a normalizer of sentencepiece replaces characters by.
+    """Check the table of character replacements of a normalizer of sentencepiece.
 
-    Four bytes of length, a double array (https://github.com/s-yata/darts-clone), and texts that end in zeros. A unit
-    says how far ahead its followers are, a block of 256; where a key ends there, the first of them is a leaf, which
-    says where its text begins.
+    Four bytes of length, a double array (https://github.com/s-yata/darts-clone), and texts that end in zeros. A
+    unit has the offset of its followers, a block of 256; where a key ends there, the first of them is a leaf, with
+    the offset of its text.
 
     Raises:
-        ValueError: a place is beyond the array or its texts.
+        ValueError: an offset is beyond the array or its texts.
     """
     import numpy as np
 

@@ -86,7 +86,7 @@ def inspect(
             (`dtype`, `device`, `engine`, `chat`, …).
 
     Raises:
-        AttnError: one sentence that says what was expected, what came and what to do.
+        AttnError: one sentence with the expectation, the actual value and the remedy.
     """
     from attncli.encoding.encode import as_conversation
 

@@ -1,4 +1,4 @@
-"""What this machine has for the processes that work on it: cores, memory."""
+"""Resources of this machine: cores and memory for processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 _SAY = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 ONE_THREAD = dict.fromkeys(_SAY, "1")
-"""Variables of the environment with which a process multiplies on one core; there is a process for every core."""
+"""Variables of the environment that limit a process to one core for products; there is a process for every core."""
 
 
 def cores() -> int:
@@ -21,22 +21,22 @@ def cores() -> int:
 
 
 def affordable() -> int:
-    """Return how many workers there are cores and memory for, if each takes as much of its own as this process has."""
+    """Return how many workers there are cores and memory for, if each needs as much memory as this process has."""
     count, free = cores(), free_memory()
     with suppress(OSError, ValueError, LookupError):
-        own = _sizes("/proc/self/status")["RssAnon:"]
-        count = count if free is None else min(count, int(0.8 * free // own))
+        resident = _sizes("/proc/self/status")["RssAnon:"]
+        count = count if free is None else min(count, int(0.8 * free // resident))
     return max(count, 1)
 
 
 def free_memory() -> int | None:
-    """Return how many bytes processes may still take; None if the system does not say."""
+    """Return how many bytes processes may still allocate; None if the system does not report it."""
     free = []
     with suppress(OSError, ValueError, LookupError):
         free.append(_sizes("/proc/meminfo")["MemAvailable:"])
     with suppress(OSError, ValueError, LookupError):  # of a container that has less; "max" is no number
         limit, used = (int(_read(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
-        # What holds files gives way when somebody needs it.
+        # File caches are released on demand.
         free.append(limit - used + _sizes("/sys/fs/cgroup/memory.stat", 1)["inactive_file"])
     return min(free, default=None)
 
@@ -47,6 +47,6 @@ def _read(path: str) -> str:
 
 
 def _sizes(path: str, unit: int = 1024) -> dict[str, int]:
-    """Return the sizes in a table of the kernel's, in bytes, by what stands before them."""
+    """Return the sizes in a table of the kernel's, in bytes, by their names."""
     lines = (line.split() for line in _read(path).splitlines())
     return {fields[0]: int(fields[1]) * unit for fields in lines if len(fields) > 1 and fields[1].isdecimal()}

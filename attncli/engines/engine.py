@@ -1,4 +1,4 @@
-"""Which engine computes a checkpoint: the native one where it gives the same numbers sooner, else transformers."""
+"""Choice of the engine of a checkpoint: the native one where it gives the same numbers sooner, else transformers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_checkpoint(
         layers: which layers to record.
         heads: which heads to show.
         kind: the only kind of attention to record; None is every kind.
-        mask: in place of the model's own.
+        mask: replaces the model's own.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens the model writes after each sentence.
         options: fields of `EngineOptions`.
@@ -48,7 +48,7 @@ def open_checkpoint(
         AttnError: see `Checkpoint`.
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
-    if mask is not None:  # a mistake in it is said before anything is looked for
+    if mask is not None:  # an error in it comes before any search for files
         from attncli.masks.parser import parse
 
         parse(mask)
@@ -84,12 +84,12 @@ def open_checkpoint(
         log_fallback(snapshot.name, error)
         return in_torch()
     if engine == "verify":
-        in_torch()  # what it refuses is said before a sentence is read
+        in_torch()  # raises its refusals before a sentence is read
     return native
 
 
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
-    """Return a checkpoint whose prediction is asked for, ready for sentences.
+    """Return a checkpoint that predicts next tokens, ready for sentences.
 
     Args:
         model: folder or hub name.
@@ -97,7 +97,7 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
         options: fields of `EngineOptions`.
 
     Raises:
-        NotExposedError: it predicts no next token, or the engine that is asked for does not compute it.
+        NotExposedError: it predicts no next token, or the chosen engine does not compute it.
         AttnError: see `open_checkpoint`.
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
@@ -133,7 +133,7 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
 
 
 def _reads_pictures(snapshot: Snapshot, options: EngineOptions) -> bool:
-    """Return whether a checkpoint is asked to read pictures, or may be by a text that names its own."""
+    """Return whether a checkpoint is to read pictures: by its options, or by a text that may name its own."""
     if options.image or options.tower == "vision":
         return True
     has_texts_of_pictures = options.image is not None and snapshot.gguf is None
@@ -143,7 +143,7 @@ def _reads_pictures(snapshot: Snapshot, options: EngineOptions) -> bool:
 def _with_pictures(
     snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
 ) -> Checkpoint:
-    """Return a checkpoint that reads pictures, with each text or in its place, which transformers alone runs."""
+    """Return a checkpoint that reads pictures, with each text or alone, which only transformers runs."""
     options: EngineOptions = how["options"]
     if options.engine in ("native", "verify") or snapshot.gguf is not None:
         raise NotExposedError("--image needs the transformers engine, and a checkpoint in a folder; drop --engine")

@@ -1,4 +1,4 @@
-"""A source that is asked again and again about a text that changes: what did not change is kept."""
+"""Interactive sources, which answer queries about a changing text, and reuse the unchanged part."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Query(NamedTuple):
-    """What the attention depends on, besides the model."""
+    """Inputs of the attention, besides the model."""
 
     text: str  # the sentence
     pair: str | None = None  # a second text in the same sequence
     target: str | None = None  # the text whose queries attend to the sentence's keys
-    mask: str | None = None  # an expression or a file in place of the source's own mask; None is that one
+    mask: str | None = None  # an expression or a file; None is the source's own mask
 
 
 def open_interactive(
@@ -42,16 +42,16 @@ def open_interactive(
     prefix: int = 0,
     **options: Any,
 ) -> InteractiveSource:
-    """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for questions.
+    """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for queries.
 
     Args:
         model: a checkpoint's folder or hub name; None is the toy layer.
-        saved: a file that holds a trace, in place of a model; `special` and `options` do not apply to it.
+        saved: the file of a trace, instead of a model; `special` and `options` do not apply to it.
         head: which heads to show and derive; None is all of them.
         special: whether the tokenizer adds its special tokens.
-        image: the files of the pictures beside each question, or of the saved trace.
-        tower: `vision` if each question is the name of a picture.
-        grid: which cells of a picture the positions of the saved trace are, such as `14x14`.
+        image: the files of the pictures of each query, or of the saved trace.
+        tower: `vision` if each query is the name of a picture.
+        grid: rows and columns of the picture's cells in the saved trace, such as `14x14`.
         prefix: how many of its positions come first.
         options: see `open_source`.
 
@@ -77,10 +77,10 @@ def open_interactive(
 
 
 class InteractiveSource:
-    """A model, opened once, that answers questions about its layers, one thread at a time."""
+    """A model, opened once, that answers queries about its layers, one thread at a time."""
 
-    layers: Sequence[int]  # those that have softmax attention, in order
-    own: Query | None = None  # the only question that it answers, that of a saved trace; None where it answers any
+    layers: Sequence[int]  # layers with softmax attention, in order
+    own: Query | None = None  # the only query that it answers, that of a saved trace; None where it answers any
 
     def __init__(self, model: OpenModel, can_write: bool = False) -> None:
         self._model, self._can_write = model, can_write
@@ -88,12 +88,12 @@ class InteractiveSource:
 
     @property
     def predictor(self) -> Predictor:
-        """What predicts the next token.
+        """Predictor of the next token.
 
         Raises:
             NotExposedError: it is no causal language model of the native engine.
         """
-        if self._can_write:  # beside pictures, which transformers alone reads
+        if self._can_write:  # with pictures, which only transformers reads
             from attncli.engines.torch.predictor import TorchPredictor
 
             return TorchPredictor(cast(Any, self._model))
@@ -109,20 +109,20 @@ class InteractiveSource:
             raise NotExposedError(f"{error}; x needs a causal language model, such as -m demo") from None
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """Return layers in the groups that are best asked for together, the lowest first.
+        """Group layers that are best computed together, the lowest first.
 
-        A deep layer needs all of those below it. Who may want to stop on the way asks for these too, step by step:
-        what they computed is kept. Where a layer is not computed from the one below, all run together.
+        A deep layer needs all of those below it. Asking for these step by step allows to stop in between, as their
+        results are reused. Where a layer is not computed from the one below, all run together.
         """
         ordered = sorted(set(layers))
         return [[layer] for layer in ordered] if self._model.is_incremental else [ordered]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a question are, before any layer is computed; see `trace`."""
+        """Return the tokens of a query's queries and keys, before any layer is computed; see `trace`."""
         return self._model.tokens(question.text, question.pair, question.target)
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """Return the attention of some layers; what earlier questions share with this one is not computed again.
+        """Return the attention of some layers; the common part of earlier queries is not computed again.
 
         Raises:
             InputError: a text cannot be read, or the mask does not fit it.
@@ -134,7 +134,7 @@ class InteractiveSource:
 
 
 class SavedSource(InteractiveSource):
-    """A trace that was saved, which answers its own question alone."""
+    """A saved trace, which answers only its own query."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -147,7 +147,7 @@ class SavedSource(InteractiveSource):
         raise NotExposedError("a saved trace has no model that predicts; give --model in place of --from")
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """Return all together: they are there."""
+        """Return all layers in one group, as none is computed."""
         return [sorted(set(layers))]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:

@@ -1,4 +1,4 @@
-"""What an engine offers of a causal language model's prediction: a number for it, with parts of the model cut or whole.
+"""Predictions of a causal language model, as numbers, with parts of the model cut or whole.
 
 Wang et al. 2022, "Interpretability in the Wild" (<https://arxiv.org/abs/2211.00593>), for heads; Geva et al. 2023,
 "Dissecting Recall of Factual Associations" (<https://arxiv.org/abs/2304.14767>), for edges.
@@ -34,8 +34,8 @@ class Measure(NamedTuple):
 
     Attributes:
         next: id of the next token; None is the model's own first choice.
-        against: id of the token whose logit is subtracted from that of the next one; None: its log-probability counts.
-        targets: positions of the tokens whose mean loss counts in place of both; none of them is 0.
+        against: id of the token whose logit is subtracted from that of the next one; None measures its log-probability.
+        targets: positions of the tokens whose mean loss is measured instead; none of them is 0.
     """
 
     next: int | None = None
@@ -49,17 +49,17 @@ class Measure(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What it is: a log-probability in nats, a difference of two logits, or a loss in nats."""
+        """Kind of number: a log-probability in nats, a difference of two logits, or a loss in nats."""
         return "loss" if self.targets else "logprob" if self.against is None else "difference"
 
 
 class Replacement(NamedTuple):
-    """What stands in the place of the outputs of heads that are cut.
+    """Replacement of the outputs of heads that are cut.
 
     Attributes:
         by: zero, the head's own mean over the positions, its outputs in another text, or those over fewer edges.
-        reference: the other text, as many tokens long.
-        edges: the keys that are left to each query, of those that the model's own mask allows.
+        reference: the other text, of as many tokens.
+        edges: the keys that remain for each query, of those that the model's own mask allows.
     """
 
     by: Literal["zero", "mean", "text", "edges"] = "zero"
@@ -68,15 +68,14 @@ class Replacement(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What cuts do to the prediction of a sentence.
+    """Effects of cuts on the prediction of a sentence.
 
     Attributes:
-        measure: with the next token that was measured.
+        measure: with the measured next token.
         before: the number with nothing cut.
         after: the number with each cut.
-        direct: what the heads of each cut add to the number by themselves: through the output projection, the final
-            norm with its scale held, and the unembedding; less what their replacement would. None where that is not
-            defined.
+        direct: the direct effect of the heads of each cut: through the output projection, the final norm with its scale
+            held, and the unembedding; less that of their replacement. None where that is not defined.
     """
 
     measure: Measure
@@ -88,10 +87,10 @@ class Effects(NamedTuple):
 class Predictor(ABC):
     """A causal language model with its tokenizer, whose heads can be cut."""
 
-    source: Provenance  # what it is
-    encoder: InputEncoder  # its tokenizer, and what it can read
-    layers: int  # how many it has
-    heads: int  # how many each of them has
+    source: Provenance
+    encoder: InputEncoder
+    layers: int  # number of layers
+    heads: int  # number of heads of each layer
     masks: Sequence[Expression] = ()  # of each layer, where the engine cuts edges
 
     @abstractmethod
@@ -118,11 +117,11 @@ class Predictor(ABC):
     def effects(
         self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure
     ) -> Effects:
-        """Return what each cut does to the prediction of a sentence.
+        """Return the effect of each cut on the prediction of a sentence.
 
         Raises:
             InputError: the sentence or the expression does not fit the model.
-            NotExposedError: the engine cannot put this change into the model.
+            NotExposedError: the engine does not support the replacement.
         """
 
 

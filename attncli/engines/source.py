@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """What turns one sentence after another into a trace."""
+    """A model that computes the traces of sentences, one after another."""
 
-    can_batch: bool  # whether several sentences may be computed side by side, so that more at once are faster
-    parallel_from: int  # the number of the sentence from which on other processes pay for opening it once more
+    can_batch: bool  # whether several sentences may be computed together, so that more at once are faster
+    parallel_from: int  # the number of sentences from which on other processes are worth opening it again
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence.
@@ -37,22 +37,22 @@ class Source(ABC):
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of several sentences, or of one, in order.
 
-        They may be computed side by side, in bounded memory. A sentence that cannot be read ends the iteration with its
+        They may be computed together, in bounded memory. A sentence that cannot be read ends the iteration with its
         error, after the traces of those before it.
         """
 
 
 class OpenModel(Source):
-    """A source that can be asked for other layers, under another mask, without being opened again."""
+    """A source that can record other layers, under another mask, without being opened again."""
 
-    name: str  # what it is called
-    attention_layers: Sequence[int]  # those that have softmax attention, in order
+    name: str
+    attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
-    is_incremental: bool  # whether a layer is computed from the one below it, if that was asked for before
+    is_incremental: bool  # whether a layer is computed from a recorded one below it
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a sentence are; see `Source.trace`."""
+        """Return the tokens of a sentence's queries and keys; see `Source.trace`."""
 
     @abstractmethod
     def recording(self, layers: Indices, mask: str | None) -> OpenModel:
@@ -67,18 +67,18 @@ class OpenModel(Source):
 
 
 class CorpusItem(NamedTuple):
-    """A sentence of a file, or why a line is none."""
+    """A sentence of a file, or the failure of its line."""
 
-    number: int  # its place among the arguments, or its line or row in its file, from 1
+    number: int  # its index among the arguments, or its line or row in its file, from 1
     text: str | Failure  # the sentence
-    # what else the file says of it, by the names of the columns; of several files, `file` is which
+    # further fields of the file, by the names of the columns; of several files, the name as `file`
     metadata: Metadata = NO_METADATA
     target: str | None = None  # the text whose queries attend to its keys, where it has one of its own
 
 
-MAX_GROUP = 256  # sentences that are computed side by side
-# The number from which on sentences are shared with other processes, which start in tenths of a second; and where such
-# a start takes seconds, or a sentence next to nothing.
+MAX_GROUP = 256  # the most sentences that are computed together
+# Numbers of sentences from which on other processes help, which start in tenths of a second; and where a start takes
+# seconds, or a sentence next to nothing.
 PARALLEL_FROM = 512
 PARALLEL_FROM_LATE = 4096
 
@@ -86,10 +86,10 @@ PARALLEL_FROM_LATE = 4096
 def trace_stream(
     source: Source, sentences: Iterable[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence with its number, or why it has none; computed in groups.
+    """Yield the trace of each sentence with its number, or its failure; computed in groups.
 
     Args:
-        source: what computes the traces.
+        source: computes the traces.
         sentences: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
@@ -98,21 +98,19 @@ def trace_stream(
         InputError: the pair or the target cannot be read.
     """
     check_texts(None, pair, target)
-    # What runs each sentence by itself need not wait for others.
-    for window in windows(sentences) if source.can_batch else ([one] for one in sentences):
+    # A source that runs each sentence alone need not wait for others.
+    for window in windows(sentences) if source.can_batch else ([sentence] for sentence in sentences):
         yield from trace_group(source, window, pair, target)
 
 
 def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `trace_stream`."""
+    """Yield the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
     answers: Iterator[Trace | Failure]
     if any(each.target is not None for each in group):  # each by itself
         alone = ((each.text, each.target or target) for each in group)
-        answers = chain.from_iterable(
-            _answers(source, [text], pair, own) for text, own in alone if isinstance(text, str)
-        )
+        answers = chain.from_iterable(_answers(source, [text], pair, to) for text, to in alone if isinstance(text, str))
     else:
         answers = _answers(source, [each.text for each in group if isinstance(each.text, str)], pair, target)
     for number, text, metadata, _ in group:
@@ -125,7 +123,7 @@ def trace_group(
 
 
 def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
-    """Yield the trace of each sentence, or why it has none; after a sentence that cannot be read, go on."""
+    """Yield the trace of each sentence, or its failure, and continue after one that cannot be read."""
     together = len(texts)
     while texts:
         count = 0
@@ -143,16 +141,16 @@ def _answers(source: Source, texts: list[str], pair: str | None, target: str | N
 
 
 def windows(sentences: Iterable[CorpusItem]) -> Iterator[list[CorpusItem]]:
-    """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
+    """Yield sentences in groups that a source may compute together: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
 
-    The first groups are small, so that the first sentences need not wait for the last. Numbers and files alone say
-    where a group ends: a run that goes on in the middle computes the groups of one that was never interrupted.
+    The first groups are small, so that the first sentences need not wait for the last. A group depends on numbers and
+    files alone: a resumed run computes the groups of one that was never interrupted.
     """
 
     def window_of(sentence: CorpusItem) -> tuple[object, int]:
         number = sentence.number
-        place = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
-        return sentence.metadata.get("file"), place
+        index = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
+        return sentence.metadata.get("file"), index
 
     window: list[CorpusItem] = []
     for sentence in sentences:

@@ -21,7 +21,7 @@ from attncli.trace.tokenization import Tokenization
 
 
 class Tokenizer(Protocol):
-    """What turns one sentence after another into tokens."""
+    """A tokenizer of sentences."""
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         """Return the tokens of a sentence, and of a second text in the same sequence.
@@ -47,9 +47,9 @@ def open_tokenizer(
         LoadError: there is no such tokenizer, or it cannot be loaded.
     """
     if model is None:
-        place = "the toy layer's vocabulary; give --model, or leave it out"
+        owner = "the toy layer's vocabulary; give --model, or leave it out"
         of_vocabulary: dict[str, Any] = {**options}
-        refuse_unknown(of_vocabulary, VocabularyOptions, place)
+        refuse_unknown(of_vocabulary, VocabularyOptions, owner)
         return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
     chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
     return _OfCheckpoint(model, chosen, special)
@@ -75,7 +75,7 @@ def tokenize(
             `trust_remote_code`, `truncate`, `base`, `chat`.
 
     Raises:
-        AttnError: one sentence that says what was expected, what came and what to do.
+        AttnError: one sentence with the expectation, the actual value and the remedy.
     """
     return open_tokenizer(model, **options).tokenize(as_conversation(text, options), pair)
 
@@ -105,7 +105,7 @@ class _OfCheckpoint:
         self._limit: int | None
         snapshot = resolve(model, load, for_tokenizer=True)
         name = visible(snapshot.name)
-        # It is transformers' own only where the native engine cannot say that its tokens are the same.
+        # It is transformers' own only where the native engine may differ.
         try:
             tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
         except numpy_engine.UnsupportedError as error:
@@ -113,13 +113,13 @@ class _OfCheckpoint:
             if snapshot.gguf is not None:
                 raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
             require(f"{name}: {why}. The tokenizer of transformers", "transformers")
-            import logging  # no other run says anything
+            import logging  # other runs print no such message
 
             logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", why)
             from attncli.encoding import auto_tokenizer
 
             tokenizer, self._limit = auto_tokenizer.load_alone(snapshot, load)
-        # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
+        # The length of a text is a result here: none is refused, and it is cut only on demand.
         limit = self._limit if options.truncate else None
         self._encoder = InputEncoder(snapshot.name, tokenizer, special, limit, options.truncate).with_chat(load)
 

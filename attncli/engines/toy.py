@@ -81,7 +81,7 @@ class ToyLayer(OpenModel):
             out_projection=None if weights.out is None else weights.out.weight,
             out_bias=None if weights.out is None else weights.out.bias,
         )
-        layer.mask.rows([0], np.arange(0))  # a mask that does not fit this sentence is refused here
+        layer.mask.rows([0], np.arange(0))  # refuses a mask that does not fit this sentence
         details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
         details |= {"init": options.weights, "vocab_size": vocabulary.size, "parameters": weights.size}
         source = Provenance("toy", seed=options.seed, details=details)
@@ -95,7 +95,7 @@ class ToyLayer(OpenModel):
         return (self.trace(text, pair, target) for text in as_list(texts))
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a sentence are; see `OpenModel.tokens`."""
+        """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
         return self._read(text, pair, target)[1:]
 
     def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
@@ -118,7 +118,7 @@ class ToyLayer(OpenModel):
         return ToyWeights.draw(self.options)
 
     def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
-        """Return what the projections of some tokens are made of, out of a vocabulary of that size."""
+        """Return the embeddings of some tokens, out of a vocabulary of that size."""
         options = self.options
         embedded = RNGS[options.rng](options.seed).embedding(tokens, size, options.d_model)
         if options.positions == "sinusoidal":
@@ -129,7 +129,7 @@ class ToyLayer(OpenModel):
 def _parsed(mask: str | None) -> Expression | None:
     if mask is None:
         return None
-    from attncli.masks.parser import parse  # which the usual mask spares
+    from attncli.masks.parser import parse  # not needed for the default mask
 
     return parse(mask)
 
@@ -143,7 +143,7 @@ class ToyWeights(NamedTuple):
 
     @classmethod
     def draw(cls, options: ToyOptions) -> ToyWeights:
-        """Return those of a layer, drawn in the order that the module states."""
+        """Draw the weights of a layer, in the order of the module's docstring."""
         draws = RNGS[options.rng](options.seed)
         width = options.d_model
 
@@ -158,12 +158,12 @@ class ToyWeights(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many parameters: 3 · d_model · width · heads with equal widths, and W_o."""
+        """Number of parameters: 3 · d_model · width · heads with equal widths, and W_o."""
         drawn = [linear for head in self.heads for linear in head.values()] + ([self.out] if self.out else [])
         return sum(linear.size for linear in drawn)
 
     def project(self, name: str, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "H T D"]:
-        """Return q, k or v of every head; without a projection it is what would be projected."""
+        """Return q, k or v of every head; without a projection, its input."""
         return np.stack([head[name].apply(x) if name in head else x for head in self.heads])
 
 

@@ -25,11 +25,11 @@ class Linear(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many parameters."""
+        """Number of parameters."""
         return self.weight.size + (0 if self.bias is None else self.bias.size)
 
     def apply(self, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "T D"]:
-        """Return the projection of every row, which is the same bit for bit whatever rows stand beside it."""
+        """Return the projection of every row, which does not depend on the other rows, not even in its last bit."""
         # A product in float32 is rounded otherwise when it has another number of rows.
         projected = x.astype(np.float64) @ self.weight
         return (projected if self.bias is None else projected + self.bias).astype(np.float32)
@@ -51,7 +51,7 @@ class _NumpyDraws:
         return self._generator.random((rows, columns), dtype=np.float32)
 
     def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
-        """Draw each from N(0, 1), by the seed and the word alone: it is the same beside any other words."""
+        """Draw each from N(0, 1), by the seed and the word alone, not by the other words."""
         drawn = {text: self._of_word(text, width) for text in dict.fromkeys(token.text for token in tokens)}
         return np.stack([drawn[token.text] for token in tokens])
 

@@ -1,8 +1,8 @@
-"""Files: machine formats, written from Traces, and pictures, written from what is drawn; in one registry.
+"""Files: machine formats of Traces, and pictures of views, in one registry.
 
-A machine format has two halves, so that many processes can write it. One makes pieces of a sentence's trace, where that
-was computed; they are made as they are asked for, so that what is written can be flushed while the next rows are still
-being computed. The other joins the pieces of all sentences, and failures, to one text.
+A machine format has two halves, so that many processes can write it. One encodes a sentence's trace in pieces, in the
+process that computed it, on demand, so that written ones are flushed while the next rows are being computed. The other
+joins the pieces of all sentences, and failures, to one text.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """What a format can do."""
+    """Properties of a format."""
 
     name: str  # of it, which is also the ending of its files; `table` ends in .txt
-    meaning: str  # what it is, for people
-    draws: str = ""  # what makes a text of what a terminal shows; empty is none
-    is_drawn: bool = False  # whether it shows what a terminal does
-    is_text: bool = True  # whether what is drawn is text
+    meaning: str  # description for users
+    draws: str = ""  # function that writes the drawn view; empty is none
+    is_drawn: bool = False  # whether it shows the view of a terminal
+    is_text: bool = True  # whether the drawn form is text
     is_stream: bool = False  # whether it is whole lines at any moment, so that an interrupted file is still of use
     is_part: bool = False  # whether a folder of parts may be of it
 
@@ -104,7 +104,7 @@ def joined(form: str, parts: Parts, types: Mapping[str, str]) -> Iterator[str]:
 
 
 def picture_writer(form: str) -> PictureWriter:
-    """Return the writer of what is drawn, other than `table`."""
+    """Return the writer of drawn views in a form other than `table`."""
     (draws,) = (each.draws for each in FORMATS if each.name == form)
     return getattr(import_module("attncli.formats.pictures"), draws)
 
@@ -115,7 +115,7 @@ def choose_format(form: str | None, output: Path | None, choices: Sequence[str],
     Args:
         form: `--format`, if it was given.
         output: `--output`, if it was given.
-        choices: what the command writes; `table` is among them, in files that end in .txt.
+        choices: the formats of the command; `table` is among them, in files that end in .txt.
         is_folder: whether that is a folder of parts.
 
     Raises:

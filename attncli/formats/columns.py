@@ -84,9 +84,9 @@ def types_of(result: View | Choice | None) -> dict[str, str]:
 
 
 def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str]:
-    """Return columns with those of what a file says of its sentence besides, behind its number."""
-    (first, kind), *others = types.items()
-    return {first: kind, **dict.fromkeys(metadata, "string"), **dict(others)}
+    """Return columns with those of a sentence's metadata inserted after its number."""
+    (first, kind), *rest = types.items()
+    return {first: kind, **dict.fromkeys(metadata, "string"), **dict(rest)}
 
 
 def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Table:
@@ -104,7 +104,7 @@ def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -
         types = types | (dict.fromkeys(OF_PICTURES, "float32") if result.grids else {})
         return Table(with_metadata(types, result.metadata), iter([_metrics(number, result)]))
     layer = result.layers[0]
-    # What is derived from several layers or heads has a text where these have a number.
+    # A layer or head that is derived from several has a text where these have a number.
     for name, label in (("layer", layer.label), ("head", layer.head_label(layer.heads[0]))):
         types = types | ({name: "string"} if isinstance(label, str) else {})
     if layer.measure == "norms":
@@ -140,7 +140,7 @@ def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
                     "query_token": IndexedColumn(queries, of_queries),
                     "key": of_keys,
                     "key_token": IndexedColumn(keys, of_keys),
-                    "score": None if "scores" in layer.missing else shown(block.scores),  # what is derived has none
+                    "score": None if "scores" in layer.missing else shown(block.scores),  # derived layers have none
                     "allowed": shown(block.mask),
                     "norm" if layer.measure == "norms" else "weight": shown(block.weights),
                     **{
@@ -154,7 +154,7 @@ def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
 
 
 def _places_in(layout: SideLayout, count: int) -> dict[str, list[Any]]:
-    """Return `PLACES` of so many positions; None where one is no cell, or where the picture's size is unknown."""
+    """Return the `PLACES` of `count` positions; None outside of grids, or where the picture's size is unknown."""
     found: dict[str, list[Any]] = {name: [None] * count for name in PLACES}
     for grid in layout.grids:
         picture = layout.pictures[grid.image] if grid.image < len(layout.pictures) else None
@@ -224,7 +224,7 @@ def _cuts(number: int, ablation: Ablation) -> Block:
 
 
 def head_table(report: HeadReport) -> Table:
-    """Return a row a head; None is what is not defined.
+    """Return a table with a row for each head; undefined values are None.
 
     Over several sentences `METRIC_std` and `METRIC_count` of every metric follow the means. The columns of the label
     are those of the strongest one; `labels` are all of them.
@@ -276,7 +276,7 @@ def call_table(calls: Calls) -> Table:
         )
         for track in calls.tracks
     ]  # fmt: skip
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(CALLS)}
+    columns = {name: [row[index] for row in rows] for index, name in enumerate(CALLS)}
     return Table(dict.fromkeys(CALLS, "string"), iter([columns]))
 
 

@@ -48,7 +48,7 @@ def tokens_document(sentence: int, tokenization: Tokenization, choice: Choice) -
 
 
 def ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> Iterator[str]:
-    """Yield the document of what cuts do to the prediction of a sentence, schema `attncli.ablation/1`."""
+    """Yield the document of the effects of cuts on the prediction of a sentence, schema `attncli.ablation/1`."""
     tokens = {
         name: None if token is None else {"id": token.id, "text": token.text}
         for name, token in ablation.measured.items()
@@ -92,7 +92,7 @@ def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, An
 
 
 def what_was_run(report: Report) -> dict[str, Any]:
-    """Return what the document of a checkpoint's check says besides the findings."""
+    """Return the entries of a checkpoint's check besides the findings."""
     return {
         "model": report.model,
         "architecture": report.architecture,
@@ -114,7 +114,7 @@ def _compared(invariance: Invariance) -> dict[str, Any]:
 
 
 def what_was_read(subject: MaskGrid) -> dict[str, Any]:
-    """Return what the document of a mask's check says besides the findings."""
+    """Return the entries of a mask's check besides the findings."""
     return {
         "convention": None if subject.reading is None or subject.is_ambiguous else subject.reading.convention,
         "dtype": subject.stored and subject.stored.dtype,
@@ -196,7 +196,7 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
 
 
 def write_heads(report: HeadReport, precision: int | None) -> str:
-    """Return the document; over several sentences every metric is a mean, beside its deviation and count."""
+    """Return the document; over several sentences every metric is a mean, with its deviation and count."""
     return dumped({
         "schema": "attncli.heads/1",
         "source": report.source.as_dict(),
@@ -270,7 +270,7 @@ def _place(row: AttentionRow) -> dict[str, Any]:
 
 def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
     row, members = (one.row, _cell(one)) if isinstance(one, AttentionCell) else (one, _row(one))
-    # What belongs to the whole row: the sink's logit and weight, and the length of the output.
+    # Entries of the whole row: the sink's logit and weight, and the length of the output.
     totals = {"sink": row.sink, "sink_weight": row.sink_weight, "output_norm": row.output_norm}
     return dumped({"schema": "attncli.why/1", **described(trace), **_place(row), **plain(members | totals, precision)})
 

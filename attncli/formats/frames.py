@@ -18,7 +18,7 @@ _LIBRARIES = ("pandas", "polars")
 
 
 def library_of(wanted: str | None) -> str:
-    """Return whose data frames are made; see `attncli.trace.display.Tabular`.
+    """Return the name of the data frame library; see `attncli.trace.display.Tabular`.
 
     Raises:
         UsageError: it is neither of the two.
@@ -27,21 +27,21 @@ def library_of(wanted: str | None) -> str:
     if wanted is not None and wanted not in _LIBRARIES:
         raise UsageError(f"library '{visible(wanted)}': expected pandas or polars")
     possible = _LIBRARIES if wanted is None else (wanted,)
-    found = [name for name in possible if name in sys.modules] or [name for name in possible if find_spec(name)]
-    if not found:
+    names = [name for name in possible if name in sys.modules] or [name for name in possible if find_spec(name)]
+    if not names:
         raise LoadError(f"a data frame needs {' or '.join(possible)}: {install_command(possible[0])}")
-    return found[0]
+    return names[0]
 
 
 def frame_of_table(table: Table, library: str) -> Any:
-    """Return a table as a data frame; what is not defined is NaN in pandas, and null in polars."""
+    """Return a table as a data frame; undefined values are NaN in pandas, and null in polars."""
     module = import_module(library)
     blocks = list(table.blocks)
     counts = [row_count(block) for block in blocks]
     columns = {}
     for name, kind in table.types.items():
         parts = [block[name] for block in blocks]
-        if not all(part is None for part in parts):  # scores of what is derived
+        if not all(part is None for part in parts):  # scores of derived layers
             columns[name] = _joined(parts, counts, kind.removesuffix("_"))
     if library == "pandas":
         return module.DataFrame({

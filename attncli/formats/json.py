@@ -52,7 +52,7 @@ def _next(one: NextToken) -> dict[str, Any]:
 
 
 def described(trace: Trace) -> dict[str, Any]:
-    """Return where a trace comes from and what it is the attention of."""
+    """Return the entries of a trace's source and texts."""
     return {"source": trace.source.as_dict(), "text": trace.text, "pair": trace.pair, "target": trace.target}
 
 

@@ -52,7 +52,7 @@ def write_array(results: Parts) -> Iterator[str]:
             errors.append(error)
 
     waiting = until()
-    first = list(islice(waiting, 2))  # results whose documents are still to be made, if they are made here
+    first = list(islice(waiting, 2))  # results whose documents are not made yet, if they are made here
     is_array = len(first) > 1 or bool(errors) or any(isinstance(result, Failure) for _, result in first)
     opening, closing = ("[", "]\n") if is_array else ("", "\n")
     for _, result in chain(first, waiting):
@@ -79,7 +79,7 @@ def dumped(value: Any) -> str:
 
 
 def plain(value: Any, precision: int | None) -> Any:
-    """Return a value whose numbers are such that JSON takes: see `attncli.formats.numbers.number`."""
+    """Return a value with numbers that JSON can hold: see `attncli.formats.numbers.number`."""
     if isinstance(value, Mapping):
         return {name: plain(member, precision) for name, member in value.items()}
     if isinstance(value, list | tuple):

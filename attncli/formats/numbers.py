@@ -49,7 +49,7 @@ def proven(proof: Proof | None) -> dict[str, Any] | None:
 
 
 def rows_as_numbers(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:
-    """Return a matrix as JSON; what JSON has no number for is a string."""
+    """Return a matrix as JSON; values that are no JSON numbers are strings."""
     if values.dtype == bool or (precision is None and np.isfinite(values).all()):
         return _dumped(values)
     rows = (",".join(_json(text, precision) for text in as_numbers(row, precision)) for row in values)

@@ -19,11 +19,11 @@ _BYTES = 2**26  # likewise, where rows are long
 
 
 def check_parquet(output: Path | None) -> Path:
-    """Return the file to write, if there is one, and what writes it.
+    """Return the file to write, and check that there is one and that pyarrow is installed.
 
     Raises:
         UsageError: there is no file.
-        LoadError: what writes it is not installed.
+        LoadError: pyarrow is not installed.
     """
     if output is None:
         raise UsageError("--format parquet writes a file; give --output attention.parquet")
@@ -108,7 +108,7 @@ def _row_groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _writer(sink: IO[bytes], schema: Any) -> Any:
-    """Return what writes rows of a schema; numbers that are all different have their bytes sorted by place."""
+    """Return a writer of rows of a schema; numbers that are all different have their bytes split into streams."""
     from pyarrow import types
     from pyarrow.parquet import ParquetWriter
 

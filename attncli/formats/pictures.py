@@ -1,4 +1,4 @@
-"""Drawn views as SVG, HTML and Markdown: what Rich exports of a recording console, in documents that load nothing.
+"""Drawn views as SVG, HTML and Markdown: Rich's exports of a recording console, in documents that load nothing.
 
 Markdown is a fenced block a view: its tables would lose the alignment of numbers, the shades, and all of a map; a
 fence shows on GitHub what a pipe shows, and scrolls where it is wide.
@@ -25,7 +25,7 @@ from attncli.render.block import Block, block, trimmed
 from attncli.render.palette import BOLD, LEFT_TO_RIGHT, is_right_to_left
 
 INK, PAPER = (31, 35, 40), (255, 255, 255)
-FAINT = "#59636e"  # what is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
+FAINT = "#59636e"  # text that is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
 _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN = (
     (207, 34, 46), (17, 99, 41), (125, 78, 0), (9, 105, 218), (130, 80, 223), (27, 124, 131),
 )  # fmt: skip  # which can be read on paper
@@ -39,7 +39,7 @@ FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Lib
 class Drawing(NamedTuple):
     """A view, drawn.
 
-    The title says what it shows, on one line and harmless; it is empty where the lines say so.
+    The title is one line, safe to print; it is empty where the lines have one.
     """
 
     title: str
@@ -56,7 +56,7 @@ def draw(parts: Iterable[RenderableType], title: str, width: int) -> Drawing:
 
 
 def _console(width: int) -> Console:
-    """Return a console that records, whatever the terminal of the user is like."""
+    """Return a recording console, independent of the user's terminal."""
     return Console(
         file=io.StringIO(),
         record=True,
@@ -72,7 +72,7 @@ def _console(width: int) -> Console:
 
 
 def title_of(drawings: Sequence[Drawing], name: str) -> str:
-    """Return what a document of these views is called, given what drew them."""
+    """Return the title of a document of these views, after the name of the command."""
     titles = [drawing.title for drawing in drawings if drawing.title]
     more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
     return f"{name}: {titles[0]}{more}" if titles else name
@@ -82,7 +82,7 @@ def title_of(drawings: Sequence[Drawing], name: str) -> str:
 
 
 def recorded(lines: Sequence[Sequence[Segment]], faint: str = FAINT) -> Console:
-    """Return a console that has drawn these lines, to be exported; what is dim has an ink of its own."""
+    """Return a console that has drawn these lines, to be exported; dim text has an ink of its own."""
     inked = [
         [
             Segment(text, style + Style(color=faint, dim=False) if style is not None and style.dim else style)
@@ -113,7 +113,7 @@ def boxed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
         yield "".join(parts), sum(widths), is_boxed and sum(widths) > 0
 
 
-# What is in double braces Rich fills in. Blocks of half a cell meet in fonts of this size, as most have them.
+# Rich fills in the names in double braces. Blocks of half a cell meet in fonts of this size, as most have them.
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">
 <title>{title}</title>
@@ -137,8 +137,8 @@ def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield the picture of all views, one below the other: real text, as wide as a terminal makes it."""
     lines, apart = stacked(drawings), list[list[Segment]]()
     for line in lines:
-        # What fonts may give another width has a segment of its own. Rich makes each as wide as it has characters, so
-        # that wide ones are followed by joiners, which nobody sees.
+        # Characters that fonts may give another width have a segment of their own. Rich makes each as wide as it has
+        # characters, so that wide ones are followed by joiners, which are invisible.
         apart.append([])
         for text, style, _ in Segment.simplify(line):
             for part, width, is_boxed in boxed_runs(text):
@@ -187,7 +187,7 @@ pre {{ overflow-x: auto; font: 15px/17px {fonts}; -webkit-print-color-adjust: ex
 <main>
 <h1>{name}</h1>
 """
-# What is wider than the window scrolls by itself, and by keyboard once it has the focus.
+# A view wider than the window scrolls by itself, and by keyboard once it has the focus.
 _VIEW = '<pre role="region" aria-label="{label}" dir="ltr" translate="no" tabindex="0">\n{{code}}</pre>\n'
 
 
@@ -215,7 +215,7 @@ _NOTEBOOK = """\
 def notebook_html(drawing: Drawing) -> str:
     """Return a view for a notebook's cell: words in its own colour, light or dark, cells in theirs.
 
-    A colour is a class of the style that stands before the view, under a name that no other view has, because a map
+    A colour is a class of the style before the view, under a name that no other view has, because a map
     has thousands of cells and few colours.
     """
     console = recorded(drawing.block.lines, faint="#767676")  # legible on light and dark
@@ -240,5 +240,5 @@ def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
 
 
 def _longest(text: str) -> int:
-    """Return how many backticks stand together at the most."""
+    """Return the length of the longest run of backticks."""
     return max(map(len, re.findall(r"`+", text)), default=0)

@@ -1,4 +1,4 @@
-"""What the methods of results give to Python: HTML for a notebook, data frames, figures."""
+"""Results in Python: HTML for a notebook, data frames, figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attncli.analysis.composition import Composition
     from attncli.render.palette import Palette
 
-_ROOM = 100  # characters in a line, which a notebook has beside its margin; what cannot be less wide scrolls
+_ROOM = 100  # characters in a line of a notebook; wider content scrolls
 _WIDE = 1000  # of text, whose lines are as long as they are
 _LINES = 60  # of a view of a trace: more of it than a screen has, and less than a notebook would be lost in
 _MORE = ". .layer(0).head(1) shows one head, .to_dataframe() has all numbers"  # in the place of the command's options
@@ -108,7 +108,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
 
 
 def _part(result: object) -> tuple[Trace, View] | None:
-    """Return what a trace, a layer or a head shows; None where a layer was not taken from a trace."""
+    """Return the trace and view of a trace, a layer or a head; None where a layer was not taken from a trace."""
     if isinstance(result, Trace):
         return result, View()
     layer = result.layer if isinstance(result, HeadTrace) else result
@@ -185,5 +185,5 @@ def plotted(
         width, height = figure.get_size_inches()
         return written(figure, "png", ""), {"width": round(width * _INCH), "height": round(height * _INCH)}
 
-    figure._repr_png_ = picture  # a notebook draws pyplot's figures, which this is not, and what gives it a picture
+    figure._repr_png_ = picture  # unlike pyplot's figures, this one needs it to be shown in a notebook
     return figure

@@ -42,7 +42,7 @@ def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator
             metadata = answer.metadata
             continue
         pieces: Iterator[str] = iter(answer)
-        opening = next(pieces)  # the first one says what is measured
+        opening = next(pieces)  # the first one has the measure
         yield from pieces if is_begun else chain([opening], pieces)
         is_begun = True
     if not is_begun:  # no sentence could be read, and no error ended the stream
@@ -50,7 +50,7 @@ def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator
 
 
 def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
-    """Yield the lines of a block, so many at a time."""
+    """Yield the lines of a block, some at a time."""
     comma, as_field, count = _COMMAS[form], _FIELDS[form], row_count(block)
     ready = {
         name: column._replace(values=[as_field(_text(value, precision)) for value in column.values])
@@ -61,7 +61,7 @@ def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
     for start in range(0, count, _PIECE):
         rows = slice(start, min(start + _PIECE, count))
         fields: list[Iterable[str]] = []
-        # What all rows share is joined once: there is a line a cell.
+        # The common part of all rows is joined once: there is a line a cell.
         for are_shared, columns in groupby(ready.values(), is_shared):
             if are_shared:
                 fields.append(repeat(comma.join(as_field(_text(value)) for value in columns), rows.stop - start))
@@ -83,7 +83,7 @@ def _texts(column: Any, rows: slice, as_field: Callable[[str], str], precision: 
 
 
 def _text(value: Any, precision: int | None = None) -> str:
-    """Return a value as a text; what is not known is empty."""
+    """Return a value as a text; unknown is empty."""
     if value is None:
         return ""
     if isinstance(value, bool):

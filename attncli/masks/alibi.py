@@ -13,7 +13,7 @@ from attncli.masks.expressions import Expression, atoms_named, conjuncts
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-_ROUNDING = 0.02  # of the largest bias of a row: what slopes, distances and products in bfloat16 are off together
+_ROUNDING = 0.02  # of the largest bias of a row: the rounding of slopes, distances and products in bfloat16
 
 
 def slopes(heads: int) -> list[float]:
@@ -42,7 +42,7 @@ def slopes_in(
     two keys at different distances, every slope fits, and none is returned.
 
     Args:
-        bias: what is added to the scores.
+        bias: added to the scores.
         allowed: the keys that are seen, as others do not matter.
         shape: `(B, H, Q, K)` of the attention, whose last query stands at the last key.
     """
@@ -77,7 +77,7 @@ def _has(
 ) -> bool:
     """Return whether the bias of a head is −slope · distance where it is allowed, up to a number of each row."""
     queries, keys = allowed.shape
-    if len(bias) == 1 < queries:  # one row with all keys says it of most masks, at once
+    if len(bias) == 1 < queries:  # one row with all keys decides most masks
         union = np.logical_or.reduce(allowed, axis=0, keepdims=True)
         if _has(slope, bias, union, i[-1:]):
             return True

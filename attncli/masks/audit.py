@@ -41,7 +41,7 @@ from attncli.masks.recognition import Shape, rule_of, shape_of
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-# The code of a cell that is allowed and should not be, by the atom that forbids it.
+# The code of a cell that is allowed against the expectation, by the atom that forbids it.
 _CODES = {
     "causal": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
@@ -57,9 +57,9 @@ _SAYS = {
 
 
 def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Iterator[Finding]:
-    """Yield what is wrong with a mask, given what it should say and how many queries and keys it should have.
+    """Yield the findings of a mask against the expression and the size that are expected of it.
 
-    What is not known of these is not checked. Of a mask that could mean either, it is what is wrong whatever it means.
+    None skips a check. An ambiguous mask yields the findings that hold in both readings.
     """
     yield from _shape(subject, size)
     if subject.reading is not None and subject.is_ambiguous:
@@ -67,7 +67,7 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         yield Finding("ambiguous", "error", message)
         yield from _varies(subject, None)
         return
-    if expected is not None and not _is_misshapen(subject, size):  # it says nothing of a mask of another size
+    if expected is not None and not _is_misshapen(subject, size):  # it applies to no mask of another size
         planes = expected.allowed(grid_rows(subject, np.arange(1))).shape[:-2]
         try:
             np.broadcast_shapes(planes, subject.shape[:-2])
@@ -85,7 +85,7 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
 
 
 def _both_readings(subject: MaskGrid, expected: Expression | None) -> str:
-    """Return how many cells of an ambiguous mask differ from what is expected, in either reading."""
+    """Return how many cells of an ambiguous mask differ from the expectation, in either reading."""
     if expected is None:
         return ""
     wrong = total = 0
@@ -97,12 +97,12 @@ def _both_readings(subject: MaskGrid, expected: Expression | None) -> str:
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
-    """Yield what is wrong with the mask of an attention, whose last query stands at the last key.
+    """Yield the findings of a mask of attention, aligned so that the last query is at the last key.
 
     Args:
         allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
         shape: `(B, H, Q, K)` of the attention.
-        expected: what it should say.
+        expected: the expected mask.
 
     Raises:
         InputError: the expectation does not fit this many positions, or is for another batch.
@@ -119,8 +119,8 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
 def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     """Return the queries whose cells have to be as expected; it broadcasts to the cells.
 
-    They are those that stand at no padding of their batch row: nobody reads what the others give, so they may see
-    nothing, themselves, each other or everything. Where all stand at padding, they are no queries of these positions.
+    Queries of padding are left out, as their outputs are not used: they may see anything. Where all are padding, the
+    documents or lengths do not fit these positions, and every query counts.
     """
     pads = [leaf for leaf in leaves(expected) if is_padding(leaf)]
     if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
@@ -149,12 +149,12 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
 
 # --- the usual mistakes ------------------------------------------------------------------------------------
 
-# The codes of the findings that one explains, what was done in a sentence, and what is then expected of which mask.
+# The codes of the findings that a mistake explains, a sentence about it, and the expectation and mask it implies.
 _Mistake = tuple[tuple[str, ...], str, Expression, MaskGrid]
 
 
 class _AlongQueries(NamedTuple):
-    """Padding that is laid along the queries by mistake: it hides queries and leaves the keys at their places."""
+    """Padding that is laid along the queries by mistake: it hides queries, and no keys."""
 
     pad: Expression
 
@@ -165,7 +165,7 @@ class _AlongQueries(NamedTuple):
 
 
 def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
-    """Yield the mistakes that are often made."""
+    """Yield the common mistakes."""
     (queries, keys), causal = subject.shape[-2:], Atom("causal")
     of_cells = ("window", "missing", "leak")
 
@@ -199,7 +199,7 @@ def _explains(mistake: _Mistake, wrong: list[int]) -> bool:
     """Return whether a mistake explains every cell, trying the rows that are known to be wrong first."""
     _, _, expression, subject = mistake
     blocks = [np.array(wrong), *row_blocks(np.arange(subject.shape[-2]), subject.cells.size // subject.shape[-2])]
-    with suppress(InputError):  # what does not fit at another alignment explains nothing
+    with suppress(InputError):  # a mistake that does not fit at another alignment explains nothing
         for rows in blocks:
             grid = grid_rows(subject, rows)
             differs = subject.cells[..., rows, :] != expression.allowed(grid)
@@ -221,7 +221,7 @@ class _CellTally:
     batch: set[int] = field(default_factory=set)
 
     def add(self, planes: Bool[np.ndarray, "*P Q K"], first_row: int = 0) -> None:
-        """Take in the cells that are true in any plane; a cell counts once however many planes agree."""
+        """Add the cells that are true in any plane; a cell counts once however many planes agree."""
         if planes.ndim == 4 and len(planes) > 1:
             self.batch.update(np.flatnonzero(planes.any(axis=(1, 2, 3))).tolist())
         where = _in_any_plane(planes)
@@ -239,7 +239,7 @@ def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
 
 
 def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
-    """Yield what differs from the expectation, in any plane."""
+    """Yield the cells that differ from the expectation, in any plane."""
     queries = subject.shape[-2]
     tallies: dict[str, _CellTally] = defaultdict(_CellTally)
     for rows in row_blocks(np.arange(queries), subject.cells.size // queries):
@@ -251,18 +251,18 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
         tallies["missing"].add(~block & wanted & weighed, int(rows[0]))
         for code, forbidden in forbidden_by(expected, grid).items():
             tallies[code].add(block & forbidden & weighed, int(rows[0]))
-    found = {code: tally for code, tally in tallies.items() if tally.count}
-    if not found:
+    nonempty = {code: tally for code, tally in tallies.items() if tally.count}
+    if not nonempty:
         return
-    wrong = sorted({row for tally in found.values() for row, _ in tally.cells})
+    wrong = sorted({row for tally in nonempty.values() for row, _ in tally.cells})
     codes, hint, *_ = next(
         (mistake for mistake in _mistakes(subject, expected) if _explains(mistake, wrong)), ((), "", expected, subject)
     )
-    for code, tally in found.items():
+    for code, tally in nonempty.items():
         message = f"{_SAYS[code]} in {tally}" + (f": {hint}" if code in codes else "")
         yield Finding(code, "error", message, tally.count, tuple(tally.cells))
     for code in {*codes} & {"shape", "broadcast"}:
-        yield Finding(code, "error", hint, sum(tally.count for tally in found.values()))
+        yield Finding(code, "error", hint, sum(tally.count for tally in nonempty.values()))
 
 
 # --- shape, planes, rows -----------------------------------------------------------------------------------
@@ -292,10 +292,10 @@ def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
 
 
 def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
-    """Yield which heads, or batch rows, have another mask; where each batch row is expected to, only heads."""
+    """Yield the heads, or batch rows, that have another mask; only heads where each batch row is expected to."""
     planes = subject.allowed
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
-    alike = len(planes) // subject.shape[0] if has_rows else len(planes)  # that are compared with their first one
+    alike = len(planes) // subject.shape[0] if has_rows else len(planes)  # planes compared with their first one
     tally, different = _CellTally(), []
     for plane, cells in enumerate(planes):
         first = planes[plane - plane % alike]
@@ -338,7 +338,7 @@ _CLOSE = 1e-2  # −1e4 is −9984 in bfloat16
 
 
 def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
-    """Yield what is wrong with the forbidding values of an additive mask, in the type that a model computes in."""
+    """Yield findings about the forbidding values of an additive mask, in the type that a model computes in."""
     if subject.stored is None or subject.reading is None or not subject.reading.fills:
         return
     values, fills = subject.stored.values, subject.reading.fills
@@ -347,12 +347,12 @@ def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
         return int((values == fill).sum())
 
     def stand_apart(fill: float, other: float) -> bool:
-        """Whether two numbers hide keys of two kinds, in masks laid side by side: none of them was added twice.
+        """Whether two fills hide keys of two kinds, in masks that are concatenated: none of them was added twice.
 
         A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
         """
-        of_fill, of_other, seen = ((values == each).any(axis=-2) for each in (fill, other, 0))
-        return bool((of_other & seen).any() and not (of_fill & of_other).any())
+        of_fill, of_other, of_zero = ((values == number).any(axis=-2) for number in (fill, other, 0))
+        return bool((of_other & of_zero).any() and not (of_fill & of_other).any())
 
     twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
     for fill, other in twice:

@@ -1,4 +1,4 @@
-"""Where two masks differ."""
+"""Comparison of two masks, cell by cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Comparison:
     """Two masks side by side; where they have several planes, a cell counts once however many differ.
 
     Attributes:
-        names: what the two are called.
+        names: the names of the two.
         only_first: cells that only the first one allows.
         only_second: cells that only the second one allows.
         both: cells that both allow in every plane.

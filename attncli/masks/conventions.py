@@ -1,4 +1,4 @@
-"""What the values of a mask say, and how the same mask is written for another API.
+"""Conventions of mask values, how a mask's is found out, and the same mask written for another API.
 
 Three conventions are in use, and a mask read in the wrong one is wrong everywhere without an error:
 
@@ -6,9 +6,8 @@ Three conventions are in use, and a mask read in the wrong one is wrong everywhe
 - `attend`: True allows (`scaled_dot_product_attention`, flex attention, transformers' `attention_mask`);
 - `masked`: True forbids (`nn.MultiheadAttention`'s `attn_mask`, every `key_padding_mask`).
 
-Additive numbers tell themselves. Booleans and 0/1 do not: `[[1, 1, 1, 0]]` is a sentence of three tokens in one
-convention and one of one token in another. So they are read by what was stated, else by causal structure, else not at
-all.
+Additive numbers are unambiguous. Booleans and 0/1 are not: `[[1, 1, 1, 0]]` is a sentence of three tokens in one
+convention and one of one token in another. So they are read by the stated reader, else by causal structure, else not.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 Convention = Literal["additive", "attend", "masked"]
 
-# What reads a mask, and what True means to it; `additive` is a mask of numbers that are added to the scores.
+# The API that reads a mask, and the meaning of True there; an `additive` mask is added to the scores.
 Reader = Literal["sdpa", "mha", "additive"]
 CONVENTIONS: dict[Reader, Convention] = {"sdpa": "attend", "mha": "masked", "additive": "additive"}
 
@@ -47,14 +46,14 @@ WRITTEN = {
 
 
 class Reading(NamedTuple):
-    """What the values of a mask mean, and how that is known.
+    """A mask's values, read in a convention.
 
     Attributes:
-        convention: what the values mean.
-        why: how that is known.
+        convention: the meaning of the values.
+        why: how the convention is known.
         allowed: True = attend, in the shape of the values.
         fills: the numbers that an additive mask forbids with, the smallest first.
-        is_ambiguous: whether nothing decided, and the convention is there only so that there is one.
+        is_ambiguous: whether nothing decided, and the convention is a guess.
     """
 
     convention: Convention
@@ -67,19 +66,19 @@ class Reading(NamedTuple):
 def read_convention(
     values: np.ndarray[Any, Any], name: str, reader: Reader | None = None, past: int | None = None
 ) -> Reading:
-    """Read the values of a mask: find out what True, 0 and numbers mean, and which keys are allowed.
+    """Read the values of a mask: find out the meaning of True, 0 and numbers, and which keys are allowed.
 
-    Numbers that are added tell themselves; floats that are 0.0 everywhere are some. Booleans and 0/1 do not say what
-    True means. `reader` decides; without it the one reading with causal structure, in which there are future cells and
-    none is allowed, three queries or more attend to their own positions, only those before all of them attend to
-    nothing (padding on the left), and some query attends to an earlier key. Otherwise it is ambiguous.
+    Additive numbers are unambiguous; floats that are 0.0 everywhere are additive. Of booleans and 0/1 `reader`
+    decides; without it the one reading with causal structure, in which there are future cells and none is allowed,
+    three queries or more attend to their own positions, only those before all of them attend to nothing (padding on
+    the left), and some query attends to an earlier key. Otherwise it is ambiguous.
 
     No mask whose rows are all alike, and no padding of sentences that have a token, has it in its wrong reading.
 
     Args:
         values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
         name: of the mask, for errors.
-        reader: what the mask is for, which says what True and 1 mean; None is to be found out.
+        reader: the API that the mask is for, which decides the meaning of True and 1; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
 
     Raises:
@@ -112,19 +111,19 @@ def read_convention(
 
 
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
-    """Return the reading of a mask that is added to the scores, with or without a bias in it; NaN forbids nothing."""
+    """Return the reading of an additive mask, with or without a bias in it; NaN forbids nothing."""
     allowed = ~(values <= _forbidden_below(values))
     fills = _fills(np.where(allowed, 0, values))
-    has_bias = bool((values[allowed] != 0).any())  # which is added to the fill too, and makes many numbers of one
+    has_bias = bool((values[allowed] != 0).any())  # a bias is added to the fill too, and makes many numbers of one
     return Reading("additive", "it is added to the scores", allowed, fills[:1] if has_bias else fills)
 
 
 def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
-    """Write a mask as an API expects it: booleans, or numbers that are added to the scores.
+    """Write a mask as an API expects it: booleans or additive numbers.
 
     Args:
         allowed: True = attend.
-        to: what reads it; `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike
+        to: the reader; `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike
             −inf it turns no row into NaN.
         dtype: of an additive mask; bfloat16 comes as float32, which holds it exactly.
     """
@@ -134,10 +133,10 @@ def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> 
 
 
 def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
-    """Return the number up to which added values forbid, as they leave a key little of its weight.
+    """Return the additive value up to which a key is masked, as little of its weight is left.
 
-    Between what forbids and a bias there is a gap: a bias that grows with the distance of two positions, as ALiBi's
-    does, takes as much from far ones, but by small steps.
+    Between the fill and a bias there is a gap: a bias that grows with the distance of two positions, such as ALiBi,
+    takes as much from far ones, but by small steps.
     """
     if not ((values <= _LITTLE_ADDED) & (values > FORBIDDEN_BELOW)).any():
         return FORBIDDEN_BELOW
@@ -161,21 +160,21 @@ def _blocks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
     """Return the distinct forbidding numbers; sorting all cells of a large mask for them would take seconds."""
-    found: list[float] = []
+    fills: list[float] = []
     for block in _blocks(values):
         left = block[block != 0]
-        for fill in found:
+        for fill in fills:
             left = left[left != fill]
-        while left.size and len(found) < _MOST_FILLS:
-            found.append(left[0].item())
+        while left.size and len(fills) < _MOST_FILLS:
+            fills.append(left[0].item())
             left = left[left != left[0]]
-    return tuple(sorted(found))
+    return tuple(sorted(fills))
 
 
 def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend", "masked"] | None:
     """Return the convention that has causal structure, as `read_convention` defines it; None where neither has.
 
-    In every plane no future cell is allowed; the rest one of them has to show.
+    In every plane no future cell is allowed; one of them has to show the rest.
     """
     queries, keys = is_true.shape[-2:]
     if queries < 2 or not 0 <= past <= keys - queries:
@@ -187,11 +186,11 @@ def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend",
     owns: Bool[np.ndarray, "P Q"] = np.diagonal(planes, past, axis1=1, axis2=2) != forbids
     reaches: Bool[np.ndarray, " P"] = np.zeros(len(planes), bool)
     for rows in row_blocks(np.arange(queries), len(planes) * keys):
-        allowed, own = planes[:, rows[0] : rows[-1] + 1] != forbids, rows[:, None] + past
-        if (allowed & (position > own)).any():
+        allowed, diagonal = planes[:, rows[0] : rows[-1] + 1] != forbids, rows[:, None] + past
+        if (allowed & (position > diagonal)).any():
             return None
         lives[:, rows] = allowed.any(axis=2)
-        reaches |= (allowed & (position < own)).any(axis=(1, 2))
+        reaches |= (allowed & (position < diagonal)).any(axis=(1, 2))
     # Dead rows at the end do not count as padding: batches padded on the left have them in their wrong reading.
     only_the_first_are_dead = (owns == lives).all(axis=1) & (owns[:, :-1] <= owns[:, 1:]).all(axis=1)
     is_causal = reaches & only_the_first_are_dead & (owns.sum(axis=1) > 2)

@@ -1,4 +1,4 @@
-"""Atoms of a mask expression that have no effect: without them the same cells are allowed."""
+"""Atoms of a mask expression that have no effect: the same cells are allowed without them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attncli.masks.expressions import And, Atom, Expression, Grid, Mask, Not, Or
 from attncli.masks.mask_grid import MaskSize
 from attncli.masks.notation import NOTATION
 
-_MOST_ATOMS, _MOST_CELLS = 16, 2**24  # that are compared
+_MOST_ATOMS, _MOST_CELLS = 16, 2**24  # limits of the comparison
 _FARTHEST = 1024  # positions beyond the size, over which an atom is tried too
-_BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` beside them makes that clear to a reader
+_BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next to them makes that clear to a reader
 
 
 def idle_note(expression: Expression, size: MaskSize) -> str | None:
@@ -26,7 +26,7 @@ def idle_note(expression: Expression, size: MaskSize) -> str | None:
     idle, rest = list[str](), expression
     if len(list(leaves(expression))) > _MOST_ATOMS or (size.queries or 0) * (size.keys or 0) > _MOST_CELLS:
         return None
-    while found := next((each for each in _without_each(rest) if _is_idle(*each, rest, size)), None):
+    while found := next((candidate for candidate in _without_each(rest) if _is_idle(*candidate, rest, size)), None):
         leaf, less = found
         idle, rest = [*idle, str(leaf)], less or rest
     if not idle:
@@ -39,7 +39,7 @@ def idle_note(expression: Expression, size: MaskSize) -> str | None:
 
 
 def idle_notes(masks: Iterable[Mask]) -> list[str]:
-    """Return these sentences about the masks of layers that one expression was given to, each once."""
+    """Return a note for each mask of the layers that has atoms without effect, each once."""
     rules = {mask[1:]: mask for mask in masks if isinstance(mask, RuleMask)}
     notes = (idle_note(rule.expression, MaskSize(rule.queries, rule.keys, rule.past)) for rule in rules.values())
     return list(dict.fromkeys(filter(None, notes)))
@@ -48,10 +48,10 @@ def idle_notes(masks: Iterable[Mask]) -> list[str]:
 def _without_each(expression: Expression) -> Iterator[tuple[Expression, Expression | None]]:
     """Yield each atom or file with the expression that lacks it; None where nothing would be left."""
     if isinstance(expression, And | Or):
-        for place, side in enumerate(expression.sides):
+        for index, side in enumerate(expression.sides):
             for leaf, rest in _without_each(side):
                 sides = [*expression.sides]
-                sides[place : place + 1] = [] if rest is None else [rest]
+                sides[index : index + 1] = [] if rest is None else [rest]
                 yield leaf, sides[0] if len(sides) == 1 else type(expression)(tuple(sides))
     elif isinstance(expression, Not):
         for leaf, rest in _without_each(expression.inner):
@@ -61,9 +61,9 @@ def _without_each(expression: Expression) -> Iterator[tuple[Expression, Expressi
 
 
 def _is_idle(leaf: Expression, less: Expression | None, whole: Expression, size: MaskSize) -> bool:
-    """Return whether an expression has the same cells without an atom, and a reader loses nothing with it.
+    """Return whether an atom has no effect, and a reader loses nothing without it.
 
-    Nobody errs who writes a bias, or `causal` beside an atom that looks back.
+    Not idle: a bias, or `causal` next to an atom that looks back.
     """
     if less is None:
         return False
@@ -74,7 +74,7 @@ def _is_idle(leaf: Expression, less: Expression | None, whole: Expression, size:
 
 
 def _are_equal(one: Expression, other: Expression, size: MaskSize) -> bool:
-    """Return whether two expressions allow the same cells; not where one does not fit this many positions."""
+    """Return whether two expressions allow the same cells; False where one does not fit this many positions."""
     assert size.queries is not None
     assert size.keys is not None
     try:

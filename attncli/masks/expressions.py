@@ -1,7 +1,7 @@
 """Mask expressions: a tree of named masks with and, or and not, such as `causal & (window(4) | prefix(3))`.
 
 `True` means that this query may attend to this key. Query i stands at position past+i; key j at position j.
-Every atom is a rule over positions, so a mask costs nothing until somebody asks for some of its rows.
+Every atom is a rule over positions, so a mask costs nothing until some of its rows are computed.
 ALiBi is among them, which forbids nothing: see `attncli.masks.alibi`.
 """
 
@@ -28,8 +28,8 @@ class Grid(NamedTuple):
 
     Attributes:
         queries: indices of the query rows, `[Q, 1]`.
-        keys: how many keys there are; all columns are asked for.
-        past: how many keys stand before the first query (a KV cache).
+        keys: the number of keys, which are the columns.
+        past: number of keys before the first query (a KV cache).
         total_queries: how many query rows the whole mask has.
     """
 
@@ -60,7 +60,7 @@ class Expression(Protocol):
 
 
 class And(NamedTuple):
-    """Every side allows it."""
+    """Intersection: a cell is allowed if every side allows it."""
 
     sides: tuple[Expression, ...]
     sign: str = "&"  # without it, it would equal the `Or` of the same sides
@@ -74,7 +74,7 @@ class And(NamedTuple):
 
 
 class Or(NamedTuple):
-    """At least one side allows it."""
+    """Union: a cell is allowed if at least one side allows it."""
 
     sides: tuple[Expression, ...]
     sign: str = "|"
@@ -88,7 +88,7 @@ class Or(NamedTuple):
 
 
 class Not(NamedTuple):
-    """The inner expression forbids it."""
+    """Complement: a cell is allowed if the inner expression forbids it."""
 
     inner: Expression
 
@@ -144,10 +144,10 @@ class File(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """`pad` without numbers: every row of a batch has padding of its own, which is stated beside the expression.
+    """Padding of each batch row, `pad` without numbers; its lengths come apart from the expression.
 
     Attributes:
-        side: on which the padding is, where lengths are numbers.
+        side: the side of the padding, where lengths are numbers.
         lengths: how many tokens each row has, `[B]`, or which of its keys are tokens, `[B, K]`.
     """
 
@@ -156,7 +156,7 @@ class Pad(NamedTuple):
 
     @property
     def stated(self) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]:
-        """The lengths, or a UsageError where nobody stated them."""
+        """The lengths; UsageError without them."""
         if self.lengths is None:
             raise UsageError(
                 f"{self} needs the lengths of the rows; give --lengths 5,2 (in Python lengths=[5, 2]), or write "
@@ -166,14 +166,14 @@ class Pad(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """How many keys the longest row has, or the mask of tokens."""
+        """Number of keys of the longest row, or of the mask of tokens."""
         return max(int(self.stated.max()), 1) if self.stated.ndim == 1 else self.stated.shape[1]
 
     def tokens(self, keys: int) -> Bool[np.ndarray, "B K"]:
-        """Return which of the keys are tokens.
+        """Return the mask of the keys that are tokens.
 
         Raises:
-            UsageError: nobody stated the lengths.
+            UsageError: there are no lengths.
             InputError: they are those of another number of keys.
         """
         lengths = self.stated
@@ -183,8 +183,8 @@ class Pad(NamedTuple):
             return lengths
         if lengths.max() > keys:
             raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; check the lengths")
-        place = np.arange(keys)
-        return place < lengths[:, None] if self.side == "right" else place >= keys - lengths[:, None]
+        positions = np.arange(keys)
+        return positions < lengths[:, None] if self.side == "right" else positions >= keys - lengths[:, None]
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:
         """See `Expression.allowed`."""
@@ -199,14 +199,14 @@ Numbers = tuple[tuple[int, ...], ...]  # of an atom, in each row of a batch
 
 
 class Unnumbered(NamedTuple):
-    """An atom without its numbers, which the program says, and for each row of a batch, as of `docs`."""
+    """An atom without its numbers, such as `docs`, which a program has for each batch row."""
 
     name: str
-    rows: Numbers | None = None  # None where nothing says them
+    rows: Numbers | None = None  # None where they are not known
 
     @property
     def stated(self) -> Numbers:
-        """The numbers, or a UsageError where nothing says them."""
+        """The numbers; UsageError without them."""
         if self.rows is None:
             raise UsageError(f"{self} has no number, and the program states none; write {self}(…)")
         return self.rows
@@ -248,7 +248,7 @@ def is_padding(part: Expression) -> bool:
 
 
 def map_leaves(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """Return the expression with `change` of every atom and file in its place."""
+    """Return the expression with `change` applied to every atom and file."""
     if isinstance(expression, And | Or):
         return type(expression)(tuple(map_leaves(side, change) for side in expression.sides))
     if isinstance(expression, Not):
@@ -257,14 +257,14 @@ def map_leaves(expression: Expression, change: Callable[[Expression], Expression
 
 
 def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]) -> Expression:
-    """Return the expression with the padding of each batch row, where it says `pad` without numbers.
+    """Return the expression with the padding of each batch row in place of `pad` without numbers.
 
     Args:
         expression: with or without `pad`.
         lengths: how many tokens each row has, or which of its keys are tokens.
 
     Raises:
-        UsageError: a mask of tokens says the side itself, and it is not the one that is written.
+        UsageError: a mask of tokens has its padding on the other side than the expression.
     """
     is_left = any(isinstance(leaf, Pad) and leaf.side == "left" for leaf in leaves(expression))
     if is_left and lengths.ndim == 2 and (lengths[:, :-1] > lengths[:, 1:]).any():
@@ -273,14 +273,14 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
 
 
 def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None]) -> Expression:
-    """Return the expression with the numbers that it leaves out, and its chunks counted from the first word of a row.
+    """Return the expression with its missing numbers, and its chunks counted from the first word of a row.
 
     Args:
         expression: with or without atoms that have none.
-        numbers: gives those of an atom in each batch row, and of `first` its first word; None where nothing says them.
+        numbers: returns those of an atom in each batch row, and for `first` its first word; None if unknown.
 
     Raises:
-        UsageError: nothing says the numbers of an atom.
+        UsageError: the numbers of an atom are not known.
     """
     first = numbers("first")
 
@@ -299,10 +299,10 @@ def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None
 
 
 def batch_rows(expression: Expression) -> int | None:
-    """Return how many batch rows have padding or documents of their own in an expression; None is no such thing.
+    """Return how many batch rows have padding or documents of their own in an expression; None without any.
 
     Raises:
-        UsageError: it has such padding, and nobody stated how much.
+        UsageError: it has such padding without lengths.
     """
     return next((len(leaf.stated) for leaf in leaves(expression) if isinstance(leaf, Pad | Unnumbered)), None)
 
@@ -344,7 +344,7 @@ def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int)
     return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
 
 
-# Whether a query may attend to a key, of the cells and the arguments of an atom.
+# The rule of each atom: whether a query may attend to a key, by the grid and the arguments.
 ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
     "full": _everywhere,
     "causal": lambda at: at.j <= at.i,
@@ -363,10 +363,10 @@ ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
 
 
 def _allows_own(expression: Expression) -> bool:
-    """Return whether the atoms of an expression say that every query may attend to its own position."""
+    """Return whether the atoms of an expression imply that every query may attend to its own position."""
     if isinstance(expression, And | Or):
-        own = map(_allows_own, expression.sides)
-        return all(own) if isinstance(expression, And) else any(own)
+        sides = map(_allows_own, expression.sides)
+        return all(sides) if isinstance(expression, And) else any(sides)
     return isinstance(expression, Atom) and NOTATION[expression.name].allows_own
 
 
@@ -374,7 +374,7 @@ def _allows_own(expression: Expression) -> bool:
 
 
 class RuleMask(NamedTuple):
-    """A mask given by an expression over positions; its rows are made when they are asked for."""
+    """A mask given by an expression over positions; its rows are computed on demand."""
 
     expression: Expression
     queries: int
@@ -396,14 +396,14 @@ class RuleMask(NamedTuple):
         return allowed if len(allowed) == 1 else allowed[heads]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
-        """Return the keys that `pad` forbids to every query, whatever else the expression says."""
+        """Return the keys that `pad` forbids to every query, without the rest of the expression."""
         grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries)
         pads = atoms_named("pad", conjuncts(self.expression))
         return reduce(operator.or_, (~pad.allowed(grid)[0] for pad in pads), np.zeros(self.keys, bool))
 
     @property
     def allows_own(self) -> bool:
-        """Whether every query surely has a key, the one at its own position; decided without making cells."""
+        """Whether every query surely may attend to its own position; decided without computing cells."""
         return self.past + self.queries <= self.keys and _allows_own(self.expression)
 
     def __str__(self) -> str:
@@ -417,7 +417,7 @@ class ArrayMask(NamedTuple):
 
     @property
     def past(self) -> int:
-        """How many keys stand before the first query, if the last query stands at the last key."""
+        """Number of keys before the first query, if the last query is at the last key."""
         return max(self.allowed.shape[2] - self.allowed.shape[1], 0)
 
     def rows(self, heads: list[int], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "H Q K"]:
@@ -426,7 +426,7 @@ class ArrayMask(NamedTuple):
         return self.allowed[np.ix_(np.array(shown), queries)]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
-        """Return no key, as cells do not say why they are forbidden."""
+        """Return no key, as cells do not show why they are forbidden."""
         return np.zeros(self.allowed.shape[-1], bool)
 
     def __str__(self) -> str:

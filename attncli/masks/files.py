@@ -19,16 +19,16 @@ from attncli.files import MOST_PACKED, Tensors, atomic_write, check_file, to_num
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
 
-_NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
-_LARGEST = 2**28  # bytes that a mask may take which takes more than its file, as a small file can ask for any
+_NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask among several arrays of a file
+_LARGEST = 2**28  # bytes of a mask that is larger than its file, as a small file can claim any size
 
 
 class StoredMask(NamedTuple):
-    """What a mask file or an array holds.
+    """The values of a mask in a file or an array.
 
     Attributes:
         values: booleans or numbers; bfloat16 comes as float32, which holds it exactly.
-        dtype: what the file calls their type; None where it is not known.
+        dtype: the name of their type in the file; None where it is not known.
     """
 
     values: np.ndarray[Any, Any]
@@ -36,12 +36,12 @@ class StoredMask(NamedTuple):
 
 
 def as_stored(array: Any, name: str) -> StoredMask:
-    """Return an array, a tensor or nested lists as an array, and the name of its type.
+    """Convert an array, a tensor or nested lists to an array and the name of its type.
 
     Raises:
         InputError: it holds no numbers.
     """
-    torch = sys.modules.get("torch")  # who holds tensors has imported it
+    torch = sys.modules.get("torch")  # imported already where there are tensors
     if torch is not None and isinstance(array, torch.Tensor):
         return StoredMask(to_numpy(array), str(array.dtype).removeprefix("torch."))
     try:
@@ -66,11 +66,11 @@ def read_values(path: Path, most_axes: int = 4) -> StoredMask:
     name = visible(str(path))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy's, about what a damaged header looks like
+            warnings.simplefilter("ignore")  # NumPy's, about a damaged header
             loaded = _read(path)
     except FileNotFoundError:
         raise InputError(f"mask file {name} does not exist") from None
-    except LoadError:  # what reads it is not installed
+    except LoadError:  # the library that reads it is not installed
         raise
     except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
@@ -102,7 +102,7 @@ def _read(path: Path) -> StoredMask:
 
 
 def _the_mask(names: list[str]) -> str:
-    """Return which of several arrays is the mask: the only one, or the one that is called so."""
+    """Return the name of the mask among several arrays: the only one, or a usual one."""
     named = names if len(names) == 1 else [name for name in _NAMES if name in names]
     if not named:
         raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
@@ -110,7 +110,7 @@ def _the_mask(names: list[str]) -> str:
 
 
 def _read_torch(path: Path) -> StoredMask:
-    if zipfile.is_zipfile(path):  # torch writes its parts as they are, and unpacks those that are not
+    if zipfile.is_zipfile(path):  # torch leaves its parts uncompressed, but unpacks compressed ones
         with zipfile.ZipFile(path) as archive:
             _check_size(sum(member.file_size for member in archive.infolist()), path)
     require(visible(str(path)), "torch")
@@ -124,7 +124,7 @@ def _read_torch(path: Path) -> StoredMask:
         loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
     if not isinstance(loaded, torch.Tensor):
         raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
-    _check_size(loaded.nbytes, path)  # one value can stand in many places
+    _check_size(loaded.nbytes, path)  # a broadcast tensor stores one value for many cells
     return as_stored(loaded, "the file")
 
 
@@ -157,4 +157,4 @@ def write_values(path: Path, values: np.ndarray[Any, Any]) -> None:
         case _:
             raise UsageError(f"--output {name}: expected a file ending in {', '.join(ENDINGS)}")
     with atomic_write(path) as aside:
-        aside.write_bytes(stream.getbuffer())  # the libraries' own errors about a file do not say what the system said
+        aside.write_bytes(stream.getbuffer())  # the libraries' own errors about a file leave out the system's reason

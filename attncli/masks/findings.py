@@ -1,4 +1,4 @@
-"""Findings: what a check has to say, as data, and which of them fail a run."""
+"""Findings of checks, as data, and those that fail a run."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ CODES = (
     "positions", "heads", "rerun", "unread", "label",
 )  # fmt: skip
 
-MOST_CELLS = 20  # places listed with a finding; its count says how many there are
+MOST_CELLS = 20  # cells listed with a finding
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """A finding: something wrong, or worth knowing.
 
     Attributes:
         code: one of `CODES`.
         severity: `error`, or `note`, which does not fail a check.
         message: a sentence.
-        count: how many cells, rows, heads or values it is about.
+        count: number of cells, rows, heads or values it is about.
         cells: the first of them, as (query, key), where it is about cells.
-        rows: the first of them, where it is about whole query rows.
+        rows: the first of them, where it is about query rows.
         layer: the layer, where there are layers.
         kind: the layer's kind of attention.
         head: the head, where only one is meant.
         advice: what to do.
         made_at: the lines of a program that made the masks it is about, where all of them are known.
-        comparison: the mask beside the expected one, where it is about cells of a checkpoint's layer.
+        comparison: the mask and the expected one, where it is about cells of a checkpoint's layer.
     """
 
     code: str
@@ -56,12 +56,12 @@ class Finding:
     comparison: Comparison | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the finding as the JSON document spells it; that of calls says besides where masks were made."""
+        """Return the finding as in the JSON document; `made_at` only for findings of calls."""
         return {name: value for name, value in vars(self).items() if name not in ("made_at", "comparison")}
 
     @property
     def maker(self) -> str:
-        """Which lines made the masks, as the end of a message; nothing where that is not known."""
+        """Lines that made the masks, as the end of a message; empty where they are not known."""
         lines = " and ".join(self.made_at)
         return f"; mask{'s' * (len(self.made_at) > 1)} made at {lines}" if lines else ""
 
@@ -81,5 +81,5 @@ def fails(findings: Iterable[Finding], fail_on: frozenset[str] | None) -> bool:
 
 
 def in_batch(rows: Collection[int]) -> str:
-    """Return in which rows of a batch something was found, as the end of a message; nothing where there are none."""
+    """Return the batch rows of a finding, as the end of a message; empty without any."""
     return f", in batch row{'s' * (len(rows) > 1)} {as_ranges(rows).replace(',', ', ')}" if rows else ""

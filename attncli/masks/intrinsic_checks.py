@@ -24,13 +24,13 @@ _LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees
 def intrinsic_findings(
     allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, past: int, becomes: str = WHAT_BECOMES
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a mask, as far as the mask alone shows it.
+    """Yield the findings of a mask that need no expectation.
 
     Args:
         allowed: `[#B, #H, #Q, #K]`, True = attend.
-        rule: what it follows.
-        past: how many keys stand before the first query.
-        becomes: what the program makes of a query that sees nothing.
+        rule: the rule that it follows.
+        past: number of keys before the first query.
+        becomes: the output of a fully masked query in the program.
     """
     yield from _turned(rule)
     inverted = list(_inverted(allowed, rule))
@@ -47,7 +47,7 @@ def intrinsic_findings(
 
 
 def _turned(rule: Rule) -> Iterator[Finding]:
-    """Yield the upper triangles, and the causal masks whose diagonal is one key too far to the right."""
+    """Yield upper triangles, and causal masks whose diagonal is one key too far to the right."""
     _, _, queries, keys = rule.shape
     if queries != keys or queries < _LEAST:
         return
@@ -70,7 +70,7 @@ def _turned(rule: Rule) -> Iterator[Finding]:
 
 
 def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Finding]:
-    """Yield the masks in which True and False are swapped: the other way round they are what masks are.
+    """Yield masks in which True and False are swapped: their complement is a usual mask.
 
     Either no query sees itself, as padding may, and each does in the complement, which is a rule. Or rows of the
     batch see nothing, and in the complement every row has keys from its beginning, or up to its end.
@@ -87,7 +87,7 @@ def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Find
     if queries != keys or queries < _LEAST or rule.expression is not None:
         return
     other = rule_of(~allowed, rule.shape, 0)
-    atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask that some want
+    atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask in use
     names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
     queries_at, keys_at = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
     sees_itself = np.any(allowed[..., queries_at, keys_at], axis=1)  # in some head
@@ -127,11 +127,11 @@ def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str
         return
     padding = np.zeros((batch, queries), bool)
     if queries == keys:
-        padding = ~rule.tokens | (dead & ~np.any(allowed, axis=(1, 2)))  # nobody sees it either
+        padding = ~rule.tokens | (dead & ~np.any(allowed, axis=(1, 2)))  # a key that no query sees
     elif queries > 1:  # of another sequence, whose padding is at one of its ends, or of the last positions
         for row, lost in enumerate(dead):
             padding[row] = lost & ((lost[:-1] <= lost[1:]).all() or (lost[:-1] >= lost[1:]).all())
-    padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries all see nothing is no padded sentence
+    padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries are all fully masked is not padded
     if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
         padding |= dead & np.any(allowed, axis=(1, 3))
     severity: Severity

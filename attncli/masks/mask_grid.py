@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from attncli.masks.conventions import Reader, Reading
     from attncli.masks.files import StoredMask
 
-_DEFAULT = 8  # positions, where nothing says how many
+_DEFAULT = 8  # positions, where neither side is known
 _MOST_CELLS = 2**31  # held at once, a byte each
 
 
 class MaskSize(NamedTuple):
-    """How many positions a mask is laid over; None is what nobody said.
+    """Number of positions that a mask is laid over; None is unknown.
 
     Attributes:
         queries: query rows.
         keys: key columns.
-        past: how many keys stand before the first query.
+        past: number of keys before the first query.
     """
 
     queries: int | None = None
@@ -40,7 +40,7 @@ class MaskSize(NamedTuple):
     past: int | None = None
 
     def completed(self, fallback: int) -> MaskSize:
-        """Return the size with what follows from the sides that are known; the last query stands at the last key.
+        """Fill in the sides that follow from the known ones; the last query is at the last key.
 
         Raises:
             UsageError: they contradict each other.
@@ -54,13 +54,13 @@ class MaskSize(NamedTuple):
         return MaskSize(queries, keys, max(keys - queries, 0) if self.past is None else self.past)
 
     def check_past(self) -> None:
-        """Raise UsageError for a past beyond which positions would not fit into the integers they are counted in."""
+        """Raise UsageError for a past whose positions overflow their integers."""
         if self.past is not None and self.past > MOST:
             raise UsageError(f"--past {self.past}: expected a number from 0 to {MOST}")
 
 
 def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
-    """Return the size; where nobody gave one, that of a file or of the documents in the expressions."""
+    """Return the size, by default that of a file or of the documents in the expressions."""
     if size.queries is None and size.keys is None:
         for file in files_of(*expressions):
             return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past).completed(_DEFAULT)
@@ -70,12 +70,12 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
 
 
 class GridOptions(NamedTuple):
-    """How a mask is read.
+    """Options for reading a mask.
 
     Attributes:
-        size: how many positions it is laid over.
-        reader: what a file is for, which says what True means there; None leaves it to its cells.
-        lengths: what `pad` without numbers stands for, see `bind_lengths`.
+        size: the number of positions it is laid over.
+        reader: the API that a file is for, which decides the meaning of True there; None leaves it to its cells.
+        lengths: the lengths of `pad` without numbers, see `bind_lengths`.
         opened: masks that were read before, such as those of traces, by their names.
     """
 
@@ -89,13 +89,13 @@ class MaskGrid(NamedTuple):
     """A mask, cell by cell.
 
     Attributes:
-        name: what it is called, as an expression where it is one.
+        name: its name, or the expression.
         cells: True = attend, `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`.
-        past: how many keys stand before the first query.
-        expression: what it was made from; None for a file that stands alone.
-        stored: what the file holds.
-        reading: what its values mean.
-        tokens: what its rows and columns are called; None where there are only positions.
+        past: number of keys before the first query.
+        expression: the expression it was made from; None for a file alone.
+        stored: the values of the file.
+        reading: their meaning.
+        tokens: the names of its rows and columns; None where there are only positions.
     """
 
     name: str
@@ -108,7 +108,7 @@ class MaskGrid(NamedTuple):
 
     @property
     def allowed(self) -> Bool[np.ndarray, "P Q K"]:
-        """The cells, with one axis for the masks that heads and batch rows have."""
+        """The cells, with one axis for the masks of heads and batch rows."""
         return self.cells.reshape(-1, *self.cells.shape[-2:])
 
     @property
@@ -118,13 +118,13 @@ class MaskGrid(NamedTuple):
 
     @property
     def size(self) -> MaskSize:
-        """How many queries and keys it has."""
+        """Its number of queries and keys."""
         *_, queries, keys = self.shape
         return MaskSize(queries, keys, self.past)
 
     @property
     def planes(self) -> tuple[str, ...]:
-        """What each plane is called: heads, or heads of batch rows; one empty name where there is one plane."""
+        """Names of the planes: heads, or heads of batch rows; one empty name for a single plane."""
         *several, _, _ = self.shape
         if len(self.allowed) == 1:
             return ("",)
@@ -136,11 +136,11 @@ class MaskGrid(NamedTuple):
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether it is not known what True means in its file."""
+        """Whether the meaning of True in its file is not known."""
         return self.reading is not None and self.reading.is_ambiguous
 
     def check_read(self) -> None:
-        """Raise UsageError if what True means in its file is not known."""
+        """Raise UsageError if the meaning of True in its file is not known."""
         if self.reading is not None and self.is_ambiguous:
             raise UsageError(f"{visible(self.name)}: {self.reading.why}; give --for sdpa or --for mha")
 
@@ -151,23 +151,23 @@ def is_file(mask: str) -> bool:
 
 
 def has_padding_of_rows(expression: Expression) -> bool:
-    """Return whether an expression says `pad` without numbers, which needs lengths."""
+    """Return whether an expression has `pad` without numbers, which needs lengths."""
     return any(isinstance(leaf, Pad) for leaf in leaves(expression))
 
 
 def as_expression(mask: str, lengths: Any = None) -> Expression:
-    """Return what an expression or a file name says, with lengths where it says `pad` without numbers.
+    """Parse an expression or a file name, with lengths for `pad` without numbers.
 
     Raises:
-        UsageError: it is none of them.
-        InputError: a file cannot be read, or the lengths are none.
+        UsageError: it is neither.
+        InputError: a file cannot be read, or the lengths are invalid.
     """
     expression = parse(mask, allow_rows=True)
     return bind_lengths(expression, lengths) if lengths is not None and has_padding_of_rows(expression) else expression
 
 
 def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
-    """Return an expression whose `pad` is told how much it hides.
+    """Return an expression whose `pad` has lengths.
 
     Args:
         expected: the expression.
@@ -182,10 +182,10 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
     if expected is None or not has_padding_of_rows(expected):
         raise UsageError("lengths apply to pad without numbers in an expression, such as 'causal & pad'")
     values = as_stored(lengths, "lengths").values
-    whole = values.size > 0 and bool((values == np.floor(values)).all()) and values.min() >= 0 and values.max() <= MOST
-    if whole and values.ndim == 1 and values.dtype != bool:
+    fits = values.size > 0 and bool((values == np.floor(values)).all()) and values.min() >= 0 and values.max() <= MOST
+    if fits and values.ndim == 1 and values.dtype != bool:
         return with_lengths(expected, values.astype(int))
-    if not whole or values.ndim != 2 or values.max() > 1:
+    if not fits or values.ndim != 2 or values.max() > 1:
         raise InputError(
             f"lengths holds {values.dtype} of shape {list(values.shape)}; expected the tokens of each row, [batch], or "
             "a mask of 0 and 1, [batch, keys], with 1 for a token"
@@ -199,13 +199,13 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
 def read_grid(
     name: str, options: GridOptions, expected: Expression | None = None, stored: StoredMask | None = None
 ) -> MaskGrid:
-    """Read a mask that is stored cell by cell.
+    """Read a mask from a file or an array.
 
     Args:
-        name: its file, or what it is called.
+        name: its file, or its name in messages.
         options: how it is read; without a past, there are as many keys before the first query as there are more keys
             than queries. Its size is not compared.
-        expected: what it should say. Three axes have a batch where that has the padding of as many rows, and for
+        expected: the expected mask. Three axes have a batch where that has the padding of as many rows, and for
             `nn.MultiheadAttention`, whose first axis is the heads of the first row, then of the second.
         stored: its values, two to four axes; None reads the file.
 
@@ -252,10 +252,10 @@ def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression
     expressions = {mask: as_expression(mask, options.lengths) for mask in masks if mask not in files}
     grids = {mask: read_grid(mask, options) for mask in masks if mask in files}
     for name, grid in grids.items():
-        found, size = list(grid.shape[-2:]), options.size
-        wanted = [size.queries or found[0], size.keys or found[1]]
-        if wanted != found:
-            raise InputError(f"the mask in {visible(name)} is {found}; expected [queries, keys] = {wanted}")
+        shape, size = list(grid.shape[-2:]), options.size
+        wanted = [size.queries or shape[0], size.keys or shape[1]]
+        if wanted != shape:
+            raise InputError(f"the mask in {visible(name)} is {shape}; expected [queries, keys] = {wanted}")
     sizing = [*expressions.values(), *([] if reference is None else [reference])]
     size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *sizing)
     grids |= {mask: grid_of_expression(expression, size) for mask, expression in expressions.items()}

@@ -9,11 +9,11 @@ ENDINGS = (".npy", ".safetensors", ".pt")
 
 
 class Notation(NamedTuple):
-    """How an atom is written, and when a query at position i may attend to key j.
+    """Spelling of an atom, and when a query at position i may attend to key j.
 
     Attributes:
-        usage: how it is written.
-        meaning: when.
+        usage: the spelling.
+        meaning: the condition.
         least: the smallest argument that makes sense.
         allows_own: whether every query may attend to the key at its own position.
         is_bias: whether it adds to the scores and forbids nothing.
@@ -26,7 +26,7 @@ class Notation(NamedTuple):
     is_bias: bool = False
 
     def takes(self, arguments: int) -> bool:
-        """Return whether it is written with so many numbers; `…` stands for any more."""
+        """Return whether it may be written with this many numbers; `…` is any more."""
         listed = [part for part in self.usage.partition("(")[2].rstrip(")").split(",") if part and "=" not in part]
         return arguments > 0 if "…" in listed else arguments == len(listed)
 

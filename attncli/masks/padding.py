@@ -1,4 +1,4 @@
-"""What the queries of padding see where the queries of words follow a rule, such as nothing or every key."""
+"""Masks whose queries of padding deviate from the rule of the others, such as rows that are fully masked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncli.masks.expressions import Expression, Grid
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-# What queries see that do not follow the rule of the others; all but `masked` are queries of padding.
+# Keys of the queries that deviate from the rule; all but `masked` are queries of padding.
 ExceptionKind = Literal["masked", "open", "themselves", "words", "each other", "padding", "others"]
 
 SEEN_BY_PADDING: dict[ExceptionKind, str] = {
@@ -26,15 +26,15 @@ SEEN_BY_PADDING: dict[ExceptionKind, str] = {
 
 
 class RuleWithExceptions(NamedTuple):
-    """Some queries of a batch see something else than the rule says: mostly padding, whose output nobody reads.
+    """A rule that some queries of a batch do not follow: mostly padding, whose outputs are not used.
 
     Attributes:
         inner: the rule of the others, with the padding of each batch row.
-        rule: without it.
-        tokens: which keys are no padding.
-        where: which queries.
-        exception: what they see; of `others` only that it is something else.
-        who: they are, in words: `padding`, `some padding` or `some`.
+        rule: the rule without padding.
+        tokens: the keys that are not padding.
+        where: the queries that deviate.
+        exception: their keys; `others` if no kind fits.
+        who: the queries in words: `padding`, `some padding` or `some`.
     """
 
     inner: Expression
@@ -49,8 +49,8 @@ class RuleWithExceptions(NamedTuple):
         inner = self.inner.allowed(grid)
         if self.exception == "others":
             return inner
-        own = exception_cells(self.exception, self.rule.allowed(grid), self.tokens, grid)
-        return np.where(self.where[:, None, grid.queries[:, 0], None], own[:, None], inner)
+        exceptions = exception_cells(self.exception, self.rule.allowed(grid), self.tokens, grid)
+        return np.where(self.where[:, None, grid.queries[:, 0], None], exceptions[:, None], inner)
 
     def __str__(self) -> str:
         return f"{self.inner}, {self.who} queries {SEEN_BY_PADDING[self.exception]}"
@@ -59,17 +59,17 @@ class RuleWithExceptions(NamedTuple):
 def exception_cells(
     exception: ExceptionKind, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
 ) -> Bool[np.ndarray, "#B Q K"]:
-    """Return the cells of queries that see something else than a rule, which allows `rule` of them."""
-    words, own = tokens[:, None], (grid.i == grid.j)[None]
+    """Return the cells of queries that deviate from a rule, given those that the rule allows."""
+    words, diagonal = tokens[:, None], (grid.i == grid.j)[None]
     match exception:
         case "masked":
             return np.zeros((1, *rule.shape), bool)
         case "open":
             return np.ones((1, *rule.shape), bool)
         case "themselves":
-            return np.broadcast_to(own, (1, *rule.shape))
+            return np.broadcast_to(diagonal, (1, *rule.shape))
         case "words":
-            return (rule & words) | own
+            return (rule & words) | diagonal
         case "each other":
             return rule & ~words
         case "padding":

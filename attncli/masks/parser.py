@@ -37,12 +37,12 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 )
 _ROWS = re.compile(r"\s*\(\s*(?P<side>left|right)\s*\)|(?!\s*\()")  # what follows `pad` of a batch's rows
-_WITHOUT_NUMBERS = {"docs", "window", "chunk", "prefix"}  # what a program may say of its batch or its model
+_WITHOUT_NUMBERS = {"docs", "window", "chunk", "prefix"}  # a program may have numbers of its batch or its model
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
 class Mistake(NamedTuple):
-    """What is wrong with the text of a mask.
+    """An error in the text of a mask, and its position.
 
     Attributes:
         reason: one sentence.
@@ -56,13 +56,13 @@ class Mistake(NamedTuple):
 
 
 class MaskError(UsageError):
-    """A text is no mask expression; `mistake` says what is wrong with it."""
+    """A text is not a mask expression; `mistake` has the reason and the position."""
 
     mistake: Mistake
 
 
 def mistake_in(text: str) -> Mistake | None:
-    """Return what is wrong with a mask of a source, in an expression or a file; None is nothing."""
+    """Return the mistake in a mask of a source, an expression or a file name; None if it is valid."""
     try:
         parse(text)
     except MaskError as error:
@@ -89,11 +89,11 @@ def parse(
         allow_files: whether it may name files, which are read at once.
         allow_bias: whether a bias may stand beside the mask, joined by `&`.
         allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
-        allow_unnumbered: whether `docs`, `window`, `chunk` and `prefix` may, for what a program says.
+        allow_unnumbered: whether `docs`, `window`, `chunk` and `prefix` may, for the numbers of a program.
 
     Raises:
         MaskError: it is not one; the message points at the character.
-        UsageError: it is neither one nor a file of a kind that holds a mask, or nothing says what True means there.
+        UsageError: it is neither one nor the file of a mask, or the meaning of True in that is not known.
         InputError: a file it names cannot be read.
     """
     if not isinstance(text, str):
@@ -105,7 +105,7 @@ def parse(
         raise UsageError(
             f"cannot read a mask from {visible(text)}; expected a file ending in {', '.join(most)} or {last}"
         )
-    return _Parser(text, allow_files, allow_bias, allow_rows, allow_unnumbered).whole()
+    return _Parser(text, allow_files, allow_bias, allow_rows, allow_unnumbered).parse_all()
 
 
 def _read_file(path: str, reader: Reader | None) -> Expression:
@@ -139,7 +139,7 @@ class _Parser:
         self.position = 0
         self.depth = 0
 
-    def whole(self) -> Expression:
+    def parse_all(self) -> Expression:
         expression = self.expression()
         if self.text[self.position :].strip():
             raise self.error("expected & or | here")
@@ -149,13 +149,13 @@ class _Parser:
 
     def expression(self) -> Expression:
         sides = [self.term()]
-        while self.take("|"):
+        while self.accept("|"):
             sides.append(self.term())
         return sides[0] if len(sides) == 1 else Or(tuple(sides))
 
     def term(self) -> Expression:
         sides = [self.factor()]
-        while self.take("&"):
+        while self.accept("&"):
             sides.append(self.factor())
         return sides[0] if len(sides) == 1 else And(tuple(sides))
 
@@ -164,9 +164,9 @@ class _Parser:
         if self.depth > _DEEPEST:
             raise self.error(f"more than {_DEEPEST} nested parentheses")
         node: Expression
-        if self.take("~"):
+        if self.accept("~"):
             node = Not(self.factor())
-        elif self.take("("):
+        elif self.accept("("):
             node = self.expression()
             self.expect(")")
         else:
@@ -176,7 +176,7 @@ class _Parser:
 
     def atom(self) -> Expression:
         start = self.position
-        name = self.take_kind("name")
+        name = self.accept_kind("name")
         if name is None:
             raise self.error("expected a mask such as causal or window(4)")
         if name == "none":
@@ -200,8 +200,8 @@ class _Parser:
             self.bias_at = start
         positional: list[int] = []
         keywords: dict[str, int] = {}
-        if self.take("("):
-            while not self.take(")"):
+        if self.accept("("):
+            while not self.accept(")"):
                 if positional or keywords:
                     self.expect(",")
                 self.argument(name, positional, keywords)
@@ -211,16 +211,16 @@ class _Parser:
         return Atom(name, tuple(positional), tuple(sorted(keywords.items())))
 
     def file(self, start: int) -> Expression:
-        quoted = self.take_kind("string") if self.take("(") else None
-        if quoted is None or not self.take(")"):
+        quoted = self.accept_kind("string") if self.accept("(") else None
+        if quoted is None or not self.accept(")"):
             raise self.error('file is written file("mask.npy")', start)
         return _read_file(quoted[1:-1], "sdpa")
 
     def argument(self, name: str, positional: list[int], keywords: dict[str, int]) -> None:
         start, kind = self.position, NOTATION[name]
-        keyword = self.take_kind("name")
-        is_keyword = name == "pad" and keyword in ("left", "right") and keyword not in keywords and self.take("=")
-        digits = self.take_kind("number") if keyword is None or is_keyword else None
+        keyword = self.accept_kind("name")
+        is_keyword = name == "pad" and keyword in ("left", "right") and keyword not in keywords and self.accept("=")
+        digits = self.accept_kind("number") if keyword is None or is_keyword else None
         if digits is None:
             raise self.error(f"expected a number: {kind.usage}", start)
         if len(digits) > len(str(MOST)) or int(digits) < kind.least:
@@ -230,10 +230,10 @@ class _Parser:
         else:
             keywords[keyword] = int(digits)
 
-    def take(self, sign: str) -> bool:
-        return self.take_kind("sign", sign) is not None
+    def accept(self, sign: str) -> bool:
+        return self.accept_kind("sign", sign) is not None
 
-    def take_kind(self, kind: str, wanted: str | None = None) -> str | None:
+    def accept_kind(self, kind: str, wanted: str | None = None) -> str | None:
         match = _TOKEN.match(self.text, self.position)
         if match is None or match[kind] is None or wanted not in (None, match[kind]):
             return None
@@ -241,7 +241,7 @@ class _Parser:
         return match[kind]
 
     def expect(self, sign: str) -> None:
-        if not self.take(sign):
+        if not self.accept(sign):
             raise self.error(f"expected '{sign}'")
 
     def error(self, message: str, position: int | None = None) -> MaskError:
@@ -249,8 +249,8 @@ class _Parser:
         at += len(self.text[at:]) - len(self.text[at:].lstrip())
         piece = _TOKEN.match(self.text, at)
         end = max(self.position, min(at + 1, len(self.text)) if piece is None else piece.end())
-        place = f"at character {at + 1}" if at < len(self.text) else "at the end"
+        position_text = f"at character {at + 1}" if at < len(self.text) else "at the end"
         shown = self.text if len(self.text) <= 80 else "…" * (at > 40) + self.text[max(at - 40, 0) : at + 40] + "…"
-        error = MaskError(f"mask '{visible(shown)}', {place}: {message}")
+        error = MaskError(f"mask '{visible(shown)}', {position_text}: {message}")
         error.mistake = Mistake(message, at, end)
         return error

@@ -1,7 +1,7 @@
-"""Which rule a mask follows, found from its cells alone: over all heads and batch rows, with the padding of each row.
+"""Recognition of the rule that a mask follows, from its cells: over all heads and batch rows, with their padding.
 
 Masks come in the shape in which a program made them, `[#B, #H, #Q, #K]`, and are never made larger: an axis along
-which nothing changes is looked at once, and cells are compared a block of rows at a time.
+which nothing changes is read once, and cells are compared a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _PLAIN = 3  # rules that come before all others: full, and those looked for at o
 _MOST_PLACES = 64  # positions that `global` is tried with
 _MOST_DOCUMENTS = 4096
 _SAMPLED = 16  # rows that a rule is tried on before all others
-_MOST_VARIANTS = 3  # that are named
+_MOST_VARIANTS = 3  # in a text
 _MANY = re.compile(r"(\d+(?:,\d+){3})(?:,\d+){5,}")  # numbers, of which the first four are shown
-_INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
-_WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # that show it however few words
+_INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # they show which keys are padding
+_WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # they show it with few words too
 
 
 class RuleVariant(NamedTuple):
@@ -52,8 +52,8 @@ class RuleVariant(NamedTuple):
 
     Attributes:
         expression: exactly their cells, those of `rows` where it has a batch; None where no rule is known.
-        past: how many keys stand before the first query for it to do so.
-        tokens: which keys are tokens; one row where all of `rows` agree.
+        past: number of keys before the first query for it to do so.
+        tokens: the keys that are tokens; one row where all of `rows` agree.
         rows: these batch rows.
         heads: these heads.
     """
@@ -67,7 +67,7 @@ class RuleVariant(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """What the mask of an attention says.
+    """The rule that the mask of an attention follows.
 
     Attributes:
         text: in words and as expressions, such as `causal & pad (rows 0, 3 of 4)`.
@@ -81,18 +81,18 @@ class Rule:
 
     @property
     def expression(self) -> Expression | None:
-        """What all heads and batch rows follow; None where they differ, or follow no rule."""
+        """Rule of all heads and batch rows; None where they differ, or follow no rule."""
         return self.variants[0].expression if len(self.variants) == 1 else None
 
     @property
     def varies(self) -> Literal["rows", "heads"] | None:
-        """What has rules of its own; padding that each batch row has of its own is one rule."""
+        """Axis along which the rule varies; batch rows that differ in their padding alone follow one rule."""
         has_heads = len({variant.heads for variant in self.variants}) > 1
         return None if len(self.variants) == 1 else "heads" if has_heads else "rows"
 
     @cached_property
     def tokens(self) -> Bool[np.ndarray, "B K"]:
-        """Which keys are tokens: all of them where nothing looks like padding."""
+        """Mask of the keys that are tokens: all of them where nothing looks like padding."""
         batch, _, _, keys = self.shape
         tokens = np.zeros((batch, keys), bool)
         for variant in self.variants:
@@ -116,8 +116,8 @@ def rule_of(
     Args:
         allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
         shape: `(B, H, Q, K)` of the attention.
-        past: how many keys stand before the first query; None is as many as there are more keys than queries.
-        tokens: which keys are no padding, where that is known; else it is what the mask shows.
+        past: number of keys before the first query; None is as many as there are more keys than queries.
+        tokens: the keys that are not padding, where they are known; else they are inferred from the mask.
     """
     _, heads, queries, keys = shape
     before = max(keys - queries, 0) if past is None else past
@@ -147,49 +147,49 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
 
 def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    found = _Planes(allowed[None], past).found() if allowed.any() else None
-    if found is None or found.expression is None or found.past != past:
+    variant = _Planes(allowed[None], past).rule() if allowed.any() else None
+    if variant is None or variant.expression is None or variant.past != past:
         return None
-    is_padded = any(isinstance(leaf, Pad | RuleWithExceptions) for leaf in leaves(found.expression))
-    return None if is_padded else found.expression  # it could not be written
+    is_padded = any(isinstance(leaf, Pad | RuleWithExceptions) for leaf in leaves(variant.expression))
+    return None if is_padded else variant.expression  # padding inside of a row has no spelling
 
 
 def infer_padding(
     expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
 ) -> Bool[np.ndarray, "B K"]:
-    """Infer which keys are no padding, from an expression that the queries of words follow only with more padding.
+    """Infer the keys that are not padding, from an expression that the queries of words follow only with more padding.
 
     Args:
-        expected: the expression; how much its `pad` hides is to be found.
+        expected: the expression; the lengths of its `pad` are to be found.
         allowed: True = attend.
-        past: how many keys stand before the first query.
-        tokens: which keys are taken for no padding; a row that follows the expression with them keeps them.
+        past: number of keys before the first query.
+        tokens: the keys assumed not to be padding; a row that follows the expression with them keeps them.
     """
     batch, queries, keys = allowed.shape
     if past + queries != keys or queries == 1:
         return tokens
     rule = map_leaves(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
-    found = tokens.copy()
-    for row, own in enumerate(tokens):
+    inferred = tokens.copy()
+    for row, row_tokens in enumerate(tokens):
         planes = _Planes(allowed[row : row + 1], past)
-        where = planes.exceptions(_Guess(rule, past, own[None], "others"))
-        if where is None or not (where & own[past:]).any():
+        where = planes.exceptions(_Guess(rule, past, row_tokens[None], "others"))
+        if where is None or not (where & row_tokens[past:]).any():
             continue
         for words in planes.words_of(rule):
-            few = batch == 1 and 4 * int(words.sum()) < keys  # to which anything may come down
+            few = batch == 1 and 4 * int(words.sum()) < keys  # so few words fit almost any rule
             ways = _WHATEVER_MANY if few else (None, *SEEN_BY_PADDING)
             guesses = (_Guess(rule, past, words[None], way) for way in ways if way != "others")
             if any(planes.exceptions(guess) is not None for guess in guesses):
-                found[row] = words
+                inferred[row] = words
                 break
-    return found if 2 * int(found.sum(axis=1).max()) >= keys else tokens
+    return inferred if 2 * int(inferred.sum(axis=1).max()) >= keys else tokens
 
 
 # --- planes that are alike ----------------------------------------------------------------------------------
 
 
 def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ _"]:
-    """Return the cells with 1 for every axis along which nothing changes."""
+    """Return the cells with size 1 for every axis along which nothing changes."""
     for axis in range(4):
         before = (slice(None),) * axis
         first, last = allowed[*before, :1], allowed[*before, -1:]
@@ -201,21 +201,21 @@ def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ 
 def _of_rows(
     cells: Bool[np.ndarray, "_ _ _"], shape: Shape, past: int, tokens: Bool[np.ndarray, "B K"] | None
 ) -> list[RuleVariant]:
-    """Return the rule of all batch rows; else of those together that differ in their padding alone, else of each."""
+    """Return the rule of all batch rows; else one for those that differ in their padding alone, else one for each."""
     batch, _, queries, keys = shape
     everyone = tuple(range(batch))
 
     @cache
     def joint(rows: tuple[int, ...]) -> RuleVariant:
-        some = cells if len(rows) == batch else cells[list(rows)]
-        return _of_planes(some, queries, keys, past)._replace(rows=rows)
+        plane = cells if len(rows) == batch else cells[list(rows)]
+        return _of_planes(plane, queries, keys, past)._replace(rows=rows)
 
-    found = None
+    batch_rule = None
     if tokens is not None and not tokens.all() and tokens.any(axis=1).all() and past + queries == keys:
-        found = _Planes(np.broadcast_to(cells, (batch, queries, keys)), past).of_words(tokens)
-    found = joint(everyone) if found is None else found._replace(rows=everyone)
-    if found.expression is not None or len(cells) == 1:
-        return [found]
+        batch_rule = _Planes(np.broadcast_to(cells, (batch, queries, keys)), past).of_words(tokens)
+    batch_rule = joint(everyone) if batch_rule is None else batch_rule._replace(rows=everyone)
+    if batch_rule.expression is not None or len(cells) == 1:
+        return [batch_rule]
     alone = [joint((row,)) for row in everyone]
     variants: list[RuleVariant] = []
     for rows in _grouped(everyone, lambda row: (_unpadded(alone[row].expression), alone[row].past)):
@@ -229,10 +229,10 @@ def _of_rows(
 
 
 def _grouped(places: Sequence[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
-    """Return the places, those together that have the same key."""
+    """Group the places that have the same key."""
     groups: dict[Hashable, list[int]] = {}
-    for place in places:
-        groups.setdefault(key(place), []).append(place)
+    for index in places:
+        groups.setdefault(key(index), []).append(index)
     return [tuple(group) for group in groups.values()]
 
 
@@ -257,14 +257,14 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
         return RuleVariant(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
-    return planes.found() or none
+    return planes.rule() or none
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
 
 
 class _Guess(NamedTuple):
-    """What a mask could be: a rule of the queries of words, which keys are words, and what other queries see."""
+    """A candidate: the rule of the queries of words, the keys that are words, and the keys of the other queries."""
 
     rule: Expression
     past: int
@@ -272,7 +272,7 @@ class _Guess(NamedTuple):
     exception: ExceptionKind | None = None
 
     def expected(self, grid: Grid, is_exception: bool) -> Bool[np.ndarray, "#B Q K"]:
-        """Return the cells of queries that follow the rule, or of those that are an exception from it."""
+        """Return the cells of queries that follow the rule, or of those that deviate from it."""
         allowed = self.rule.allowed(grid)
         allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
         if is_exception and self.exception is not None:
@@ -281,7 +281,7 @@ class _Guess(NamedTuple):
 
 
 class _Planes:
-    """The masks of batch rows, which are tried to be one rule with the padding of each row."""
+    """The masks of batch rows, which may be one rule with the padding of each row."""
 
     def __init__(self, cells: Bool[np.ndarray, "B Q K"], past: int) -> None:
         self.cells = cells
@@ -290,11 +290,11 @@ class _Planes:
         self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
         self.no_padding: Bool[np.ndarray, "1 K"] = np.ones((1, self.keys), bool)
 
-    def found(self) -> RuleVariant | None:
-        """Return the rule that all queries follow, with the padding of each row or without; else the one of words.
+    def rule(self) -> RuleVariant | None:
+        """Return the rule of all queries, with the padding of each row or without; else that of the words.
 
-        Where queries of padding see something else, the padding is what they show: a key that no other query sees. Last
-        comes the rule of all queries but some, be they padding or not, which see nothing.
+        Where queries of padding deviate, the padding is inferred from it: a key that no other query sees. The last try
+        is the rule of all queries but some, be they padding or not, that are fully masked.
         """
         visible = self._visible_keys(self.every)
         ways: list[tuple[ExceptionKind | None, Bool[np.ndarray, "B K"] | None]] = [(None, None), (None, visible)]
@@ -305,7 +305,7 @@ class _Planes:
         return next(filter(None, chain(found, of_padding, of_any)), None)
 
     def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> RuleVariant | None:
-        """Return the rule that the queries of words follow, where it is known which keys are words."""
+        """Return the rule of the queries of words, given the keys that are words."""
         words = tokens[:, self.past : self.past + self.queries]
         for rule in (rule for rule, past in self._rules(words) if past == self.past):
             if self.exceptions(_Guess(rule, self.past, self.no_padding)) is not None:
@@ -320,12 +320,12 @@ class _Planes:
     def _followed(
         self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
     ) -> RuleVariant | None:
-        """Return the simplest rule of all queries but those of padding that see something else.
+        """Return the simplest rule of all queries but those of padding that deviate.
 
         Args:
-            exception: what.
-            visible: the keys of each row that may be no padding; None is that there is none.
-            is_any: whether any query may see something else.
+            exception: the keys of these; None is no deviation.
+            visible: the keys of each row that may be words; None is no padding.
+            is_any: whether any query may deviate, be it padding or not.
         """
         rules = self._plain_rules if visible is None or is_any else self._rules(visible[:, self._own])
         for rule, past in rules:
@@ -346,7 +346,7 @@ class _Planes:
         return None
 
     def _variant(self, guess: _Guess, where: Bool[np.ndarray, "B Q"]) -> RuleVariant:
-        """Return a rule with its padding, and what the queries see that do not follow it."""
+        """Return a rule with its padding, and the keys of the queries that deviate from it."""
         rule, past, tokens, exception = guess
         inner = _padded(rule, tokens)
         if exception is None or not where.any():
@@ -355,25 +355,25 @@ class _Planes:
         if self._are_padding(where, guess):
             padding = ~np.broadcast_to(tokens, (self.batch, self.keys))[:, past : past + self.queries]
             blocks = [] if exception == "others" else self._blocks
-            others = any((self._unlike(guess, rows, True) & padding[:, rows]).any() for rows in blocks)
-            who = "some padding" if others else "padding"
+            differ = any((self._unlike(guess, rows, True) & padding[:, rows]).any() for rows in blocks)
+            who = "some padding" if differ else "padding"
         return RuleVariant(RuleWithExceptions(inner, rule, tokens, where, exception, who), past, tokens)
 
     def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
         """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
-        (cells,), found, places = self.cells, [], np.arange(self.keys)
+        (cells,), candidates, places = self.cells, [], np.arange(self.keys)
         grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries)
         follows = _Guess(rule, self.past, self.no_padding).expected(grid, False)
         for turn in (1, -1):  # padding on the right, and on the left
-            seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
-            last = np.where(seen, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
+            visible, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
+            last = np.where(visible, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
             right = np.where(wrong, places, self.keys).min(axis=1)  # the first that it sees against the rule, or misses
             most, least = np.minimum.accumulate(right), np.maximum.accumulate(last)
             lengths = np.arange(1, self.queries + 1) + (self.past if turn == 1 else 0)
             fits = (least <= lengths) & (lengths <= most) & (lengths < self.keys)
             if fits.any():
-                found.append((places < int(lengths[fits].max()))[::turn])
-        return sorted(found, key=lambda words: -int(words.sum()))
+                candidates.append((places < int(lengths[fits].max()))[::turn])
+        return sorted(candidates, key=lambda words: -int(words.sum()))
 
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
@@ -385,7 +385,7 @@ class _Planes:
         return np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
 
     def _rules(self, words: Bool[np.ndarray, "B Q"]) -> list[tuple[Expression, int]]:
-        """Return what the mask could be, the simplest first, each with the past at which it could be that.
+        """Return the candidates, the simplest first, each with its past.
 
         They are read from the batch row that has most words, and of these the one in which most is allowed.
         """
@@ -394,8 +394,8 @@ class _Planes:
         of_all = _candidates(self.cells[row], self.past, self.every[row])
         of_words = () if words[row].all() else _candidates(self.cells[row], self.past, words[row])
         rules = [(rule, self.past) for rule in dict.fromkeys((*of_all, *of_words))]
-        others = {0, max(self.keys - self.queries, 0)} - {self.past}
-        aligned = [(rule, other) for other in sorted(others) for rule, _ in rules[1:_PLAIN]]
+        pasts = {0, max(self.keys - self.queries, 0)} - {self.past}
+        aligned = [(rule, other) for other in sorted(pasts) for rule, _ in rules[1:_PLAIN]]
         return rules[:_PLAIN] + aligned + rules[_PLAIN:]
 
     @cached_property
@@ -404,33 +404,33 @@ class _Planes:
 
     @cached_property
     def _could_see(self) -> dict[ExceptionKind, Bool[np.ndarray, "B Q"]]:
-        """Which queries may see nothing, everything, themselves alone, or something else, if they are padding."""
+        """Queries that may be fully masked, open, alone with themselves or deviating otherwise, if they are padding."""
         places = np.arange(self.queries)
         alone = (self._counts == 1) & self.cells[:, places, self._own] & (places + self.past < self.keys)
         odd: dict[ExceptionKind, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
         return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
 
     def _inferred(self, exception: ExceptionKind) -> Bool[np.ndarray, "B K"]:
-        """Return which keys are no padding, if the queries of padding see this."""
+        """Return the keys that are not padding, if the queries of padding see this."""
         if exception != "words":
             is_odd = self._could_see[exception]
             tokens = self._visible_keys(~is_odd | ~(~is_odd).any(axis=1, keepdims=True))
             return _at_one_end(tokens) if exception == "themselves" else tokens
-        seen = np.count_nonzero(self.cells, axis=1)
+        counts = np.count_nonzero(self.cells, axis=1)
         places = np.arange(self.past, min(self.past + self.queries, self.keys))
-        seen[:, places] -= self.cells[:, places - self.past, places]
-        return _at_one_end(seen > 0)
+        counts[:, places] -= self.cells[:, places - self.past, places]
+        return _at_one_end(counts > 0)
 
     def _visible_keys(self, queries: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
-        """Return which keys any of these queries of each row sees."""
+        """Return the keys that any of these queries of each row sees."""
         pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
     def _tokens(self, guess: _Guess, visible: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
-        """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
+        """Return the keys that are not padding: each that some query sees, or that the rule itself hides from all.
 
-        Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is. Where
-        queries of padding see every key, what a query sees at its own position says nothing either.
+        Keys that the rule hides at either end are taken for the same as their neighbour. Where queries of padding see
+        every key, their own position shows nothing either.
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
@@ -447,12 +447,12 @@ class _Planes:
         return tokens
 
     def _unlike(self, guess: _Guess, rows: Int[np.ndarray, " R"], is_odd: bool = False) -> Bool[np.ndarray, "B R"]:
-        """Return which of these queries see something else than the rule, or than an exception from it, says."""
+        """Return the queries whose cells differ from the rule, or from an exception from it."""
         grid = Grid(rows[:, None], self.keys, guess.past, self.queries)
         return (self.cells[:, rows] != guess.expected(grid, is_odd)).any(axis=-1)
 
     def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
-        """Return which queries do not follow the rule; None if any of them sees something else than it may."""
+        """Return the queries that do not follow the rule; None if any of them deviates otherwise than it may."""
         where = np.zeros((self.batch, self.queries), bool)
         for rows in (self._sample, *self._blocks):
             wrong = where[:, rows] = self._unlike(guess, rows)
@@ -487,7 +487,7 @@ class _Planes:
 
 
 def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
-    """Return the rule with its padding: in numbers where all rows agree and it is at the ends."""
+    """Return the rule with its padding, in numbers where all rows agree and it is at the ends."""
     if tokens.all():
         return rule
     left, right = int(tokens[0].argmax()), int(tokens[0, ::-1].argmax())
@@ -499,7 +499,7 @@ def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
 
 
 def _at_one_end(tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
-    """Return tokens whose padding is at one end of each row, at which there is more of it."""
+    """Return tokens with the padding at one end of each row, the one that has more of it."""
     left, right = tokens.argmax(axis=1)[:, None], tokens[:, ::-1].argmax(axis=1)[:, None]
     places = np.arange(tokens.shape[1])
     return np.where(left >= right, places >= left, places < tokens.shape[1] - right)
@@ -509,7 +509,7 @@ def _at_one_end(tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
 
 
 def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
-    """Yield the rules that these cells could be, the simplest first, read from the chosen queries."""
+    """Yield the rules that may give these cells, the simplest first, read from the chosen queries."""
     rows = np.flatnonzero(chosen & plane.any(axis=1))
     if not rows.size:
         return
@@ -541,10 +541,10 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
 def _documents(
     first: Int[np.ndarray, " R"], last: Int[np.ndarray, " R"], own: Int[np.ndarray, " R"], total: int
 ) -> Iterator[Atom]:
-    """Yield the documents that the first keys of the queries could be due to.
+    """Yield the documents that the first keys of the queries may be due to.
 
-    A document begins where the first visible key jumps; in a window, where a query sees nothing before itself. What
-    stands before the first visible key, and behind the last one, is part of a document or one of its own.
+    A document begins where the first visible key jumps; in a window, where a query sees nothing before itself. Keys
+    before the first visible one, and behind the last one, are part of a document or one of their own.
     """
     jumps, selves = {*first.tolist()} - {int(first.min())}, {*own[first == own].tolist()}  # np.unique imports numpy.ma
     options: dict[tuple[int, ...], None] = {}
@@ -559,7 +559,7 @@ def _documents(
 def _scattered(
     live: Bool[np.ndarray, "R K"], own: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"]
 ) -> Iterator[Expression]:
-    """Yield rules whose rows have gaps: steps, and a window beside keys that everybody sees."""
+    """Yield rules whose rows have gaps: steps, and a window with keys that every query sees."""
     at_most = int(counts.max())
     places = np.flatnonzero(live[-1])
     if len(places) > 1:
@@ -576,10 +576,10 @@ def _scattered(
         near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
         yield Or((near, everywhere))
     gapped = [row for row in local.tolist() if counts[row] < np.ptp(np.flatnonzero(live[row])) + 1]
-    if gapped:  # a causal window beside the first keys, which a late query shows
+    if gapped:  # a causal window after the first keys, which a late query shows
         places = np.flatnonzero(live[gapped[-1]])
         start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
-        # A window of 1 is a query of padding that sees itself beside the words.
+        # A window of 1 is a query of padding that sees itself and the words.
         if len(places) - start != 1 and places[start - 1] == start - 1:
             yield And((Atom("causal"), Or((Atom("window", (len(places) - start,)), Atom("prefix", (start,))))))
 
@@ -588,7 +588,6 @@ def _scattered(
 
 
 def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
-    """Return the rule in words."""
     if len(variants) == 1:
         return _variant_text(variants[0], shape, past, density)
     has_heads = len({variant.heads for variant in variants}) > 1
@@ -604,7 +603,7 @@ def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density
 
 
 def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
-    """Return the rule of some rows and heads, with which rows are padded, and how it is aligned."""
+    """Return the rule of some rows and heads in words, with the rows that are padded, and the alignment."""
     if variant.expression is None:
         if not variant.tokens.any():
             return "nothing: every key is masked"

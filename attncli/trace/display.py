@@ -1,7 +1,6 @@
-"""What results offer to who holds them in Python: a view in a notebook, a data frame, a figure.
+"""Methods of results in Python: a view in a notebook, a data frame, a figure.
 
-They are made by `attncli.formats.python`, which reads every result and is no module's to import here:
-`attncli/__init__.py` registers it.
+They are made by `attncli.formats.python`, which this module may not import: `attncli/__init__.py` registers it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _registered: list[Callable[[], Any]] = []
 
 
 def register(load: Callable[[], Any]) -> None:
-    """Say what returns the module that shows results; the last one that is registered does."""
+    """Register the function that returns the module that shows results, in place of the last one."""
     _registered[:] = [load]
 
 
@@ -42,7 +41,7 @@ class Displayed:
 
 
 class Tabular:
-    """A result that is made of rows."""
+    """A result of rows."""
 
     @overload
     def to_dataframe(self, library: Literal["pandas"]) -> pandas.DataFrame: ...
@@ -54,10 +53,10 @@ class Tabular:
     def to_dataframe(self, library: None = None) -> Any: ...
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """Return a data frame of pandas or polars, with the columns that TSV has, less the number of the sentence.
+        """Return a data frame of pandas or polars, with the columns of TSV, without the number of the sentence.
 
         Args:
-            library: whose; None is the one that is imported already, or else the one that is installed, and pandas
+            library: its name; None is the one that is imported already, else the one that is installed, and pandas
                 where that leaves both.
 
         Raises:
@@ -67,7 +66,7 @@ class Tabular:
 
 
 class Drawable:
-    """A result that is maps of heads."""
+    """A result of maps of heads."""
 
     def plot(
         self,
@@ -86,10 +85,10 @@ class Drawable:
         Where keys are cells of pictures, these are drawn under the weights instead.
 
         Args:
-            queries: the query rows to draw, a token, its index, or several; none are all of them.
-            keys: likewise of the key columns.
+            queries: the query rows to draw, a token, its index, or several; empty is all of them.
+            keys: likewise the key columns.
             hide_special: leave out the tokenizer's special tokens.
-            ramp: how far along the colours a weight stands; None is what a terminal shows.
+            ramp: the scale from weights to colours; None is that of a terminal.
             colormap: the colours of weights.
             size: how wide, such as `3.3in` or `84mm`, or `WIDTHxHEIGHT`; None is as large as it takes.
 

@@ -1,4 +1,4 @@
-"""Plain dumps of somebody else's tensors: q and k, perhaps v, mask and bias, perhaps tokens and a scale."""
+"""Plain dumps of tensors from other programs: q and k, perhaps v, mask and bias, perhaps tokens and a scale."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     """Return the trace of a dump; see `attncli.trace.store.load`.
 
     Raises:
-        InputError: its tensors make no attention.
+        InputError: its tensors are not those of an attention.
         UsageError: it lacks that layer or head.
     """
     if not {"q", "k"} <= tensors.types.keys():
-        found = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
-        raise InputError(f"it holds {found}; expected a saved trace, or tensors q and k")
+        names = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
+        raise InputError(f"it holds {names}; expected a saved trace, or tensors q and k")
     present = [name for name in ("q", "k", "v", "bias") if name in tensors.types]
     arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
     # Without values there are no outputs; a width of zero says so in every shape.

@@ -1,7 +1,7 @@
 """Positions with a layout: a run of positions is a grid of cells, which lie in a picture.
 
-A Trace has `pictures`, and `grids` that say which positions of its queries and its keys stand for which cells of them.
-What is in no grid, such as CLS, registers, marks of newlines and tiles, and all text, has no place in a picture.
+A Trace has `pictures`, and `grids` that map positions of its queries and its keys to cells of them. Positions outside
+of grids, such as CLS, registers, marks of newlines and tiles, and all text, have no place in a picture.
 A grid comes from a checkpoint's processor (`engines/torch/pictures.py`), from `--grid` (`parse_grids`), or from the
 metadata of a file. `SideLayout.positions_of` reads `@120,80`, a pixel, and `@r3c5`, a cell.
 """
@@ -39,7 +39,7 @@ _CELL = re.compile(r"@(?:(\d{1,4}):)?r(\d{1,4})c(\d{1,4})")
 
 
 class Picture(NamedTuple):
-    """A picture that a model looked at."""
+    """A picture that a model read."""
 
     name: str  # of the file
     width: int  # of a row, in its pixels, as it is seen: turned by its orientation tag
@@ -55,25 +55,25 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Which positions stand for which cells of a picture."""
+    """Map of positions to the cells of a picture."""
 
     start: int  # the first position
     rows: int
     columns: int
-    image: int = 0  # which picture; it need not be there
-    # Where the whole grid lies in the picture, in its pixels, as it is seen; None is all of it. It reaches beyond the
+    image: int = 0  # index of the picture; it need not be there
+    # The box of the whole grid in the picture, in its pixels as displayed; None is all of it. It reaches beyond the
     # picture where a processor padded it.
     box: Box | None = None
-    side: Side = "both"  # of which tokens these are positions: the queries, the keys, or both
-    order: tuple[int, ...] = ()  # how far behind `start` each cell's position stands; empty is one after the other
-    patches: int = 1  # that one position stands for, along a side, where the model merged neighbours
+    side: Side = "both"  # the tokens it applies to: the queries, the keys, or both
+    order: tuple[int, ...] = ()  # offset of each cell's position from `start`; empty is one after the other
+    patches: int = 1  # along a side of a position, where the model merged neighbours
     is_overview: bool = False  # whether it shows a picture whole that other grids show in detail
-    note: str = ""  # what a reader has to know of it, in a sentence
+    note: str = ""  # a remark for the reader, in a sentence
 
     def __post_init__(self) -> None:
-        """Refuse what is no grid."""
-        whole = (self.start, self.rows - 1, self.columns - 1, self.image, self.patches - 1)
-        if min(whole) < 0 or self.rows * self.columns > MOST_CELLS or self.side not in get_args(Side):
+        """Refuse invalid grids."""
+        integers = (self.start, self.rows - 1, self.columns - 1, self.image, self.patches - 1)
+        if min(integers) < 0 or self.rows * self.columns > MOST_CELLS or self.side not in get_args(Side):
             raise ValueError(f"attn reads no grid of {self.rows} × {self.columns} cells from position {self.start}")
         count = len({step for step in self.order if type(step) is int and step >= 0})
         if self.order and not count == len(self.order) == self.size:
@@ -93,7 +93,7 @@ class ImageGrid:
 
     @property
     def size(self) -> int:
-        """How many cells it has."""
+        """Number of cells."""
         return self.rows * self.columns
 
     @property
@@ -108,11 +108,11 @@ class ImageGrid:
         return self.start + steps.reshape(self.rows, self.columns)
 
     def box_in(self, width: float, height: float) -> Box:
-        """Return where it lies in its picture, whose size counts where it is all of it."""
+        """Return its box in its picture, by default all of that."""
         return self.box or (0, 0, width, height)
 
     def cell_box(self, row: int, column: int, width: float, height: float) -> Box:
-        """Return where one cell lies in a picture of that size, in pixels."""
+        """Return the box of one cell in a picture of that size, in pixels."""
         left, top, right, bottom = self.box_in(width, height)
         wide, high = (right - left) / self.columns, (bottom - top) / self.rows
         return left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high
@@ -121,7 +121,7 @@ class ImageGrid:
 def parse_grids(
     grid: str, prefix: int, images: int, queries: int, keys: int, where: str = "--grid"
 ) -> tuple[ImageGrid, ...]:
-    """Return the grids that a user writes, `14x14` for each picture, the first one behind `prefix` positions.
+    """Parse the grids of `--grid`, `14x14` for each picture, the first one behind `prefix` positions.
 
     They are of queries and keys where there are as many of both, else of the side on which they fit, keys first.
 
@@ -155,32 +155,32 @@ class SideLayout:
     role: str  # query or key, for the errors
 
     def positions_in(self, box: Sequence[float], image: int = 0, wanted: str = "") -> list[int]:
-        """Return the cells that have a part of a box in a picture: left, top, right, bottom.
+        """Return the cells that overlap a box in a picture: left, top, right, bottom.
 
         Raises:
             InputMismatchError: no cell has, or the size of the picture is unknown.
         """
-        place = f"--{self.role} {wanted or list(box)}"
+        option = f"--{self.role} {wanted or list(box)}"
         if image >= len(self.pictures):
-            raise InputMismatchError(f"{place}: the pixels of picture {image} are unknown; give --image, or @r3c5")
+            raise InputMismatchError(f"{option}: the pixels of picture {image} are unknown; give --image, or @r3c5")
         _, width, height, _ = self.pictures[image]
-        found = []
+        positions = []
         for grid in self.grids:
             for (row, column), position in np.ndenumerate(grid.positions):
                 left, top, right, bottom = grid.cell_box(row, column, width, height)
                 is_there = left < box[2] and box[0] < right and top < box[3] and box[1] < bottom
                 if grid.image == image and is_there and box[0] < width and box[1] < height:
-                    found.append(int(position))
-        if not found:
+                    positions.append(int(position))
+        if not positions:
             size = f"{width} × {height} pixels"
-            raise InputMismatchError(f"{place}: no {self.role} is a cell there; picture {image} has {size}")
-        return found
+            raise InputMismatchError(f"{option}: no {self.role} is a cell there; picture {image} has {size}")
+        return positions
 
     @cached_property
     def cells(self) -> dict[int, str]:
-        """The positions that are cells, grid by grid, and what each is called: as `positions_of` reads it, without `@`.
+        """Names of the positions that are cells, grid by grid, as `positions_of` reads them, without `@`.
 
-        A cell of a tile, which no row and column name, is called by the pixel in its middle.
+        A cell of a tile, which no row and column name, is named by the pixel in its middle.
         """
         names: dict[int, str] = {}
         for grid in self.grids:
@@ -196,12 +196,12 @@ class SideLayout:
         return names
 
     def _largest(self, image: int) -> ImageGrid:
-        """Return the grid of a picture whose cells rows and columns name."""
-        own = (grid for grid in self.grids if grid.image == image)
-        return max(own, key=lambda grid: (not grid.is_overview, grid.size))
+        """Return the grid of a picture whose rows and columns name cells."""
+        grids = (grid for grid in self.grids if grid.image == image)
+        return max(grids, key=lambda grid: (not grid.is_overview, grid.size))
 
     def find(self, tokens: Tokens, wanted: str | int) -> list[int]:
-        """Return the positions that a user names, of tokens or of places in a picture.
+        """Return the positions of tokens, or of places in a picture, by their name.
 
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `positions_of`.

@@ -1,4 +1,4 @@
-"""The mask of a saved trace, as a mask like any other."""
+"""Masks of saved traces, as mask grids."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from attncli.trace.store import load
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a file is a saved trace, and not that of a mask alone."""
-    with suppress(Exception):  # who reads the mask says what is wrong with the file
+    """Return whether a file is a saved trace, and not a mask alone."""
+    with suppress(Exception):  # the reader of the mask reports errors of the file
         check_file(name)
         return "attncli" in Tensors(Path(name)).metadata
     return False
@@ -32,15 +32,15 @@ def mask_of_trace(name: str, layers: str | None, kind: str | None) -> MaskGrid:
         InputError: the trace cannot be read.
     """
     trace = load(name, layers, kind=kind)
-    found: dict[tuple[Any, ...], list[LayerTrace]] = {}
+    by_mask: dict[tuple[Any, ...], list[LayerTrace]] = {}
     for layer in trace.layers:
         cells = _cells(layer)
-        found.setdefault((layer.kind, cells.shape, np.packbits(cells).tobytes()), []).append(layer)
-    if len(found) > 1:
-        masks = "; ".join(layers_named((one.layer for one in alike), alike[0].kind) for alike in found.values())
+        by_mask.setdefault((layer.kind, cells.shape, np.packbits(cells).tobytes()), []).append(layer)
+    if len(by_mask) > 1:
+        masks = "; ".join(layers_named((one.layer for one in alike), alike[0].kind) for alike in by_mask.values())
         raise UsageError(f"{visible(name)} has several masks: {masks}. Choose one with --layer or --kind")
-    (layer, *_) = next(iter(found.values()))
-    # Tokens of which only their places are known need no name beside these.
+    (layer, *_) = next(iter(by_mask.values()))
+    # Tokens without texts, which have only positions, get no names.
     queries, keys = (["" if one.label == str(one.index) else one.label for one in side] for side in trace.sides(layer))
     return MaskGrid(name, _cells(layer), layer.mask.past, tokens=(queries, keys))
 

@@ -24,12 +24,12 @@ def write_layers(
     header: Mapping[str, Any],
     pixels: Sequence[np.ndarray[Any, Any]] = (),
 ) -> None:
-    """Write the layers of a trace, and beside them what else it holds.
+    """Write the layers of a trace, with the rest of it as a header.
 
     Args:
-        path: of the file.
-        layers: whose arrays and masks are written.
-        header: the rest of the trace, for JSON; tokens among it become what JSON has for them.
+        path: the file.
+        layers: their arrays and masks are written.
+        header: the rest of the trace, for JSON; tokens are converted.
         pixels: those of its pictures.
 
     Raises:
@@ -37,7 +37,7 @@ def write_layers(
     """
     from safetensors.numpy import save
 
-    tensors = {PIXELS.format(number): np.ascontiguousarray(each) for number, each in enumerate(pixels)}
+    tensors = {PIXELS.format(number): np.ascontiguousarray(picture) for number, picture in enumerate(pixels)}
     entries = []
     for layer in layers:
         prefix = f"layers.{layer.layer}.{layer.kind}."
@@ -53,12 +53,12 @@ def write_layers(
         entries.append(entry)
     whole = {name: _tokens(value) if isinstance(value, Tokens) else value for name, value in header.items()}
     with atomic_write(path) as aside:
-        # Through bytes: the library's own errors about a file do not say what the system said.
+        # Through bytes: the library's own errors about a file leave out the system's reason.
         aside.write_bytes(save(tensors, metadata={"attncli": json.dumps(whole | {"layers": entries})}))
 
 
 def tensor_name(array: str) -> str:
-    """Return what an array of `LayerTrace` is called in a file."""
+    """Return the name of an array of `LayerTrace` in a file."""
     return array.removeprefix("recorded_")
 
 

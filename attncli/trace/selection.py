@@ -11,21 +11,21 @@ from attncli.errors import InputError, UsageError
 from attncli.text import visible
 
 MOST_LAYERS = 1000  # of a checkpoint: their modules are built, one by one
-MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or made to fill the memory
+MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or hostile
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 _OF_LAYER = re.compile(r"L?(\d{1,9})[.:H](\d{1,9})", re.IGNORECASE)
 _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
 class Indices(NamedTuple):
-    """A choice of layers or heads, before it is known how many there are."""
+    """A choice of layers or heads, before their number is known."""
 
     what: str  # "layer" or "head", for the errors
     parts: tuple[tuple[int, int], ...] | None  # first and last of each range, both included; None is all of them
 
     @classmethod
     def of(cls, what: str, choice: str | int | Iterable[int] | Indices | None) -> Indices:
-        """Return the choice that a user wrote, in the shell or in Python.
+        """Parse a choice from the shell or from Python.
 
         Raises:
             UsageError: it is neither a number, a range, a list of these, nor `all`.
@@ -61,8 +61,8 @@ class Indices(NamedTuple):
         """Return the chosen indices among `count`, in the order asked, each once.
 
         Raises:
-            UsageError: one is out of range; the message says the range.
-            InputError: nothing has so many.
+            UsageError: one is out of range; the message has the range.
+            InputError: nothing has this many.
         """
         if count > MOST:
             raise InputError(f"{owner} claims to have {count} {self.what}s; attn reads at most {MOST} {self.what}s")
@@ -92,16 +92,16 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
     Raises:
         UsageError: they name several layers, or another one than `layers`, of which None and `all` are any.
     """
-    found = [_OF_LAYER.fullmatch(part.strip()) for part in heads.split(",")] if isinstance(heads, str) else []
-    named = {str(int(match[1])) for match in found if match}
+    matches = [_OF_LAYER.fullmatch(part.strip()) for part in heads.split(",")] if isinstance(heads, str) else []
+    named = {str(int(match[1])) for match in matches if match}
     if not named:
         return layers, heads
-    if len(named) > 1 or not all(found):
+    if len(named) > 1 or not all(matches):
         raise UsageError(f"--head '{visible(heads)}': name heads of one layer, such as 3.2,3.4")
     (layer,) = named
     if (parts := Indices.of("layer", layers).parts) and parts != ((int(layer), int(layer)),):
         raise UsageError(f"--head {heads} is in layer {layer}, and --layer names others; leave out --layer")
-    return layer, ",".join(match[2] for match in found if match)
+    return layer, ",".join(match[2] for match in matches if match)
 
 
 def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> list[tuple[int, int]]:
@@ -117,19 +117,19 @@ def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> 
         UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.
     """
     parts = [part.strip() for part in heads.split(",")] if isinstance(heads, str) else []
-    found = [_OF_LAYER.fullmatch(part) for part in parts]
-    count, each = sizes
-    if not any(found):
-        chosen = Indices.of("head", heads).resolve(each, f"each layer of {owner}")
+    matches = [_OF_LAYER.fullmatch(part) for part in parts]
+    count, heads_per_layer = sizes
+    if not any(matches):
+        chosen = Indices.of("head", heads).resolve(heads_per_layer, f"each layer of {owner}")
         return [(layer, head) for layer in Indices.of("layer", layers).resolve(count, owner) for head in chosen]
-    if not all(found):
+    if not all(matches):
         raise UsageError(f"--head '{visible(heads)}': name the layer of every head, such as 18.6,17.3")
     if layers is not None:
         raise UsageError(f"--head {visible(heads)} names layers, and --layer does too; leave out --layer")
-    named = [(int(match[1]), int(match[2])) for match in found if match]
+    named = [(int(match[1]), int(match[2])) for match in matches if match]
     for layer, head in named:
         Indices.of("layer", layer).resolve(count, owner)
-        Indices.of("head", head).resolve(each, f"each layer of {owner}")
+        Indices.of("head", head).resolve(heads_per_layer, f"each layer of {owner}")
     return list(dict.fromkeys(named))
 
 
@@ -141,16 +141,16 @@ class RowRange(NamedTuple):
 
     @classmethod
     def of(cls, choice: str) -> RowRange | None:
-        """Return the range that a user wrote, such as 500:520, :10 or -20: for the last 20; None is a token."""
+        """Parse a range of rows, such as 500:520, :10 or -20: for the last 20; None is a token."""
         match = re.fullmatch(_RANGE, choice.strip()) if choice.strip() != ":" else None
         if match is None:
             return None
         return cls(*(None if end is None else int(end) for end in match.groups()))
 
     def among(self, count: int) -> range:
-        """Return the rows of the range among `count`; like a slice, it ends where they end."""
+        """Return the rows of the range within `count`, cut like a slice."""
         return range(count)[self.start : self.stop]
 
     def __str__(self) -> str:
-        """Return the range as `--query` takes it."""
+        """Return the range as in `--query`."""
         return ":".join("" if end is None else str(end) for end in (self.start, self.stop))

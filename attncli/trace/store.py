@@ -1,4 +1,4 @@
-"""Reads saved traces, and dumps of somebody else's tensors, which are safetensors files.
+"""Reads saved traces, and dumps of tensors from other programs, which are safetensors files.
 
 Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_projection|out_bias|scores|weights>`; the
 metadata key `attncli` holds everything else as JSON. A mask that is a rule stays one, in the JSON.
@@ -33,21 +33,21 @@ from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 
-# What a file of an earlier version does not say.
+# Defaults for files of earlier versions.
 _LONGEST_NAME = 4096
 _SINCE = {"generated": 0, "word": None, **Proof._field_defaults}
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
 
 
 class _Rule(NamedTuple):
-    """A mask that is a rule, as the JSON has it."""
+    """A mask that is a rule, in the JSON."""
 
     expression: str
     past: int
 
 
 class _Drawn(NamedTuple):
-    """What the source of a toy layer says besides the fields of `Provenance`."""
+    """Details of a toy layer's source, besides the fields of `Provenance`."""
 
     parameters: int
     rng: str
@@ -71,7 +71,7 @@ def load(
     Args:
         path: a safetensors file. In a dump q is `[T, D]`, `[H, T, D]` or `[1, H, T, D]`, likewise k and v;
             metadata may hold `tokens` (a JSON list of strings) and `scale`.
-        layer: which of the recorded layers; None is all of them.
+        layer: the recorded layers to read; None is all of them.
         head: which heads to show and derive; None is all of them.
         kind: the only kind of attention to read; None is every kind.
 
@@ -93,8 +93,8 @@ def load(
         trace = read(tensors, Indices.of("layer", layer), Indices.of("head", head))
         selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
         if not selected:
-            found = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
-            raise UsageError(f"--kind {visible(str(kind))}: {name} has {found} attention there")
+            kinds = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
+            raise UsageError(f"--kind {visible(str(kind))}: {name} has {kinds} attention there")
         return replace(trace, layers=selected)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
@@ -151,23 +151,23 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
 
 
 def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
-    own = _plain(Picture, _shown(found), "picture")
+    fields = _plain(Picture, _shown(found), "picture")
     pixels = tensors.read(PIXELS.format(number))
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= MOST_SIDE**2 * 3:
         raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
-    picture = Picture(own["name"][-_LONGEST_NAME:], own["width"], own["height"], pixels)
-    if not Picture.is_sensible_size(own["width"], own["height"]):
+    picture = Picture(fields["name"][-_LONGEST_NAME:], fields["width"], fields["height"], pixels)
+    if not Picture.is_sensible_size(fields["width"], fields["height"]):
         raise ValueError(f"picture {number} has {picture.width} × {picture.height} pixels")
     return picture
 
 
 def _grid(found: Any) -> ImageGrid:
-    own, box = _plain(ImageGrid, _shown(found), "grid"), found.get("box")
-    return ImageGrid(**own, box=box and tuple(box), side=found.get("side"), order=tuple(found.get("order", ())))
+    fields, box = _plain(ImageGrid, _shown(found), "grid"), found.get("box")
+    return ImageGrid(**fields, box=box and tuple(box), side=found.get("side"), order=tuple(found.get("order", ())))
 
 
 def _loads(text: str) -> Any:
-    """Read JSON whose numbers a trace can hold: finite ones of a sensible size."""
+    """Read JSON whose numbers are finite and of a sensible size."""
 
     def number(digits: str) -> float:
         is_whole = digits.lstrip("-").isdigit()
@@ -178,15 +178,15 @@ def _loads(text: str) -> Any:
     return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
 
-# Of a type as a class spells it, what a JSON object holds; a field of another type is read in a way of its own.
+# JSON types of a class's annotations; a field of another type has a reader of its own.
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
 
 
 def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
-    """Return the fields of a class that are plain values, as a JSON object has them.
+    """Return the plain fields of a class from a JSON object, and check their types.
 
-    A file is not trusted, however it was made: each has to be there, of the type that the class says, and the kind of
-    a source or a layer one that there is.
+    A file is not trusted, however it was made: each field has to be there, of the type of the class, and the kind of a
+    source or a layer has to exist.
     """
     document = _object(found, what)
     read = {}
@@ -194,7 +194,7 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
         value = document.get(name, _SINCE.get(name, document))
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
-        if type(value) not in types:  # a bool is no int here
+        if type(value) not in types:  # a bool is not an int here
             raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
         read[name] = value
     if "kind" in read and read["kind"] not in _KINDS[what]:
@@ -205,13 +205,13 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
 @cache
 def _plain_types(of: type) -> list[tuple[str, list[type]]]:
     """Return the plain fields of a class, and the types of each."""
-    found = []
+    types_by_name = []
     for name, annotation in of.__annotations__.items():
         spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
         types = [_TYPES.get(each) for each in spelling.split(" | ")]
         if None not in types:
-            found.append((name, [each for each in types if each is not None]))
-    return found
+            types_by_name.append((name, [each for each in types if each is not None]))
+    return types_by_name
 
 
 def _object(found: Any, what: str) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _object(found: Any, what: str) -> dict[str, Any]:
 
 
 def _shown(found: Any) -> Any:
-    """Escape what a terminal would obey in all texts of a JSON value (not used for sentences and tokens)."""
+    """Escape terminal control characters in all texts of a JSON value (not used for sentences and tokens)."""
     if isinstance(found, str):
         return visible(found)
     if isinstance(found, dict):
@@ -230,20 +230,20 @@ def _shown(found: Any) -> Any:
 
 
 def _list(header: Mapping[str, Any], name: str) -> list[Any]:
-    if not isinstance(found := header.get(name), list):
+    if not isinstance(values := header.get(name), list):
         raise TypeError(f"'{name}' of its header is missing or no list")
-    return found
+    return values
 
 
 def _source(recorded: Any) -> Provenance:
-    own = _plain(Provenance, recorded, "source")
-    if own["kind"] == "toy":
+    fields = _plain(Provenance, recorded, "source")
+    if fields["kind"] == "toy":
         _plain(_Drawn, recorded, "source")
-    return Provenance(**own, details={name: value for name, value in recorded.items() if name not in own})
+    return Provenance(**fields, details={name: value for name, value in recorded.items() if name not in fields})
 
 
 def _tokens(recorded: list[Any]) -> Tokens:
-    # How a piece is shown follows from the text.
+    # The shown form of a piece follows from the text.
     tokens = Tokens(Token(**_plain(Token, {**_object(token, "token"), "shown": None}, "token")) for token in recorded)
     if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
         raise ValueError("its tokens are not in order, or of more than two texts")
@@ -264,10 +264,10 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
     else:
         mask = _saved_mask(entry.get("mask"), cells)
     chosen = heads.resolve(cells[0], f"layer {fields['layer']}")
-    whole: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
+    fields_of_layer: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
     is_proven = entry.get("proof", entry) is not None
     proof = Proof(**_plain(Proof, entry.get("proof"), "proof")) if is_proven else None
-    return LayerTrace(**whole, mask=mask, heads=chosen, proof=proof)
+    return LayerTrace(**fields_of_layer, mask=mask, heads=chosen, proof=proof)
 
 
 def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
@@ -291,5 +291,5 @@ def _saved_mask(recorded: Any, cells: tuple[int, int, int]) -> RuleMask:
     if not 0 <= rule["past"] < 2**31:
         raise ValueError(f"its mask has past {rule['past']}")
     mask = RuleMask(expression, queries, keys, heads, rule["past"])
-    mask.rows([0], np.arange(0))  # one that does not fit these tokens is refused here
+    mask.rows([0], np.arange(0))  # refuses a mask that does not fit these tokens
     return mask

@@ -1,4 +1,4 @@
-"""A tokenization: the tokens of one sentence, without the attention, and what about them surprises."""
+"""A tokenization: the tokens of one sentence, without the attention, and surprises among them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SCHEMA = "attncli.tokens/1"
 
 
 class Choice(NamedTuple):
-    """What of a tokenization is shown."""
+    """Choice of tokens to show."""
 
     hide_special: bool = False  # leave out the tokens that the tokenizer added
-    words: bool = False  # show words, each with the pieces that it is made of, in the place of tokens
+    words: bool = False  # show words, each with its pieces, instead of tokens
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Tokenization(Displayed):
     """The tokens of one sentence; a notebook shows them as `attn tokens` does.
 
     Attributes:
-        kind: `toy`, `pretrained`, or that of the saved trace which the tokens are from.
+        kind: `toy`, `pretrained`, or the kind of the saved trace.
         model: the checkpoint.
         vocab: the toy layer's vocabulary.
         text: the sentence.
         pair: the second text of the same sequence.
         tokens: in order, special ones included.
-        limit: how many tokens the model reads at most; None is no limit, or none that is known.
-        unknown: the indices of the tokens that stand for what the vocabulary lacks; None where that is not known.
-        notes: what the user should know, a sentence each.
-        metadata: what the file of its sentence says besides, by names.
+        limit: the most tokens that the model reads; None is no limit, or no known one.
+        unknown: the indices of the tokens that are not in the vocabulary; None where that is not known.
+        notes: remarks for the user, a sentence each.
+        metadata: further fields of its sentence in the file, by names.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Tokenization(Displayed):
 
     @property
     def characters(self) -> int:
-        """How many characters were tokenized."""
+        """Number of tokenized characters."""
         return len(self.text) + len(self.pair or "")
 
     @cached_property
@@ -85,13 +85,13 @@ class Tokenization(Displayed):
         return self._word_of.get(token.index)
 
     def is_unknown(self, token: Token) -> bool | None:
-        """Return whether a token, or any piece of a word, stands for what the vocabulary lacks; None: not known."""
+        """Return whether a token, or any piece of a word, is not in the vocabulary; None where that is not known."""
         if self.unknown is None:
             return None
         return not self.unknown.isdisjoint(token.pieces or (token.index,))
 
     def as_dicts(self, choice: Choice) -> Iterator[dict[str, Any]]:
-        """Yield what is shown, as the JSON document spells it."""
+        """Yield the shown tokens as in the JSON document."""
         for token in self.shown(choice):
             word = {} if token.pieces else {"word": self.word_of(token)}
             yield {**token.as_dict(), **word, "unknown": self.is_unknown(token)}
@@ -102,7 +102,7 @@ class Tokenization(Displayed):
 
 
 def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
-    """Yield the tokens of a trace, and those of its target if it has one beside a text."""
+    """Yield the tokens of a trace, and those of its target if it has one besides a text."""
     from attncli.trace.trace import texts_of  # it imports NumPy, which the tokens of a text do not need
 
     origin = (trace.source.kind, trace.source.model, None)

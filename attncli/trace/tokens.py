@@ -1,4 +1,4 @@
-"""Tokens: what the model reads, where each piece stands in the text, and how it is shown safely."""
+"""Tokens of a sequence: pieces of the vocabulary, their positions in the text, and safe labels to show them by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from attncli.errors import InputMismatchError
 from attncli.text import JOINERS, did_you_mean, visible
 
-# How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
+# Marks of "a space comes before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
 
@@ -23,17 +23,17 @@ class Token:
     """One token of a sequence.
 
     Attributes:
-        index: place in the sequence, from 0.
+        index: position in the sequence, from 0.
         id: row of the vocabulary.
         text: the piece as the vocabulary spells it (`##ing`, `Ġflies`).
-        start: first character of the piece in the text, or None for a token that the text does not hold, or where the
-            tokenizer does not say.
+        start: first character of the piece in the text, or None for a token that is not in the text, or without an
+            offset.
         end: one past its last character, or None.
         special: whether the tokenizer added it ([CLS], <s>, …), or the model itself, or the chat template wrote it.
         segment: 0 for the text, 1 for the second text of a pair.
-        word: which word of its text the tokenizer's own splitting puts it into; None where it does not say.
+        word: index of its word in the tokenizer's own splitting of the text; None where it does not split.
         shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
-        pieces: of a word, the indices of its tokens, which follow each other. Its text is what stands in the text, and
+        pieces: of a word, the indices of its tokens, which follow each other. Its text is that of the sentence, and
             its id is no row of a vocabulary, but the first word of the same pieces.
     """
 
@@ -49,7 +49,7 @@ class Token:
     pieces: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the token as the JSON document spells it."""
+        """Return the token as in the JSON document."""
         written: dict[str, Any] = {
             "index": self.index,
             "id": self.id,
@@ -63,7 +63,7 @@ class Token:
 
     @property
     def below(self) -> str:
-        """What stands below the token in a list of tokens: its id, or the indices of its pieces."""
+        """Second line of the token in a list of tokens: its id, or the indices of its pieces."""
         if not self.pieces:
             return str(self.id)
         first, last = self.pieces[0], self.pieces[-1]
@@ -89,23 +89,23 @@ class Token:
 
     @property
     def names(self) -> set[str]:
-        """Every spelling under which a user may ask for this token."""
+        """Every spelling that finds this token."""
         piece = self.text.removeprefix(_WORD_PIECE)
         return {self.text, self.label, *filter(None, (piece, _unmarked(piece), self.bare))}
 
     @property
     def bare(self) -> str:
-        """The characters of the token, without what the vocabulary writes before them."""
+        """The characters of the token, without the vocabulary's marks before them."""
         return _unmarked(self.text.removeprefix(_WORD_PIECE)) if self.shown is None else self.shown.strip()
 
     @property
     def spelling(self) -> str:
-        """The token without the mark that says that a space stands before it, if it is more than that mark."""
+        """The token without the vocabulary's mark of a space before it, if it is more than that mark."""
         return _unmarked(self.text) or self.text
 
 
 class NextToken(NamedTuple):
-    """A token that may come next, and what a model gives it: its logit, and its log-probability in nats."""
+    """A possible next token, with its logit, and its log-probability in nats."""
 
     token: Token
     logit: float
@@ -123,7 +123,7 @@ class Tokens(tuple[Token, ...]):
         return [token.id for token in self]
 
     def find(self, wanted: str | int, role: str) -> list[int]:
-        """Return the positions of the tokens called `wanted`: its text, or a (possibly negative) index.
+        """Return the positions of the tokens named `wanted`: a text, or a (possibly negative) index.
 
         A word of several pieces is its last piece, which under a causal mask is the one that sees all of them.
 
@@ -150,7 +150,7 @@ class Tokens(tuple[Token, ...]):
         return [self.at(index, role)]
 
     def pieces_note(self, wanted: str | int) -> str:
-        """Return which pieces a word consists of, and that the last one stands for it; nothing for a single token."""
+        """Return a note on the pieces of a word, whose last one is used; empty for a single token."""
         is_token = not isinstance(wanted, str) or any(wanted in token.names for token in self)
         runs = [] if is_token else self._spelling(str(wanted))
         return "; ".join(
@@ -159,7 +159,7 @@ class Tokens(tuple[Token, ...]):
         )
 
     def _spelling(self, word: str) -> list[range]:
-        """Return the runs of several tokens that spell a word, where no letter stands before or behind it."""
+        """Return the runs of several tokens that spell a whole word."""
         runs = []
         for first in range(len(self)):
             spelled, last = self[first].bare, first
@@ -178,11 +178,11 @@ class Tokens(tuple[Token, ...]):
         """Return whether the next token continues the text of this one without a space."""
         if place + 1 >= len(self) or self[place].special or self[place + 1].special:
             return False
-        one, other = self[place], self[place + 1]
-        if other.text.startswith(_WORD_PIECE):
+        left, right = self[place], self[place + 1]
+        if right.text.startswith(_WORD_PIECE):
             return True
-        has_space = other.text.startswith(_SPACE_MARKS) or (other.shown or "").startswith(" ")
-        return one.end is not None and one.end == other.start and one.segment == other.segment and not has_space
+        has_space = right.text.startswith(_SPACE_MARKS) or (right.shown or "").startswith(" ")
+        return left.end is not None and left.end == right.start and left.segment == right.segment and not has_space
 
     def at(self, index: int, role: str) -> int:
         """Return a position of the sequence; a negative one counts from its end.

@@ -1,4 +1,4 @@
-"""The heaviest keys of each query: what a row of any length says in a few cells."""
+"""The heaviest keys of each query: a summary of a row of any length in a few cells."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def top_keys(
     for block in head.blocks():
         weights = block.weights[:, columns]
         counted = drawn_cells(block)[:, columns]
-        for own, places in zip(weights, heaviest(weights, counted, most), strict=True):
-            yield places, own[places]
+        for row, places in zip(weights, heaviest(weights, counted, most), strict=True):
+            yield places, row[places]
 
 
 def heaviest(weights: Float[np.ndarray, "Q K"], counted: Bool[np.ndarray, "Q K"], most: int) -> list[Places]:
@@ -41,15 +41,15 @@ def heaviest(weights: Float[np.ndarray, "Q K"], counted: Bool[np.ndarray, "Q K"]
     A row has fewer where fewer of its cells are counted. NaN comes before every number, and of equal weights the
     earlier key comes first.
     """
-    # Negated, so that a stable sort keeps the order of keys that are alike. An infinite weight is far below NaN and
-    # far above what does not count.
+    # Negated, so that a stable sort keeps the order of equal keys. An infinite weight is far below NaN and far above
+    # the cells that are not counted.
     costs = np.clip(-weights.astype(np.float64), -_FAR, _FAR)
     costs[np.isnan(weights)] = -np.inf
     costs[~counted] = np.inf
     bound = min(most, costs.shape[1]) - 1
     limits = np.partition(costs, bound, axis=1)[:, bound]
-    found = []
-    for cost, limit, own in zip(costs, limits, counted, strict=True):
-        places = np.flatnonzero(own & (cost <= limit))
-        found.append(places[np.argsort(cost[places], kind="stable")][:most])
-    return found
+    ranked = []
+    for cost, limit, row in zip(costs, limits, counted, strict=True):
+        places = np.flatnonzero(row & (cost <= limit))
+        ranked.append(places[np.argsort(cost[places], kind="stable")][:most])
+    return ranked

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
-Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
+Mean = Literal["heads", "layers", "all"]  # axes of the mean; all is both
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Derivation:
-    """Which numbers to show in place of the weights of each head."""
+    """Numbers to show in place of the weights of each head."""
 
     norms: bool = False  # ‖weight·value‖ instead of weights
     rollout: bool = False  # attention multiplied through the layers
     words: bool = False  # merge word pieces
-    mean: Mean | None = None  # what to average over: `heads`, `layers` or `all`, which is both; None leaves them apart
-    layers: Indices | None = None  # the layers whose rollout is wanted; None is the last one that is there
+    mean: Mean | None = None  # axes to average over: `heads`, `layers` or `all`, which is both; None is no mean
+    layers: Indices | None = None  # the layers of the rollout; None is the last recorded one
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse options that exclude each other."""
         if self.rollout and self.norms:
             raise UsageError("--rollout multiplies weights, and --norms replaces them; drop one of them")
         if self.rollout and self.mean not in (None, "layers"):
@@ -48,14 +48,14 @@ class Derivation:
 
 
 class Origin(NamedTuple):
-    """What a derived trace is made of."""
+    """Origin of a derived trace."""
 
     trace: Trace  # as it was recorded
-    derivation: Derivation  # what was made of it
-    rules: tuple[str, ...]  # the same in sentences
+    derivation: Derivation
+    rules: tuple[str, ...]  # the derivation in sentences
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the JSON document spells it."""
+        """Return the origin as in the JSON document."""
         derivation = self.derivation
         over = {None: [], "all": ["heads", "layers"]}.get(derivation.mean, [derivation.mean])
         chosen = {"norms": derivation.norms, "rollout": derivation.rollout, "words": derivation.words}
@@ -79,19 +79,19 @@ Texts = tuple[str, str | None]  # a text, and a second one in its sequence
 
 def texts_of(text: str, pair: str | None, target: str | None) -> tuple[Texts, Texts]:
     """Return the texts of a trace's queries, and of its keys; a target without a text is both."""
-    own = text, pair
-    of_queries = own if target is None else (target, None)
-    return of_queries, own if text or target is None else of_queries
+    source = text, pair
+    of_queries = source if target is None else (target, None)
+    return of_queries, source if text or target is None else of_queries
 
 
 class Provenance(NamedTuple):
-    """Where a trace comes from.
+    """Source of a trace.
 
     Attributes:
         kind: `toy`, `pretrained`, `module` (a live torch module) or `file`.
-        layers: how many layers the source has, recorded or not.
-        details: what else a reader should know; the names are the keys of the JSON document.
-        notes: what the user should know of all its traces, a sentence each.
+        layers: number of layers of the source, recorded or not.
+        details: further facts for the reader; the names are the keys of the JSON document.
+        notes: remarks for the user on all its traces, a sentence each.
     """
 
     kind: str
@@ -106,13 +106,13 @@ class Provenance(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the source is called; of a path, its last name, for a line has little room."""
+        """Name of the source; of a path, its last name, for a short line."""
         if self.model is None:
             return {"toy": "toy layer", "file": "tensors from a file"}.get(self.kind, self.kind)
         return short_name(self.model)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the source as the JSON document spells it."""
+        """Return the source as in the JSON document."""
         named = {name: value for name, value in self._asdict().items() if name not in ("details", "notes")}
         return {**named, **self.details}
 
@@ -122,21 +122,21 @@ class Trace(Displayed, Tabular, Drawable):
     """The attention of one sentence; a notebook shows it as `attn inspect` does.
 
     Attributes:
-        source: where it comes from.
+        source: the model that it was recorded from.
         query_tokens: the tokens whose queries attend.
         key_tokens: the tokens they attend to; the same ones in self-attention.
         layers: the recorded layers, in the order asked.
         text: the sentence; empty where there is none, as in a dump.
         pair: the second text of the same sequence.
         target: the text whose queries attend to the sentence's keys.
-        notes: what the source wants the user to know of this one, a sentence each.
-        generated: how many of the last tokens the model wrote itself.
-        origin: what its numbers were made of, where they are not those that were recorded.
-        metadata: what the file of its sentence says besides, by names; it is not saved.
-        next_tokens: the likeliest next tokens, the likeliest first, where they were asked for; they are not saved.
-        forward: the forward pass that computed it, which can compute more; it is not saved, and None of other engines.
-        pictures: what was looked at.
-        grids: which positions are cells of the pictures.
+        notes: remarks of the source on this trace, a sentence each.
+        generated: number of tokens at the end that the model generated.
+        origin: the recorded trace, where the numbers are derived.
+        metadata: further fields of its sentence in the file, by names; not saved.
+        next_tokens: the likeliest next tokens, the likeliest first, on demand; not saved.
+        forward: the forward pass that computed it, which can compute more; not saved, and None of other engines.
+        pictures: the pictures that the model read.
+        grids: the positions that are cells of the pictures.
     """
 
     source: Provenance
@@ -178,7 +178,7 @@ class Trace(Displayed, Tabular, Drawable):
 
     @property
     def predicted(self) -> dict[int, Token]:
-        """The tokens that the model wrote, by the position of the query that predicted each of them."""
+        """The tokens that the model generated, by the position of the query that predicted each of them."""
         last = len(self.query_tokens) - 1
         return {row: self.query_tokens[row + 1] for row in range(last - self.generated, last)}
 
@@ -189,7 +189,7 @@ class Trace(Displayed, Tabular, Drawable):
 
     @property
     def looks_at_pictures(self) -> bool:
-        """Whether keys are cells of pictures, so that these show best what heads attend to."""
+        """Whether keys are cells of pictures, which show best what heads attend to."""
         return any(map(self.looks, self.layers))
 
     def looks(self, layer: LayerTrace) -> bool:
@@ -198,13 +198,13 @@ class Trace(Displayed, Tabular, Drawable):
 
     @property
     def described_pictures(self) -> dict[str, Any]:
-        """What JSON says of pictures and grids; empty without any."""
-        pictures = [{"name": each.name, "width": each.width, "height": each.height} for each in self.pictures]
+        """Entries of pictures and grids for the JSON document; empty without any."""
+        pictures = [{"name": p.name, "width": p.width, "height": p.height} for p in self.pictures]
         listed = {"pictures": pictures, "grids": [{**vars(grid)} for grid in self.grids]}
         return {name: values for name, values in listed.items() if values}
 
     def check_recorded(self, what: str) -> None:
-        """Raise UsageError if this is a derived trace; `what` names who needs a recorded one."""
+        """Raise UsageError if this is a derived trace; `what` names the caller, which needs a recorded one."""
         if self.origin is not None:
             raise UsageError(f"{what} needs a recorded trace; give the one that this was derived from")
 
@@ -213,21 +213,21 @@ class Trace(Displayed, Tabular, Drawable):
         return sequences(layer.kind, self.query_tokens, self.key_tokens)
 
     def layout(self, role: Literal["query", "key"]) -> SideLayout:
-        """Return which queries, or which keys, are cells of pictures."""
+        """Return the layout of the queries, or of the keys, over the cells of pictures."""
         from attncli.trace.layout import SideLayout  # which texts spare
 
-        own = tuple(grid for grid in self.grids if grid.side in ("both", role))
-        return SideLayout(self.pictures, own, role)
+        grids = tuple(grid for grid in self.grids if grid.side in ("both", role))
+        return SideLayout(self.pictures, grids, role)
 
     def layouts(self, layer: LayerTrace) -> tuple[SideLayout, SideLayout]:
-        """Return which queries, and which keys, of a layer are cells of pictures."""
+        """Return the layouts of the queries and of the keys of a layer over the cells of pictures."""
         sides: dict[str, tuple[Literal["query", "key"], Literal["query", "key"]]]
         sides = {"encoder": ("key", "key"), "decoder": ("query", "query")}
         of_queries, of_keys = sides.get(layer.kind, ("query", "key"))
         return self.layout(of_queries), self.layout(of_keys)
 
     def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
-        """Return the positions of the tokens, or of the places in a picture, that a user names.
+        """Return the positions of tokens, or of places in a picture, by their name.
 
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
@@ -235,7 +235,7 @@ class Trace(Displayed, Tabular, Drawable):
         return self.layout(role).find(self.query_tokens if role == "query" else self.key_tokens, wanted)
 
     def __len__(self) -> int:
-        """How many layers were recorded."""
+        """Number of recorded layers."""
         return len(self.layers)
 
     def __getitem__(self, index: int) -> LayerTrace:
@@ -248,7 +248,7 @@ class Trace(Displayed, Tabular, Drawable):
 
     @property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
-        """The weights of the only recorded layer, for the heads that were asked for.
+        """The weights of the only recorded layer, for the chosen heads.
 
         Raises:
             UsageError: several layers were recorded.
@@ -265,26 +265,26 @@ class Trace(Displayed, Tabular, Drawable):
             UsageError: that layer was not recorded, or several kinds of it were and `kind` is not given.
         """
         wanted = index + self.source.layers if index < 0 else index
-        found = [layer for layer in self.layers if layer.layer == wanted and kind in (None, layer.kind)]
-        if len(found) != 1:
-            if kinds := [layer.kind for layer in found]:
+        layers = [layer for layer in self.layers if layer.layer == wanted and kind in (None, layer.kind)]
+        if len(layers) != 1:
+            if kinds := [layer.kind for layer in layers]:
                 raise UsageError(f"layer {index} has {', '.join(kinds)} attention; name one: kind='{kinds[0]}'")
             of_kind = f" of kind {kind}" if kind else ""
             recorded = layers_named(sorted({layer.layer for layer in self.layers}))
             raise UsageError(f"layer {index}{of_kind} was not recorded; this trace has {recorded}. Pass layer='all'.")
-        return replace(found[0], whole=self)
+        return replace(layers[0], whole=self)
 
     def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Trace:
-        """Return the trace of one of its layers, of some heads of that."""
+        """Return the trace of one of its layers, and some heads of that."""
         return replace(self, layers=(replace(layer, heads=heads, whole=None),))
 
     def __repr__(self) -> str:
         heads = sorted({layer.num_heads for layer in self.layers})
-        each = f" × {plural(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
+        heads_text = f" × {plural(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
         queries, keys = len(self.query_tokens), len(self.key_tokens)
         tokens = f"{queries} queries × {keys} keys" if self.target and self.text else plural(keys, "token")
         facts = [quoted(self.text or self.target or ""), self.source.title]
-        facts += [plural(len(self.layers), "layer") + each, tokens, *(["derived"] if self.origin else [])]
+        facts += [plural(len(self.layers), "layer") + heads_text, tokens, *(["derived"] if self.origin else [])]
         return f"Trace({', '.join(facts)})"
 
     def save(self, path: str | Path) -> None:
@@ -306,7 +306,7 @@ class Trace(Displayed, Tabular, Drawable):
             "target": self.target,
             "query_tokens": self.query_tokens,
             "key_tokens": self.key_tokens,
-            "layers": [],  # their place among the rest
+            "layers": [],  # keeps their order among the rest
             "notes": [*self.source.notes, *self.notes],
             "generated": self.generated,
             **self.described_pictures,

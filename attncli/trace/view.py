@@ -1,4 +1,4 @@
-"""What of a trace is shown: which parts, which query rows, which key columns, how many digits."""
+"""Choice of the shown part of a trace: parts, query rows, key columns, digits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = (
 )  # fmt: skip
 
 Columns = slice | list[int]
-Ramp = Literal["sqrt", "linear", "log"]  # how far along the colours a weight stands
+Ramp = Literal["sqrt", "linear", "log"]  # scale from weights to colours
 
 
 class Cells(NamedTuple):
@@ -25,9 +25,9 @@ class Cells(NamedTuple):
 
     Attributes:
         row_tokens: the tokens of the layer's queries.
-        rows: which of them are shown, in order.
+        rows: the indices of the shown ones, in order.
         column_tokens: the tokens of its keys.
-        columns: which of them are shown, in order.
+        columns: the indices of the shown ones, in order.
     """
 
     row_tokens: Tokens
@@ -42,7 +42,7 @@ class Cells(NamedTuple):
 
 
 class View(NamedTuple):
-    """A choice of what to show.
+    """Options of a view.
 
     Attributes:
         show: parts by name; None leaves the choice to the format.
@@ -51,7 +51,7 @@ class View(NamedTuple):
         hide_special: leave the tokenizer's special tokens out of rows and columns.
         precision: digits after the point; None leaves it to the format.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
-        ramp: how far along the colours a weight stands; None leaves it to the format.
+        ramp: the scale from weights to colours; None leaves it to the format.
     """
 
     show: frozenset[str] | None = None
@@ -76,8 +76,8 @@ class View(NamedTuple):
 
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
-            UsageError: derived numbers have nothing of what was asked for.
-            NotExposedError: the layers can give nothing of what was asked for.
+            UsageError: the derived numbers lack all the parts.
+            NotExposedError: the layers lack all the parts.
         """
         self.rows(trace)
         self.columns(trace)
@@ -92,7 +92,7 @@ class View(NamedTuple):
             )
 
     def rows(self, trace: Trace) -> list[int]:
-        """Return the query rows to show: unless they were chosen, those that predicted what the model wrote, if any.
+        """Return the query rows to show, by default those that predicted generated tokens, if any.
 
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
@@ -115,7 +115,7 @@ class View(NamedTuple):
         return self._chosen(trace, self.keys, "key")
 
     def cells(self, trace: Trace, layer: LayerTrace) -> Cells:
-        """Return which cells of a layer are shown.
+        """Return the shown cells of a layer.
 
         A layer that attends within one of two texts shows the same tokens of it as rows and as columns.
 
@@ -136,9 +136,9 @@ class View(NamedTuple):
         chosen = dict.fromkeys(() if wanted else shown)
         for name in wanted:
             within = RowRange.of(name) if isinstance(name, str) else None
-            found = trace.find(name, role) if within is None else [i for i in shown if i in within.among(len(tokens))]
-            if not found:
+            places = trace.find(name, role) if within is None else [i for i in shown if i in within.among(len(tokens))]
+            if not places:
                 there = span(shown[0], shown[-1]) if shown else "none"
                 raise InputMismatchError(f"--{role} {within} leaves no {role} to show; without it they are {there}")
-            chosen |= dict.fromkeys(found)
+            chosen |= dict.fromkeys(places)
         return list(chosen)

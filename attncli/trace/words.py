@@ -1,4 +1,4 @@
-"""The words that pieces of a text make up."""
+"""Words of a text, made of its pieces."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from attncli.trace.tokens import Token, Tokens
 def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:
     """Return the words of a text, and whether they are the tokenizer's own.
 
-    A tokenizer that splits a text into words before it splits these into pieces says which piece belongs to which
-    word. Where it splits nothing, or where words hold spaces, pieces that touch in the text are one word. A special
+    A tokenizer that splits a text into words before pieces gives the word of each piece. Where it splits nothing, or
+    where words hold spaces, pieces that touch in the text are one word. A special
     token is a word of its own.
 
     Raises:
-        UsageError: the tokens have no places in the text.
+        UsageError: no token has an offset in the text.
     """
     texts = (text, pair or "")
     if any(not token.special and (token.start is None or token.end is None) for token in tokens):
         raise UsageError("--words needs the position of each token in the text, which this trace lacks")
-    own = [_word(group, texts) for group in _grouped(tokens, lambda previous, token: previous.word == token.word)]
+    split = [_word(group, texts) for group in _grouped(tokens, lambda previous, token: previous.word == token.word)]
     knows_words = all(token.special or token.word is not None for token in tokens)
-    is_own = knows_words and not any(word.text.split()[1:] for word in own)
-    words = own if is_own else [_word(group, texts) for group in _grouped(tokens, _touching(texts))]
+    is_own = knows_words and not any(word.text.split()[1:] for word in split)
+    words = split if is_own else [_word(group, texts) for group in _grouped(tokens, _touching(texts))]
     first: dict[tuple[int, ...], int] = {}
     numbered = []
     for index, word in enumerate(words):

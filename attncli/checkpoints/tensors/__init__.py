@@ -1,6 +1,6 @@
-"""Where a checkpoint's tensors come from: a module for each place, and all of them answer the same questions.
+"""Stores of a checkpoint's tensors: a module for each place and form of weights, all with one interface.
 
-Whoever computes asks for a tensor by its name, and does not know whether it is mapped from a file or made for it.
+A tensor is read by its name, whether it is mapped from a file, fetched or computed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """What is known of a tensor before it is read."""
+    """Type and shape of a tensor, before it is read."""
 
-    type: str  # of its numbers, as safetensors calls it
+    type: str  # of its numbers, in the spelling of safetensors
     shape: tuple[int, ...]  # as it is read
 
 
@@ -35,10 +35,10 @@ class Store(ABC):
 
     @abstractmethod
     def stored(self, name: str) -> Stored:
-        """Return what is known of a tensor."""
+        """Return the type and the shape of a tensor."""
 
     def prepare(self, names: Collection[str]) -> None:  # noqa: B027  most have all of it here
-        """Get what is about to be read, if it has to come from somewhere; names that there are not are passed over."""
+        """Fetch tensors that are about to be read, if they have to come from somewhere; unknown names are ignored."""
 
     @abstractmethod
     def read(self, name: str) -> Array:

@@ -35,7 +35,7 @@ _MAX_AXES = 4
 
 
 class _Tensor(NamedTuple):
-    """Where a tensor is in the file, and the number that GGUF has for its type."""
+    """Shape of a tensor, its position in the file, and GGUF's number of its type."""
 
     shape: tuple[int, ...]
     type: int
@@ -72,7 +72,7 @@ class GgufFile:
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def damaged(self, why: str) -> LoadError:
-        """Return the error for a file that is not what it says."""
+        """Return the error for a damaged file."""
         return LoadError(f"the GGUF file {visible(str(self.path))} cannot be read: {visible(why)}")
 
     @property
@@ -85,7 +85,7 @@ class GgufFile:
         return _PLAIN.get(self._tensors[name].type, ("F32",))[0]
 
     def check_tensors(self) -> None:
-        """Raise LoadError if a tensor is not whole, of a type that is not known, or takes a package that is missing."""
+        """Raise LoadError if a tensor is incomplete, of an unknown type, or needs a package that is missing."""
         for name in self._tensors:
             self._blocks(name)
 
@@ -120,7 +120,7 @@ class GgufFile:
         return np.frombuffer(self._bytes, np.uint8, length, start)
 
     def _block_size(self, name: str, type_: int) -> tuple[int, int]:
-        """Return how many numbers a block of a type has, and how many bytes."""
+        """Return the number of elements of a block of a type, and its bytes."""
         if type_ in _PLAIN:
             return 1, np.dtype(_PLAIN[type_][1]).itemsize
         require(f"{visible(str(self.path))}, whose tensors are quantized,", "gguf")
@@ -144,7 +144,7 @@ class GgufFile:
             name, axes = self._string(), self._scalar("I")
             if axes > _MAX_AXES or name in table:
                 raise self.damaged(f"it has {name} twice, or with {axes} axes")
-            # The axis whose numbers stand side by side comes first.
+            # The axis of adjacent numbers comes first.
             shape = tuple(self._scalar("Q") for _ in range(axes))[::-1]
             table[name] = _Tensor(shape, self._scalar("I"), self._scalar("Q"))
         data = -(-self._at // alignment) * alignment
@@ -156,7 +156,7 @@ class GgufFile:
         return value
 
     def _skip(self, size: int) -> int:
-        """Return where the next bytes are, having passed them."""
+        """Skip bytes, and return the position behind them."""
         if size > len(self._bytes) - self._at:
             raise struct.error
         self._at += size
@@ -199,7 +199,7 @@ _NAMES = {
     "ffn_down": "model.layers.{}.mlp.down_proj",
 }  # fmt: skip
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-FREQUENCIES = "rope_freqs.weight"  # which the configuration is made of; see `attncli.engines.numpy.gguf_config`
+FREQUENCIES = "rope_freqs.weight"  # part of the configuration; see `attncli.engines.numpy.gguf_config`
 
 
 class Gguf(Store):
@@ -209,7 +209,7 @@ class Gguf(Store):
         file.check_tensors()
         self._file = file
         self.form = "GGUF, dequantized" if file.is_quantized else ""
-        # The name in the file of each tensor, and how many heads its rows are those of, whose order is undone.
+        # Name of each tensor in the file, and its number of heads, if the order of their rows is undone.
         self._sources = dict(_source(file, name) for name in file.shapes if name != FREQUENCIES)
         self.names = self._sources.keys()
 
@@ -221,7 +221,7 @@ class Gguf(Store):
     def read(self, name: str) -> _Array:
         """See `Store.read`; of queries and keys, transformers rotates a half of each head with the other.
 
-        The file has the two rows that are rotated together side by side.
+        In the file, the two rows that are rotated together are adjacent.
         """
         source, heads = self._sources[name]
         array = self._file.read(source)
@@ -237,7 +237,7 @@ class Gguf(Store):
 
 
 def _source(file: GgufFile, name: str) -> tuple[str, tuple[str, int]]:
-    """Return what a tensor is called in a checkpoint, and how it is read: see `Gguf`."""
+    """Return the name of a tensor in a checkpoint, and how it is read: see `Gguf`."""
     architecture, shape = file.metadata["general.architecture"], file.shapes[name]
     layer = _LAYER.match(name)
     part, _, kind = name[layer.end() if layer else 0 :].rpartition(".")

@@ -1,8 +1,8 @@
-"""The tensors of a checkpoint on the hub, of whose files only the byte ranges that are read come to this machine.
+"""The tensors of a checkpoint on the hub: only the byte ranges that are read are downloaded.
 
-Ranges are read through huggingface_hub's file system into a scratch file of the same size, at their places, which is
-there as long as the process runs. A file that is small, or of which most is read, is downloaded whole, into the local
-cache of huggingface_hub.
+Ranges are read through huggingface_hub's file system into a scratch file of the same size, at the same offsets,
+which lasts as long as the process. A file that is small, or mostly read, is downloaded whole, into the local cache of
+huggingface_hub.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-WHOLE = 1 << 25  # bytes of a file that is downloaded whole, whatever is read of it
+WHOLE = 1 << 25  # bytes of a file that is always downloaded whole
 NEAR = 1 << 16  # bytes between two rows, or two tensors, that cost less than a request
-LARGEST = 1 << 25  # bytes that several are fetched in together; more at once would run one after the other
+LARGEST = 1 << 25  # bytes of one request; larger ones would run one after the other
 _HEAD = 1 << 16  # bytes that most headers fit into
-_LONGEST_HEAD = 100_000_000  # which safetensors reads
+_LONGEST_HEAD = 100_000_000  # limit of safetensors
 _TOGETHER = 8  # requests, as many as the hub's client makes
 _WORTH_SAYING = 1_000_000  # bytes
 
@@ -66,7 +66,7 @@ class HubStore(Store):
     Args:
         name: of the checkpoint.
         files: those in the local cache.
-        remote: where on the hub it is.
+        remote: its repository on the hub.
 
     Raises:
         LoadError: a file is damaged, or cannot be fetched.
@@ -97,16 +97,16 @@ class HubStore(Store):
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """See `Store.rows`."""
-        whole, table = self._range(name), self._mapped(name)
-        if not self._has(whole):
-            begins = [whole.begin + index * table[0].nbytes for index in indices]
-            self._fetch(_Range(whole.file, begin, begin + table[0].nbytes) for begin in begins)
+        tensor_range, table = self._range(name), self._mapped(name)
+        if not self._has(tensor_range):
+            begins = [tensor_range.begin + index * table[0].nbytes for index in indices]
+            self._fetch(_Range(tensor_range.file, begin, begin + table[0].nbytes) for begin in begins)
         return table[list(indices)]
 
-    # --- which tensors are where -------------------------------------------------------------------------------------
+    # --- positions of tensors ----------------------------------------------------------------------------------------
 
     def _mapped(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a tensor, whose bytes may not be here yet."""
+        """Return a tensor, whose bytes may not be fetched yet."""
         tensors = self._tensors(name)
         if name not in tensors.mapped:
             raise LoadError(f"tensor {visible(name)} of {self._name} is {tensors.types[name]}, which attn cannot read")
@@ -155,7 +155,7 @@ class HubStore(Store):
         return _File(self._map(file, path))
 
     def _scratch(self, file: str) -> _File:
-        """Make a file with the header alone, whose pages stay when its name is gone."""
+        """Make a file with the header alone, whose pages stay after its name is removed."""
         self._check_online(0)
         size = self._size(file)
         descriptor, path = tempfile.mkstemp(suffix=".safetensors")
@@ -183,7 +183,7 @@ class HubStore(Store):
     # --- ranges ------------------------------------------------------------------------------------------------------
 
     def _fetch(self, parts: Iterable[_Range]) -> None:
-        """Bring ranges to this machine that are not here, several requests at once."""
+        """Download missing ranges, several requests at once."""
         with self._lock:
             missing = sorted({part for part in parts if part.begin < part.end and not self._has(part)})
             for file in {part.file for part in missing}:
@@ -207,7 +207,7 @@ class HubStore(Store):
                 self._open[part.file].ranges.add(part)
 
     def _check_online(self, count: int) -> None:
-        """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
+        """Raise LoadError if bytes have to be fetched offline; log their number where it takes a while."""
         if self._remote.is_offline:
             raise LoadError(
                 f"the weights of {self._name} are not all in the local cache; run `hf download` first, or drop "
@@ -235,7 +235,7 @@ class HubStore(Store):
 
     @cached_property
     def _repository(self) -> str:
-        """The full name of the repository: the file system knows none of the old names, such as gpt2."""
+        """Full name of the repository: the file system has none of the old names, such as gpt2."""
         from huggingface_hub import HfApi
 
         name = self._remote.name
@@ -244,7 +244,7 @@ class HubStore(Store):
 
 
 def _joined(parts: Iterable[_Range]) -> list[_Range]:
-    """Join ranges, in their order, that stand near each other in a file: the experts of a layer are many tensors."""
+    """Join ranges, in their order, that are close in a file: the experts of a layer are many tensors."""
     joined: list[_Range] = []
     for part in parts:
         last = joined[-1] if joined else None

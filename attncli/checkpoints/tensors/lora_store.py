@@ -1,8 +1,8 @@
 """LoRA adapters as peft saves them: the weights that one changes are computed where they are read, in float32.
 
 A weight W becomes W + s·B·A with s = α/r, or α/√r where the adapter is rank-stabilized (Hu et al. 2021,
-arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732): what peft's merge_and_unload makes of the model, and what it
-computes unmerged too. Adapters of other kinds are refused with the lines that merge them.
+arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732): the result of peft's merge_and_unload, and of its unmerged
+forward pass. Adapters of other kinds are refused with the lines that merge them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _LORA_TENSOR = re.compile(r"(.+)\.lora_(A|B)\.weight")
-# Settings that are read, and those that were true of the training alone or are told by the tensors themselves.
+# Settings that are read, and those of the training alone or evident from the tensors.
 _SETTINGS = {
     "fan_in_fan_out", "init_lora_weights", "lora_alpha", "r", "use_rslora",
     "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying", "eva_config", "exclude_modules",
@@ -40,7 +40,7 @@ _SETTINGS = {
     "megatron_core", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "revision",
     "runtime_config", "target_modules", "task_type",
 }  # fmt: skip
-# PiSSA, OLoRA, CorDA and LoftQ take their beginning out of the base's weights, which are others afterwards.
+# PiSSA, OLoRA, CorDA and LoftQ initialise from the base's weights, and change these.
 _INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -51,7 +51,7 @@ _MERGE = (
 
 
 class LoraUpdate(NamedTuple):
-    """What is added to one weight, s·B·A."""
+    """Update of one weight, s·B·A."""
 
     a: Shaped[np.ndarray, "R I"]
     b: Shaped[np.ndarray, "O R"]
@@ -123,14 +123,14 @@ def _update(name: str, module: str, parts: Mapping[str, Array], config: Mapping[
 
 
 class LoraStore(Store):
-    """The tensors of a model with a LoRA adapter, of whose numbers nothing is read before they are asked for.
+    """The tensors of a model with a LoRA adapter, read on demand.
 
     Its names are the model's, and those that the adapter has for parts which the files of the model lack, such as a
     head of its own.
 
     Args:
         base: the tensors of the model.
-        adapter: its name, as the user knows it.
+        adapter: its name, for messages.
         files: of the adapter, whose configuration `check_adapter` has passed; a pickle takes torch.
 
     Raises:
@@ -144,7 +144,7 @@ class LoraStore(Store):
         config = files.read_json(ADAPTER)
         self._is_transposed = config.get("fan_in_fan_out") is True
         self._updates: dict[str, LoraUpdate] = {}
-        self._own: dict[str, Array] = {}  # what stands in place of the model's, and what the model lacks
+        self._own: dict[str, Array] = {}  # replacements of the model's tensors, and additions to them
         by_end: dict[str, list[str]] = {}
         for name in base.names:
             by_end.setdefault(_end(name), []).append(name)
@@ -157,15 +157,15 @@ class LoraStore(Store):
             if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
                 raise LoadError(f"the adapter {self._adapter} has {visible(tensor)}, which attn cannot read; {_MERGE}")
             tensor = tensor.replace(".base_layer.", ".")
-            found = self._name_in_base(by_end, tensor, self._own)
-            if found and array.shape != (shape := base.stored(found).shape):
+            target = self._name_in_base(by_end, tensor, self._own)
+            if target and array.shape != (shape := base.stored(target).shape):
                 raise self._misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
-            self._own[found or tensor] = array
+            self._own[target or tensor] = array
         for module, parts in pairs.items():
             update = _update(adapter, module, parts, config)
-            if found := self._name_in_base(by_end, f"{module}.weight", self._updates):
-                self._check_fits(found, update)
-                self._updates[found] = update
+            if target := self._name_in_base(by_end, f"{module}.weight", self._updates):
+                self._check_fits(target, update)
+                self._updates[target] = update
             else:
                 self._own |= {f"{module}.lora_A": update.a, f"{module}.lora_B": update.b}
         if not self._updates and self._own.keys().isdisjoint(base.names):
@@ -180,23 +180,23 @@ class LoraStore(Store):
         )
 
     def _name_in_base(self, by_end: Mapping[str, list[str]], tensor: str, taken: Collection[str]) -> str | None:
-        """Return the model's name of a tensor; None for one outside the layers that the model does not have.
+        """Return the model's name of a tensor; None for one in layers that the model does not have.
 
-        Either may have been saved without the head that the other has on top, so that names differ in how they begin.
+        Either may have been saved without the head of the other, so that names differ in their beginning.
         """
-        found = by_end.get(_end(tensor), [])
-        same = [name for name in found if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
+        candidates = by_end.get(_end(tensor), [])
+        same = [name for name in candidates if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
         if not same and _is_in_layer(tensor):  # two towers may have layers of one name
-            shared = {name: len({*name.split(".")} & {*tensor.split(".")}) for name in found}
-            same = [name for name in found if shared[name] == max(shared.values())]
-        found = [tensor] if tensor in found else same
-        if len(found) > 1:
-            raise self._misfit(tensor, f"which may be {visible(found[0])} or {visible(found[1])} of its base")
-        if found and found[0] in taken:
-            raise self._misfit(tensor, f"and so {visible(found[0])} of its base a second time")
-        if not found and _is_in_layer(tensor):
+            shared = {name: len({*name.split(".")} & {*tensor.split(".")}) for name in candidates}
+            same = [name for name in candidates if shared[name] == max(shared.values())]
+        candidates = [tensor] if tensor in candidates else same
+        if len(candidates) > 1:
+            raise self._misfit(tensor, f"which may be {visible(candidates[0])} or {visible(candidates[1])} of its base")
+        if candidates and candidates[0] in taken:
+            raise self._misfit(tensor, f"and so {visible(candidates[0])} of its base a second time")
+        if not candidates and _is_in_layer(tensor):
             raise self._misfit(tensor, "which its base does not have")
-        return found[0] if found else None
+        return candidates[0] if candidates else None
 
     def _check_fits(self, tensor: str, update: LoraUpdate) -> None:
         stored = self._base.stored(tensor)
@@ -225,7 +225,7 @@ class LoraStore(Store):
             return weight
         update, weight = self._updates[name], to_float32(weight)
         added = to_float32(update.b) @ to_float32(update.a)
-        # GPT-2 and its kin store [in, out], which the shape tells unless it is a square.
+        # GPT-2 and similar models store [in, out], which shows in the shape unless it is a square.
         turns = self._is_transposed if added.shape == added.shape[::-1] else added.shape != weight.shape
         return weight + (added.T if turns else added) * np.float32(update.scale)
 
@@ -242,5 +242,5 @@ def _is_in_layer(name: str) -> bool:
 def _end(name: str) -> str:
     """Return the end of a tensor's name that is the same in every model: from its layer on, or its last two parts."""
     parts = name.split(".")
-    layer = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    layer = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[max(layer - 1, 0) :])

@@ -1,4 +1,4 @@
-"""Which store holds a checkpoint's tensors, by the form that its weights have and where they are."""
+"""Choice of the store of a checkpoint's tensors, by the form and the place of its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_store(snapshot: Snapshot) -> Store:
-    """Return the tensors of a checkpoint, of which nothing is read yet; a codec is imported where one is needed.
+    """Open the tensors of a checkpoint without reading them; a codec is imported where one is needed.
 
     Raises:
         LoadError: a file is damaged or cannot be opened, the weights are quantized in a way that is not undone, or the
@@ -50,6 +50,6 @@ def _as_stored(snapshot: Snapshot) -> Store:
 
 
 def is_plain(snapshot: Snapshot, store: Store) -> bool:
-    """Return whether the weights are files on this machine that any library reads as they are."""
+    """Return whether the weights are plain files on this machine, which any library can read."""
     is_here = snapshot.remote is None or snapshot.is_pickled
     return is_here and snapshot.adapter is None and not store.form

@@ -17,7 +17,7 @@ from attncli.text import visible
 
 
 class Pickles(Store):
-    """The tensors of some files, which are read where they are used.
+    """The tensors of some files, read on demand.
 
     Raises:
         LoadError: a file holds anything but tensors, or is damaged.
@@ -27,9 +27,9 @@ class Pickles(Store):
         self._tensors: dict[str, torch.Tensor] = {}
         for path in paths:
             try:
-                # What was saved before 2020 is no archive, and cannot be mapped.
-                found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-                for name, tensor in found.items():
+                # A file saved before 2020 is no archive, and cannot be mapped.
+                loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+                for name, tensor in loaded.items():
                     to_numpy(tensor.new_empty(0))  # sparse ones and the like have none
                     self._tensors[str(name)] = tensor
             except MemoryError:

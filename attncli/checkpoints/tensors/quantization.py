@@ -1,8 +1,8 @@
-"""Quantized weights: for each form, which stored tensors make a weight, and a store of the numbers they stand for.
+"""Quantized weights: a recipe for each form, and a store of the dequantized numbers.
 
 A recipe takes a checkpoint's stored tensors and its `quantization_config`, and returns the weights that are quantized.
-Numbers are those of the form's definition, in float32, computed where they are read. What a form does to the hidden
-states on top (activations in eight bits) is no part of it.
+Numbers are those of the form's definition, in float32, computed on demand. The quantization of hidden states on top
+(activations in eight bits) is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Block = tuple[int, int]  # rows and columns that share a scale
 
-_FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
+_FLOATS = ("F32", "F16", "BF16")  # types of scales
 _FP8 = "F8_E4M3"
 _BITS = (4, 8)  # of a packed number
 
@@ -41,11 +41,11 @@ class QuantizedTensor(NamedTuple):
 
 
 class QuantizedTensors:
-    """The tensors of a checkpoint as they are stored, which have to be of the types and shapes that a form says.
+    """The stored tensors of a quantized checkpoint, with checks of their types and shapes.
 
     Args:
         store: of the tensors.
-        folder: of the checkpoint, for what is said of it.
+        folder: of the checkpoint, for messages.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -57,7 +57,7 @@ class QuantizedTensors:
         return name in self._store.names
 
     def ending(self, end: str) -> Iterator[str]:
-        """Yield what stands before an end in the names of the tensors that have it."""
+        """Yield the prefixes of the tensor names with this suffix."""
         return (name.removesuffix(end) for name in list(self._store.names) if name.endswith(end))
 
     def expect(self, name: str, types: Iterable[str], *shapes: Shape, axes: int | None = None) -> Shape:
@@ -65,12 +65,12 @@ class QuantizedTensors:
 
         Args:
             name: of the tensor.
-            types: one of which it has to have.
-            shapes: one of which it has to have; none are any.
-            axes: how many it has to have; None is any number.
+            types: the allowed types.
+            shapes: the allowed shapes; without any, all are.
+            axes: the number of axes; None is any.
 
         Raises:
-            LoadError: it is missing, or something else.
+            LoadError: it is missing, or has another type or shape.
         """
         if name not in self:
             raise self.misfit(f"{visible(name)} is missing")
@@ -89,13 +89,13 @@ class QuantizedTensors:
         return _E4M3[array] if self._store.stored(name).type == _FP8 else to_float32(array)
 
     def misfit(self, what: str) -> LoadError:
-        """Return the error for tensors that are not what their form says."""
+        """Return the error for tensors that do not fit their form."""
         return LoadError(
             f"{self._whose} not what their quantization needs: {what}; check that the files belong together"
         )
 
     def unread(self, what: str) -> LoadError:
-        """Return the error for a variant of a form that is not undone."""
+        """Return the error for a variant of a form that is not supported."""
         return LoadError(
             f"{self._whose} quantized, and attn does not read {visible(what)}; give the original checkpoint"
         )
@@ -142,7 +142,7 @@ def _scale_blocks(numbers: Array, scales: Array, block: Block) -> Array:
 
 
 def _blocks(value: Any) -> list[Block]:
-    """Return the size of blocks that a configuration names, as the only one; none where it names no such size."""
+    """Return the only block size that a configuration names; empty where it names none."""
     is_size = isinstance(value, list | tuple) and len(value) == 2
     return [(value[0], value[1])] if is_size and all(type(side) is int and side > 0 for side in value) else []
 
@@ -191,7 +191,7 @@ def _by_group(codes: Array, zeros: Array, scales: Array, index: Array, zero_offs
         zeros: `[groups, out]`.
         scales: `[groups, out]`.
         index: `[in]`, the group of each input.
-        zero_offset: what is added to the zeros.
+        zero_offset: added to the zeros.
     """
     numbers = np.ascontiguousarray(codes, np.float32)
     numbers -= np.take(np.ascontiguousarray(zeros.T, np.float32) + np.float32(zero_offset), index, axis=1)
@@ -309,9 +309,9 @@ def _nf4(tensors: QuantizedTensors, name: str, state_name: str) -> QuantizedTens
     def numbers() -> Array:
         codes = tensors.read(name).reshape(-1)
         both = np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)[:count]
-        found = tensors.floats(f"{name}.quant_map")[both]
-        found *= np.repeat(scales(), block)[:count]
-        return found.reshape(shape)
+        values = tensors.floats(f"{name}.quant_map")[both]
+        values *= np.repeat(scales(), block)[:count]
+        return values.reshape(shape)
 
     return QuantizedTensor(shape, tuple(parts), numbers)
 
@@ -325,25 +325,25 @@ RECIPES: dict[str, Recipe] = {
 
 # --- the store -------------------------------------------------------------------------------------------------------
 
-# What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
+# Types of the fields that are read, whatever the method; lists and tables are checked where they are used.
 _TYPES = {"bits": int, "group_size": int, "checkpoint_format": str}
 _LARGEST = 2**31
 
 
 class Dequantized(Store):
-    """The tensors of a store, those that are quantized by the numbers that they stand for.
+    """The tensors of a store, dequantized.
 
     Args:
         store: with the codes and the scales.
-        method: that made them.
-        quantized: the tensors that are quantized, by the names that they have in the model.
+        method: the quantization method.
+        quantized: the quantized tensors, by their names in the model.
     """
 
     def __init__(self, store: Store, method: str, quantized: Mapping[str, QuantizedTensor]) -> None:
         self._store = store
         self._quantized = quantized
         self.form = f"{method}, dequantized"
-        parts = {part for each in quantized.values() for part in each.parts}
+        parts = {part for tensor in quantized.values() for part in tensor.parts}
         self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *quantized]).keys()
 
     def stored(self, name: str) -> Stored:
@@ -367,15 +367,15 @@ class Dequantized(Store):
 
 
 def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
-    """Return a store of the numbers that the tensors of a checkpoint stand for, by what its files say.
+    """Return a store of the dequantized tensors of a checkpoint.
 
     Args:
         store: of its tensors as they are stored.
         snapshot: the checkpoint.
-        config: what its config.json says of the quantization.
+        config: the quantization in its config.json.
 
     Raises:
-        LoadError: they are quantized in a way that is not known, or are not what their form says.
+        LoadError: the quantization is not supported, or the tensors do not fit their form.
     """
     folder = str(snapshot.folder)
     method = config.get("quant_method") if isinstance(config, Mapping) else None

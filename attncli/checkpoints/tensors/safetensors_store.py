@@ -1,6 +1,6 @@
 """The tensors of a folder's safetensors files, which are mapped: only what is used is read.
 
-The pages of a table are let go after each use, so that a long stream does not end up holding all of it.
+The pages of a table are released after each use, so that a long stream does not end up holding all of it.
 """
 
 from __future__ import annotations

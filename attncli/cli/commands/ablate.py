@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PredictorOptions(Options):
-    """Whose prediction is wanted."""
+    """Options of the model whose prediction is ablated."""
 
     texts: options.TextOptions
     load: options.Engine
@@ -32,7 +32,7 @@ class PredictorOptions(Options):
 
 
 class CutOptions(Options):
-    """What is measured, and what is cut."""
+    """Options of the cuts and the measure."""
 
     next: Annotated[
         str | None, options.choice_option("Measure this next token. Default: the model's first choice.", "TOKEN")
@@ -105,7 +105,7 @@ def _written(
     job: AblateJob,
     colormap: str,
 ) -> int:
-    """Write or draw what the cuts do; return how many sentences are bad."""
+    """Write or draw the effects of cuts; return how many sentences failed."""
     from attncli.cli.loop import ResultStream, loading, write_results
     from attncli.engines.source import PARALLEL_FROM
     from attncli.formats import DRAWN

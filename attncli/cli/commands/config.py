@@ -1,4 +1,4 @@
-"""`attn config`: what options are set to where a run does not name them, and where that comes from."""
+"""`attn config`: the settings of options, and their origins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attncli.render.block import Block
     from attncli.render.palette import Palette
 
-# What the defaults are that depend on the rest.
+# Defaults that depend on other options.
 _DEFAULTS = {
     "model": "the toy layer",
     "dtype": "float32 on the CPU, else its own",
@@ -34,13 +34,13 @@ _DEFAULTS = {
 
 
 class _Line(NamedTuple):
-    """What an option is, or could be.
+    """Value of an option.
 
     Attributes:
         name: of the option, in Python; None where there is no such option.
         value: None is a default that depends on the rest.
         place: the environment variable or the file that it comes from, or `default`.
-        why: what is in the way of a value that is not in force.
+        why: the reason that the value is not in force.
     """
 
     name: str | None
@@ -88,7 +88,7 @@ def config(
 
 
 def _lines(inspect: Any) -> tuple[list[_Line], list[_Line]]:
-    """Return what every option is in a run of `attn inspect` without any, and what is set without being in force."""
+    """Return the value of every option of `attn inspect`, and the settings that are not in force."""
     found = settings()
     first = deciding(found)
     standing = {name: one for name, one in first.items() if not one.is_default}
@@ -153,7 +153,7 @@ def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], palette: Palette, width: int | None) -> Block:
-    """Return words in columns; a cell that no line has room for goes on in the next."""
+    """Return words in columns; a cell that is too wide continues on the next line."""
     from itertools import zip_longest
     from textwrap import wrap
 

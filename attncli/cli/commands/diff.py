@@ -1,4 +1,4 @@
-"""`attn diff`: what changed between two sentences, two checkpoints or two traces."""
+"""`attn diff`: changes between two sentences, two checkpoints or two traces."""
 
 from __future__ import annotations
 

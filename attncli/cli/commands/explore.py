@@ -16,7 +16,7 @@ _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
 
 class ExploreOptions(Options):
-    """Whose attention is explored, and of which text first."""
+    """Options of the explored model, and of its first text."""
 
     load: options.Engine
     toy: options.Toy

@@ -1,4 +1,4 @@
-"""`attn heads`: which head does what, over one sentence or many."""
+"""`attn heads`: roles of heads, over one sentence or many."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
 
-_OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # what a table of it has
+_OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # columns of the test's table
 _EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
 _AROUND = 8  # lines of a screen around the rows of a table
 _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
 class MetricChoice(Options):
-    """What is shown of the heads, and in which order."""
+    """Options of the shown metrics, and their order."""
 
     induction: Annotated[
         bool,
@@ -90,7 +90,7 @@ def heads(
     parallel: options.Parallel,
     choice: MetricChoice,
     output: options.TableOutput,
-    model: options.DemoModel = None,  # in place of what the group says of it
+    model: options.DemoModel = None,  # replaces the group's option
     layer: options.EveryLayer = None,
     query: Annotated[
         list[str] | None,
@@ -233,9 +233,9 @@ def _measured(
     queries: tuple[str, ...],
     texts: Iterable[CorpusItem] | None,
 ) -> tuple[HeadReport, int]:
-    """Return what is known of the heads after all sentences, and how many of these are bad.
+    """Return the report on the heads after all sentences, and how many of these failed.
 
-    `texts` are in the place of the sentences that the options name.
+    `texts` replace the sentences of the options.
     """
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import trace_job
@@ -263,7 +263,7 @@ def _stream(
     texts: Iterable[CorpusItem] | None,
     raises: bool = False,
 ) -> ResultStream[Value]:
-    """Return what a job makes of each sentence, of `texts` where there are some."""
+    """Return the results of a job for each sentence, or for `texts`."""
     from attncli.cli.loop import ResultStream, results_of
 
     return ResultStream(

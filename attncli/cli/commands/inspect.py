@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Inspection(Options):
-    """What a model writes on, and where the parts of a folder are computed."""
+    """Options of generation, and of the processes that write a folder."""
 
     generate: Annotated[
         int | None, options.input_option("Let a causal model write N more tokens, and show their rows.", "N", low=1)
@@ -166,7 +166,7 @@ def _check_outputs(save: Path | None, path: Path | None) -> None:
 
 
 def _derivation(derive: options.Derive, request: options.CommonOptions) -> tuple[Derivation, Indices | None]:
-    """Return what is to be derived, and the layers that it needs; None leaves them to `--layer`.
+    """Return the derivation, and the layers that it needs; None leaves them to `--layer`.
 
     A rollout needs every layer up to the one that is shown, by default the last one; a mean over layers is
     over all of them unless some were chosen.
@@ -208,7 +208,7 @@ def _draw(
                 for note in idle_notes(layer.mask for layer in trace.layers):
                     environment.note(note)
             height = canvas.height
-            if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
+            if height is not None:  # notes above the view take lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
             layout = Layout(trace, view, palette, canvas.width, height, output.all_, is_accessible())
             canvas.show(layout.renderables(), _title(trace))

@@ -79,7 +79,7 @@ def _steps(walked: Walk, canvas: Terminal | PictureFile) -> list[LessonStep]:
 
 
 def _in_screens(environment: Environment, walked: Walk, output: options.PictureOutput) -> None:
-    """Show one step at a time, as large as the terminal is then, until there is none or the person has enough."""
+    """Show one step at a time, as large as the terminal is then, until the end or until the user leaves."""
     import termios  # which Windows lacks
     import tty
 

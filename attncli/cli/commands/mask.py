@@ -34,7 +34,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
 
 class MaskInput(Options):
-    """How large a mask is, and what its values say."""
+    """Options for the size of a mask, and the meaning of its values."""
 
     size: Annotated[
         str | None,
@@ -58,10 +58,10 @@ class MaskInput(Options):
     ] = None
 
     def grid_options(self, *masks: str, tokens: Sequence[str] | None = None, trace: Path | None = None) -> GridOptions:
-        """Return how masks are read: their size, which a text gives too, the lengths of rows, and masks of traces.
+        """Return the options of reading masks: their size, which a text has too, lengths of rows, and masks of traces.
 
         Raises:
-            UsageError: the size is none, two options say it, or an option applies to none of the masks.
+            UsageError: the size is invalid or given twice, or an option applies to none of the masks.
             InputError: a trace cannot be read.
         """
         from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, has_padding_of_rows, is_file
@@ -258,7 +258,7 @@ def _note_idle(environment: Environment, *subjects: MaskGrid) -> None:
 
 
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
-    """Return the mask beside what is expected, where cells are wrong."""
+    """Return the comparison of a mask with the expected one, where cells are wrong."""
     from attncli.masks.comparison import compare
     from attncli.masks.mask_grid import grid_of_expression
 

@@ -101,7 +101,7 @@ def _grid(mask: LayerMask) -> MaskGrid:
 
 
 def _described(number: int, one: Trace, mask: LayerMask) -> dict[str, Any]:
-    """Return what the JSON document of a mask says besides its cells."""
+    """Return the entries of a mask in the JSON document besides its cells."""
     return {
         "kind": mask.kind,
         "layers": list(mask.layers),
@@ -116,7 +116,7 @@ def _described(number: int, one: Trace, mask: LayerMask) -> dict[str, Any]:
 
 
 def _named(mask: LayerMask) -> MaskGrid:
-    """Return a mask with its tokens under a name that says which layers have it."""
+    """Return a mask with its tokens, under the names of its layers."""
     from attncli.masks.mask_grid import MaskGrid
     from attncli.text import layers_named
 

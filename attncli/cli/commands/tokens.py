@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TokenizeOptions(Options):
-    """Whose tokens are wanted: what a vocabulary or a checkpoint's tokenizer makes, or what was saved."""
+    """Options of the tokens to show: those of a vocabulary, a checkpoint's tokenizer, or a saved trace."""
 
     texts: options.TextOptions
     hub: options.HubOptions
@@ -82,7 +82,7 @@ def tokens(
 def _results(
     environment: Environment, request: TokenizeOptions, choice: Choice, form: str | None
 ) -> Generator[Result[Any], None, None]:
-    """Yield what is made of the tokens that are asked for; a bad request is refused before the first ones."""
+    """Yield the results for the chosen tokens; a bad request is refused before the first ones."""
     from attncli.cli.loop import loading
     from attncli.cli.sentences import sentences
     from attncli.corpus.jobs import TokenizeJob

@@ -62,7 +62,7 @@ def _next_row(reader: Iterator[list[str]]) -> list[str] | Failure | None:
 
 
 def _column_index(header: Sequence[str], name: str, column: str) -> int:
-    """Return which column holds the text; InputError where there is none of that name, or two."""
+    """Return the index of the text column; InputError unless exactly one has that name."""
     if column not in header:
         raise InputError(f"{name} has no {no_such_column(column, header)}")
     if header.count(column) > 1:
@@ -110,7 +110,7 @@ def _batches(source: Any, table: ParquetFile, name: str, column: str) -> Iterato
 
 
 def count_rows(file: SentenceFile) -> int:
-    """Return how many rows a Parquet file says it has."""
+    """Return the number of rows in a Parquet file's footer."""
     with _open_parquet(file) as (_, table):
         return int(table.metadata.num_rows)
 
@@ -134,12 +134,12 @@ def _is_list(kind: DataType) -> bool:
 
 
 def _values(array: Array, name: str) -> list[Any]:
-    """Return what a column of texts or messages holds, and failures for what is no UTF-8."""
+    """Return the values of a column of texts or messages, with failures for text that is not UTF-8."""
     import pyarrow
 
     if _is_list(array.type):
-        return [None if one is None else conversation_of(one) for one in array.to_pylist()]
+        return [None if value is None else conversation_of(value) for value in array.to_pylist()]
     if pyarrow.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     texts = array.cast(pyarrow.large_binary() if str(array.type).startswith("large") else pyarrow.binary())
-    return [None if one is None else decode(one, name) for one in texts.to_pylist()]
+    return [None if value is None else decode(value, name) for value in texts.to_pylist()]

@@ -38,7 +38,7 @@ def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False, fo
 
 
 def no_such_column(name: str, names: Sequence[str]) -> str:
-    """Return which column or field there is none of, and which there are."""
+    """Return an error's sentence about a missing column or field, with the names of the existing ones."""
     short = (each if len(each) <= _MAX_NAME else each[: _MAX_NAME - 1] + "…" for each in names[:_MAX_NAMES])
     there = ", ".join(map(visible, short)) + (", …" if len(names) > _MAX_NAMES else "")
     return f"column '{visible(name)}'; --column names one of {there}{visible(did_you_mean(name, names))}"
@@ -77,7 +77,7 @@ def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
 
 
 def conversation_of(value: Any) -> str | Failure:
-    """Return a list of messages, or why it is none."""
+    """Return a list of messages as a conversation, or a failure for any other value."""
     from attncli.encoding.chat import Conversation
 
     try:

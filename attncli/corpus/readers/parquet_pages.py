@@ -1,6 +1,6 @@
 """Sizes of the pages of a Parquet file, from their headers: pyarrow unpacks a page whole, however large it is.
 
-A header is a struct of Thrift's compact protocol. What the footer says of sizes is not read: a hostile file may lie.
+A header is a struct of Thrift's compact protocol. Sizes in the footer are not used: a hostile file may lie.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def page_sizes(source: Any, chunk: ColumnChunkMetaData) -> Iterator[int]:
     Raises:
         OSError: a header is damaged.
     """
-    place = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
-        place = chunk.dictionary_page_offset
-    end = place + chunk.total_compressed_size
-    while place < end:
-        fields, length = _header(source, place)
+    offset = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < offset:
+        offset = chunk.dictionary_page_offset
+    end = offset + chunk.total_compressed_size
+    while offset < end:
+        fields, length = _header(source, offset)
         yield fields[_UNPACKED]
-        place += length + fields[_PACKED]
+        offset += length + fields[_PACKED]
 
 
 def _header(source: Any, place: int) -> tuple[dict[int, Any], int]:

@@ -1,4 +1,4 @@
-"""Reads lines of UTF-8 as sentences, and refuses what is no text at all."""
+"""Reads lines of UTF-8 as sentences, and refuses files that hold no text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 MAX_EMPTY = 2**16  # lines that follow each other; a small file may unpack to any number
 
 _BOM = b"\xef\xbb\xbf"
-# What files that hold no text begin with, and no sentence does: packed, archives, documents, pictures, UTF-16.
+# Beginnings of files without text, which no sentence has: packed, archives, documents, pictures, UTF-16.
 _MARKS = (
     b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", *(b"BZh%d1AY&SY" % level for level in range(1, 10)), b"PK\x03\x04",
     b"%PDF-", b"\x89PNG", b"\xff\xd8\xff", b"\xff\xfe", b"\xfe\xff",
@@ -22,7 +22,7 @@ _MARKS = (
 def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[CorpusItem]:
     """Yield the lines of a stream, or all of it as one text; the ends of lines are not text, an empty one is empty.
 
-    InputError says that it is no text, by the name that it is given, which is harmless.
+    InputError with the name, which has to be safe to print, if it is no text.
     """
     for number, line in read_lines(stream, name, whole):
         yield CorpusItem(number, decode(line if whole else line.rstrip(b"\r\n"), name))
@@ -66,7 +66,7 @@ def _bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _refuse_binary(line: bytes, ahead: bytes, name: str) -> None:
-    """Raise InputError for what is compressed, binary or in another encoding, by its first line.
+    """Raise InputError for compressed or binary data or another encoding, by its first line.
 
     `ahead` are the first bytes, of other lines too: binary data has line ends by chance.
     """

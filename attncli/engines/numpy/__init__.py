@@ -1,6 +1,6 @@
 """Checkpoints of the common families, computed in NumPy: neither torch nor transformers is imported.
 
-Exactness is a contract: what this engine cannot compute exactly as transformers does, it declines, and says why.
+Exactness is a contract: this engine declines, with the reason, any model that it cannot compute exactly.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _log = logging.getLogger(__name__)
 class NativeCheckpoint(OpenModel):
     """A model and its tokenizer, opened once, with transformers for the sentences that this engine declines.
 
-    Which engine computes a sentence does not depend on the sentences beside it, so that a run that goes on gives the
-    same answers as one that was never interrupted.
+    The engine of a sentence does not depend on its neighbours, so that a resumed run gives the same answers as one that
+    was never interrupted.
 
     Args:
         snapshot: the checkpoint's files.
         layers: which layers to record.
         heads: which heads to show.
         kind: the only kind of attention to record; None is every kind.
-        mask: in place of the model's own.
+        mask: replaces the model's own.
         special: whether the tokenizer adds its special tokens.
         options: how to load.
-        other: opens the checkpoint in transformers; None where it reads no such checkpoint, or was not asked for.
+        other: opens the checkpoint in transformers; None if it cannot, or was not chosen.
 
     Raises:
         UnsupportedError: this engine does not compute it.
@@ -84,7 +84,7 @@ class NativeCheckpoint(OpenModel):
         other: Callable[[], OpenModel] | None = None,
     ) -> None:
         check_options(options)
-        if options.engine == "verify" and options.dtype == "auto":  # in which transformers would compute
+        if options.engine == "verify" and options.dtype == "auto":  # the type in which transformers would compute
             raise UnsupportedError("it computes in float32 only")
         self.mask = _parse_mask(mask)
         files = _open(snapshot)
@@ -95,7 +95,7 @@ class NativeCheckpoint(OpenModel):
         self.name = model
         self._is_gguf = snapshot.gguf is not None
         self._other = other
-        self._verifies = options.engine == "verify"  # each layer's proof is how far it is from that of the other
+        self._verifies = options.engine == "verify"  # each layer's proof is its difference from the other engine's
         self.parallel_from = PARALLEL_FROM_LATE if self._verifies else PARALLEL_FROM
         self.attention_layers = range(len(spec.layers))
         self.layers = layers.resolve(len(spec.layers), visible(model))
@@ -105,8 +105,8 @@ class NativeCheckpoint(OpenModel):
         store = files.store()
         weights = ModelWeights(model, store, spec.prefix, spec.embedding.tokens.name + ".weight")
         self.model = Model(spec, weights)
-        expected = set(spec.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
-        modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
+        expected = set(spec.tensors(min(last + 1, len(weights))))  # a file may claim any number of layers
+        modules = {name[:dot] for name in expected for dot, character in enumerate(name) if character == "."}
         head = weights.prefix or spec.prefix
         notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         types = check_types(model, store, expected, head)
@@ -132,7 +132,7 @@ class NativeCheckpoint(OpenModel):
         _log.info("native engine: float32 on cpu")
 
     def recording(self, layers: Indices, mask: str | None) -> NativeCheckpoint:
-        """Return the source of other layers, which goes on from what this one and others of it have computed.
+        """Return the source of other layers, which reuses the results of this one and of others of it.
 
         See `OpenModel.recording`.
         """
@@ -156,25 +156,24 @@ class NativeCheckpoint(OpenModel):
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         _check_target(target)
         texts = list(as_list(texts))
-        for place, answer in enumerate(self._answers(texts, pair)):
+        for index, answer in enumerate(self._answers(texts, pair)):
             other = self._other
             if isinstance(answer, UnsupportedError):
                 if other is None or self._verifies:
                     engine = "verify" if self._verifies else "native"
                     raise refusal(self.name, answer, engine, self._is_gguf)
                 log_fallback(self.name, answer)
-                yield other().trace(texts[place], pair)
+                yield other().trace(texts[index], pair)
             elif self._verifies and other is not None:
-                layers = zip(answer.layers, other().trace(texts[place], pair).layers, strict=True)
+                layers = zip(answer.layers, other().trace(texts[index], pair).layers, strict=True)
                 yield replace(answer, layers=tuple(compared(*both, answer.source.dtype) for both in layers))
             else:
                 yield answer
 
     def _answers(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace | UnsupportedError]:
-        """Yield the attention of each sentence, in order, or why it is declined, whatever stands beside it.
+        """Yield the attention of each sentence, in order, or the reason to decline it, independently of its neighbours.
 
-        Sentences that follow each other are packed (`ragged_batch`), and nothing but the texts and the model's widths
-        says which of them together.
+        Consecutive sentences are packed (`ragged_batch`), by their lengths and the model's widths alone.
         """
         pack: list[EncodedInput] = []
         tokens = 0
@@ -196,14 +195,14 @@ class NativeCheckpoint(OpenModel):
         if not pack:
             return
         begun = perf_counter()
-        inputs = [TokenIds(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
-        found = None
+        inputs = [TokenIds(item.inputs["input_ids"], item.inputs.get("token_type_ids")) for item in pack]
+        recorded_layers = None
         try:
             what = self.layers, self.heads, self.mask
             if self._prefix_cache is not None and len(pack) == 1:
-                found = [self._prefix_cache.record(self.model, inputs[0], *what)]
+                recorded_layers = [self._prefix_cache.record(self.model, inputs[0], *what)]
             else:
-                found = self.model.record(inputs, *what)
+                recorded_layers = self.model.record(inputs, *what)
         except UnsupportedError as error:
             if len(pack) == 1:
                 yield error
@@ -215,19 +214,19 @@ class NativeCheckpoint(OpenModel):
             if len(pack) == 1:
                 count = len(pack[0].tokens)
                 raise InputError(f"{count} tokens do not fit into memory; give fewer tokens or layers") from None
-        if found is None:  # which of them it is shows when they are alone, and what was made of all is let go
-            for each in pack:
-                yield from self._answered([each])
+        if recorded_layers is None:  # which of them it is shows when they are alone, and what was made of all is let go
+            for item in pack:
+                yield from self._answered([item])
             return
-        tokens = sum(len(each.tokens) for each in pack)
+        tokens = sum(len(item.tokens) for item in pack)
         of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
         _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-        for sentence, ids, layers in zip(pack, inputs, found, strict=True):
-            arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
+        for sentence, ids, layers in zip(pack, inputs, recorded_layers, strict=True):
+            arrays = (array for item in layers for array in (item.q, item.k, item.v) if array is not None)
             if not all(map(_is_finite, arrays)):
                 yield UnsupportedError("some of its numbers are not finite")
                 continue
-            by_index = {each.layer: each for each in layers}
+            by_index = {item.layer: item for item in layers}
             recorded, own = tuple(by_index[index] for index in self.layers), sentence.tokens
             yield Trace(
                 self.source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes,
@@ -235,7 +234,7 @@ class NativeCheckpoint(OpenModel):
             )  # fmt: skip
 
 
-# What most runs have no use for is imported where it is used: they start sooner.
+# Imports that most runs do not need are made on use: the program starts sooner.
 
 
 def _parse_mask(mask: str | None) -> Expression | None:
@@ -247,20 +246,20 @@ def _parse_mask(mask: str | None) -> Expression | None:
 
 
 def _check_target(target: str | None) -> None:
-    """Raise UsageError for a target, as no model here has a decoder beside an encoder."""
+    """Raise UsageError for a target, as no model here has both an encoder and a decoder."""
     if target is not None:
         raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
 
 
 def _is_finite(array: np.ndarray[Any, Any]) -> bool:
-    # The sum of squares is sooner made, and may be infinite though no number is.
+    # The sum of squares is faster, but may be infinite for finite numbers.
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:
-    """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a known layer.
+    """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a reference.
 
-    Where the known layer is not what the unmodified model computes, its own proof is returned, which says so.
+    Where the reference is not proven to be the unmodified model's, its own proof is returned.
     """
     if not reference.is_proven(dtype):
         return replace(layer, proof=reference.proof)
@@ -274,14 +273,14 @@ def compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace
 
 
 def log_fallback(name: str, reason: UnsupportedError) -> None:
-    """Log why transformers computes a checkpoint or a sentence; LoadError if it is not installed."""
+    """Log the reason for falling back to transformers; LoadError if it is not installed."""
     why = f"the native engine does not compute {visible(name)}: {visible(str(reason))}"
     require(f"{why}. The transformers engine", "torch", "transformers")
     _log.info("left to transformers: %s", reason)
 
 
 def refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool) -> NotExposedError:
-    """Return the error for what this engine declines and no other computes."""
+    """Return the error for a checkpoint or a sentence that only this engine may compute, and declines."""
     shown, why = visible(name), visible(str(reason))
     if is_gguf:
         return NotExposedError(f"{shown} is a GGUF file, and the native engine does not compute it: {why}")
@@ -289,7 +288,7 @@ def refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool) -> 
 
 
 class _OpenFiles(NamedTuple):
-    """A checkpoint's configuration, and what opens its tensors and its tokenizer."""
+    """A checkpoint's configuration, and functions that open its tensors and its tokenizer."""
 
     config: dict[str, Any]
     store: Callable[[], Store]
@@ -297,16 +296,16 @@ class _OpenFiles(NamedTuple):
 
 
 def _open(snapshot: Snapshot) -> _OpenFiles:
-    """Return what a checkpoint is made of, of which nothing but the configuration is read yet."""
+    """Open a checkpoint, and read only its configuration."""
     if snapshot.gguf is not None:
-        # Which other checkpoints need not wait for.
+        # Imported here, as other checkpoints need not wait for it.
         from attncli.checkpoints.tensors.gguf import Gguf, GgufFile
         from attncli.encoding.gguf_tokenizer import tokenizer_of
         from attncli.engines.numpy.gguf_config import config_of
 
         file = GgufFile(snapshot.gguf)
         return _OpenFiles(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
-    config = without_quantization(snapshot.config)  # which the store undoes
+    config = without_quantization(snapshot.config)  # the store dequantizes
 
     def store() -> Store:
         if snapshot.is_pickled:

@@ -1,8 +1,8 @@
-"""Forward passes in which heads are cut: the formula is in `forward`; here stands what changes between its steps.
+"""Forward passes in which heads are cut: the layers are in `forward`, the changes between their steps here.
 
-The sentence as it is, and once more for each cut, are computed side by side: a layer's weights are read once for all.
-Up to its first layer a cut is the sentence as it is, and nothing is computed for it. Cuts for which there is no room
-wait for another pass, which begins at the first layer of theirs.
+The sentence as it is, and a copy for each cut, are computed together: a layer's weights are read once for all. Up to
+its first layer a cut equals the sentence, and is not computed. Cuts that do not fit into memory wait for another pass,
+which begins at their first layer.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     States = Float[np.ndarray, "N T E"]
     Outputs = Float[np.ndarray, "N T H D"]
 
-_ALIVE = 2**25  # bytes of the hidden states of all cuts that are computed side by side
-_AT_WORK = 2**24  # bytes of what a layer makes of some of them at a time
+_ALIVE = 2**25  # bytes of the hidden states of all cuts of a pass
+_AT_WORK = 2**24  # bytes of a layer's intermediate results for some of them
 _LOGITS = 2**22  # numbers
 
 
 def effects(
     model: Model, texts: Sequence[TokenIds], cuts: Sequence[Cut], replacement: Replacement, measure: Measure
 ) -> Effects:
-    """Return what each cut does to the prediction of the first text, whose reference may be the second.
+    """Return the effect of each cut on the prediction of the first text, whose reference may be the second.
 
     See `attncli.engines.predictor.Predictor.effects`.
     """
@@ -47,14 +47,14 @@ def effects(
             normed = model.normalize(norm, states)
             if not measure.targets and measure.next is None:
                 measure = measure._replace(next=int(model.unembed(normed[0])[0].argmax()))
-            before, *others = _values(model, np.delete(normed, range(1, len(texts)), axis=0), ids, measure)
-            after |= zip(order, others, strict=True)
+            before, *values = _values(model, np.delete(normed, range(1, len(texts)), axis=0), ids, measure)
+            after |= zip(order, values, strict=True)
             if added is not None and not measure.targets:
                 parts = model.centered(added[:, None]) * model.norm_gain(norm, states[0])
                 without = normed[0] - parts.astype(np.float32)
-                direct |= zip(order, (before - each for each in _values(model, without, ids, measure)), strict=True)
+                direct |= zip(order, (before - value for value in _values(model, without, ids, measure)), strict=True)
     places = range(len(cuts))
-    return Effects(measure, before, [after[place] for place in places], [direct.get(place) for place in places])
+    return Effects(measure, before, [after[index] for index in places], [direct.get(index) for index in places])
 
 
 def next_logits(model: Model, text: TokenIds) -> Float[np.ndarray, " V"]:
@@ -65,36 +65,36 @@ def next_logits(model: Model, text: TokenIds) -> Float[np.ndarray, " V"]:
 
 
 def _values(model: Model, normed: States, ids: Sequence[int], measure: Measure) -> list[float]:
-    """Return what is measured, of hidden states after the final norm, in the rows that predict it."""
+    """Return the measured values of hidden states after the final norm, in the rows that predict them."""
     count, rows, width = normed.shape
     wanted = np.tile([ids[target] for target in measure.targets] or measure.tokens[:1], count)
     flat, values = normed.reshape(-1, width), np.empty(count * rows)
     if measure.kind == "difference":
         logits = model.unembed(flat, measure.tokens)
-        return [float(one) - float(other) for one, other in logits]
+        return [float(value) - float(other) for value, other in logits]
     step = max(_LOGITS // model.spec.embedding.tokens.rows, 1)
     for start in range(0, len(flat), step):
-        some = slice(start, start + step)
-        logits = model.unembed(flat[some])
+        block = slice(start, start + step)
+        logits = model.unembed(flat[block])
         logits -= logits.max(axis=-1, keepdims=True)
-        chosen = np.take_along_axis(logits, wanted[some, None], axis=-1)[:, 0]
-        values[some] = chosen - np.log(np.exp(logits, out=logits).sum(axis=-1, dtype=np.float64))
+        chosen = np.take_along_axis(logits, wanted[block, None], axis=-1)[:, 0]
+        values[block] = chosen - np.log(np.exp(logits, out=logits).sum(axis=-1, dtype=np.float64))
     means = values.reshape(count, rows).mean(axis=1)
     return [float(-mean if measure.targets else mean) for mean in means]
 
 
 class _End(NamedTuple):
-    """What a pass leads to."""
+    """Results of a pass."""
 
-    order: list[int]  # the places of its cuts
-    states: States  # that leave the last layer: those of the texts, then of the cuts, in the rows that predict
-    added: Float[np.ndarray, "C E"] | None  # what the heads of each cut add there; None where they are of many layers
+    order: list[int]  # the indices of its cuts
+    states: States  # output of the last layer: the texts, then the cuts, in the rows that predict
+    added: Float[np.ndarray, "C E"] | None  # sum that the heads of each cut add there; None for heads of many layers
 
 
 def _passes(
     model: Model, texts: Sequence[TokenIds], cuts: Sequence[Cut], replacement: Replacement, rows: Sequence[int]
 ) -> Iterator[_End]:
-    """Yield what passes lead to that compute as many cuts side by side as there is room for."""
+    """Yield the results of passes that compute as many cuts together as fit into memory."""
     tokens, begins = len(texts[0].ids), [min(cut) for cut in cuts]
     order = sorted(range(len(cuts)), key=begins.__getitem__)
     room = max(_ALIVE // (4 * tokens * model.spec.width), 1)
@@ -102,7 +102,7 @@ def _passes(
     starts = [0, *(begins[group[0]] for group in groups[1:])]
     is_single = all(len(cut) == 1 for cut in cuts)
     batch = RaggedBatch(texts)
-    entering: dict[int, States] = {}  # a layer where a pass begins, of the texts
+    entering: dict[int, States] = {}  # input of a layer where a pass begins, for the texts
     for start, group in zip(starts, groups, strict=True):
         with computing(tokens * (len(texts) + len(group))):
             states = entering[start] if start in entering else model.embed(batch).reshape(len(texts), tokens, -1)
@@ -111,25 +111,25 @@ def _passes(
                 if layer.index in starts:
                     entering[layer.index] = states[: len(texts)].copy()
                 with model.weights.held():
-                    begun = [cuts[place] for place in group if begins[place] <= layer.index]
+                    begun = [cuts[index] for index in group if begins[index] <= layer.index]
                     states, new = _Step(layer, texts, replacement).forward(states, begun)
                     added.append(new)
         yield _End(group, states[:, rows], np.concatenate(added) if is_single and cuts else None)
 
 
 class _Step(NamedTuple):
-    """One layer, and what is done to the outputs of its heads."""
+    """One layer, and the change to the outputs of its heads."""
 
-    layer: Layer  # it
+    layer: Layer
     texts: Sequence[TokenIds]  # the sentence, and its reference if there is one
-    replacement: Replacement  # what stands in the place of the outputs
+    replacement: Replacement  # of the outputs
 
     def forward(self, states: States, cuts: Sequence[Cut]) -> tuple[States, Float[np.ndarray, "C E"]]:
-        """Return the hidden states that leave the layer, and what new cuts take from the last of them there.
+        """Return the layer's output, and the part of its last row that new cuts take away.
 
         Args:
-            states: that enter it: those of the texts, then those of the cuts that began below.
-            cuts: all that have begun; the others begin here.
+            states: its input: that of the texts, then of the cuts that began below.
+            cuts: all cuts so far; those without states begin here.
         """
         layer, index, count = self.layer, self.layer.index, len(self.texts)
         projected = self._projected(states[:count])
@@ -164,14 +164,14 @@ class _Step(NamedTuple):
         return left, taken
 
     def _ranges(self, start: int, stop: int) -> list[range]:
-        """Return the places of cuts that are at work together."""
+        """Return the ranges of cuts that are computed together."""
         spec, tokens = self.layer.model.spec, len(self.texts[0].ids)
         numbers = 2 * spec.feed_forward.width + 4 * spec.width + 4 * spec.heads.count * spec.heads.width
         step = max(_AT_WORK // (4 * numbers * tokens), 1)
         return [range(first, min(first + step, stop)) for first in range(start, stop, step)]
 
     def _projected(self, states: States) -> list[GroupHeads]:
-        # A mask of the user's may tell heads apart, which those of several sentences are not.
+        # A user's mask may differ between heads, and sentences that share a group have one set of heads.
         batch = RaggedBatch([self.texts[0]] * len(states), share=self.replacement.edges is None)
         return self.layer.project_qkv(states.reshape(-1, states.shape[-1]), batch)
 
@@ -184,11 +184,11 @@ class _Step(NamedTuple):
         return self.layer.finish(flat, heads.reshape(len(flat), *heads.shape[2:])).reshape(states.shape)
 
     def _restricted(self, projected: Sequence[GroupHeads]) -> Outputs:
-        """Return the outputs over the edges that are left; without any, a query's are zero."""
+        """Return the outputs over the remaining edges; without any, a query's are zero."""
         layer, edges, tokens = self.layer, self.replacement.edges, len(self.texts[0].ids)
         assert edges is not None
-        own: Expression = layer.model.spec.layers[layer.index].mask
-        mask = And((own, edges))
+        mask_of_layer: Expression = layer.model.spec.layers[layer.index].mask
+        mask = And((mask_of_layer, edges))
         outputs = self._heads(replace(layer, mask=mask), projected)
         count = outputs.shape[2]
         every, rule = list(range(count)), RuleMask(mask, tokens, tokens, count)

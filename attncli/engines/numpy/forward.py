@@ -1,4 +1,4 @@
-"""The forward pass in NumPy: from token ids to the Q, K, V and mask of the recorded layers."""
+"""The forward pass in NumPy, with the Q, K, V and mask of the recorded layers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     Hidden = Float[np.ndarray, "T E"]
 
-_FILL = float(np.finfo(np.float32).min)  # what models add to a score that is masked
+_FILL = float(np.finfo(np.float32).min)  # added to masked scores
 
-# Bytes of a batch: what is recorded of it, and what is at work. Larger ones are hardly faster.
+# Bytes of a batch: of its records, and of its intermediate results. Larger ones are hardly faster.
 _BATCH = 2**26
 
-# Scores of one head that are at work together: with the exponentials in their place they stay in the cache of a core,
+# Scores of one head in a block: with the exponentials in their place they stay in the cache of a core,
 # and with fewer rows BLAS would lay out the keys too often. Blocks of keys with a running maximum as well (Milakov and
 # Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135) were no faster here at 4,096 tokens.
 _NEAR = 2**18
@@ -40,14 +40,14 @@ _MOST, _LEAST = 128, 32
 
 @dataclass(frozen=True)
 class Model:
-    """A model as data, with its weights."""
+    """A model's specification and weights."""
 
-    spec: ModelSpec  # how it is put together
-    weights: ModelWeights  # its tensors
+    spec: ModelSpec
+    weights: ModelWeights
 
     @cached_property
     def batch_tokens(self) -> int:
-        """How many tokens of several sentences are computed together at most; the model's widths alone say it."""
+        """The most tokens of several sentences in a batch, by the model's widths alone."""
         spec, heads = self.spec, self.spec.heads
         recorded = len(spec.layers) * (heads.count + 2 * heads.kv_heads) * heads.width
         return _BATCH // (4 * (recorded + 2 * spec.feed_forward.width + 4 * spec.width))
@@ -55,15 +55,15 @@ class Model:
     def record(
         self, sentences: Sequence[TokenIds], wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[list[LayerTrace]]:
-        """Return the wanted layers' attention to each sentence, in the order of the layers.
+        """Return the attention of the wanted layers for each sentence, in the order of the layers.
 
         Args:
-            sentences: at least one; their tokens are laid end to end.
+            sentences: at least one; their tokens are concatenated.
             wanted: indices of layers.
-            heads: the heads that were asked for.
-            mask: in place of the model's own; None is that one.
+            heads: the chosen heads.
+            mask: replaces the model's own; None is that one.
         """
-        # A mask of the user's may tell heads apart, which those of several sentences are not.
+        # A user's mask may differ between heads, and sentences that share a group have one set of heads.
         batch = RaggedBatch(sentences, share=mask is None)
         layers = self.layers(wanted, mask)
         records: list[list[LayerTrace]] = [[] for _ in sentences]
@@ -77,7 +77,7 @@ class Model:
         return records
 
     def layers(self, wanted: Sequence[int], mask: Expression | None) -> list[Layer]:
-        """Return the layers up to the last of those wanted; see `record`."""
+        """Return the layers up to the last wanted one; see `record`."""
         return [Layer(self, index, mask, index in wanted) for index in range(max(wanted) + 1)]
 
     def embed(self, batch: RaggedBatch, past: int = 0) -> Hidden:
@@ -87,45 +87,45 @@ class Model:
         return x if how.norm is None else self.normalize(how.norm, x)
 
     def embedded(self, batch: RaggedBatch, past: int = 0) -> dict[str, Hidden]:
-        """Return the rows of the tables, whose sum the first hidden states are made of, from a row on."""
+        """Return the rows of the embedding tables, whose sum is the first hidden states, from a row on."""
         how, sentences = self.spec.embedding, batch.sentences
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
             every = list(chain.from_iterable(indices))
             return self.weights.rows(table.name + ".weight", every[past:], table.rows, self.spec.width)
 
-        found = {"embedding": rows(how.tokens, (each.ids for each in sentences))}
+        parts = {"embedding": rows(how.tokens, (text.ids for text in sentences))}
         if how.scale != 1:
-            found["embedding"] = found["embedding"] * np.float32(how.scale)
-        has_segments = sentences[0].segments is not None  # the tokenizer says them of every sentence or of none
+            parts["embedding"] = parts["embedding"] * np.float32(how.scale)
+        has_segments = sentences[0].segments is not None  # the tokenizer gives them for every sentence or for none
         if how.segments is not None and (has_segments or how.segment is not None):
-            segments = (each.segments or [how.segment or 0] * len(each.ids) for each in sentences)
-            found["segment"] = rows(how.segments, segments)
+            segments = (text.segments or [how.segment or 0] * len(text.ids) for text in sentences)
+            parts["segment"] = rows(how.segments, segments)
         if how.positions is not None:
-            found["position"] = rows(how.positions, (_positions(each.ids, how.padding_id) for each in sentences))
-        return found
+            parts["position"] = rows(how.positions, (_positions(text.ids, how.padding_id) for text in sentences))
+        return parts
 
     def norm_weight(self, name: str, width: int) -> Float[np.ndarray, " E"]:
-        """Return what one of the model's normalizations multiplies by."""
+        """Return the factors of one of the model's normalizations."""
         weight = self.weights.vector(name + ".weight", width)
         return weight + np.float32(self.spec.norm.offset) if self.spec.norm.offset else weight
 
     def normalize(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
-        """Return hidden states after one of the model's normalizations."""
+        """Apply one of the model's normalizations to hidden states."""
         norm, width = self.spec.norm, x.shape[-1]
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, self.norm_weight(name, width), *bias, norm.eps)
 
     def logits(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
-        """Return the logit of each next token, or of some, from hidden states that left the last layer.
+        """Return the logit of each next token, or of some, from the output of the last layer.
 
         Raises:
-            UnsupportedError: the model predicts no next token, or has not the weights for it.
+            UnsupportedError: the model predicts no next token, or lacks the weights for it.
         """
         return self.unembed(self.normalize(self.unembedding.norm, x), tokens)
 
     def unembed(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
-        """Return the logits that follow from hidden states after the final normalization; see `logits`."""
+        """Return the logits of hidden states after the final normalization; see `logits`."""
         how, logits = self.unembedding, linear(x, self._vectors(tokens), None)
         return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
 
@@ -144,23 +144,23 @@ class Model:
 
     @property
     def unembedding(self) -> Unembedding:
-        """How the next token is predicted; UnsupportedError if it is not."""
+        """Specification of the unembedding; UnsupportedError without one."""
         if self.spec.unembedding is None:
             raise UnsupportedError("it is no causal language model, and predicts no next token")
         return self.spec.unembedding
 
     def norm_gain(self, name: str, x: Hidden) -> Float[np.ndarray, "T E"]:
-        """Return what a normalization multiplies hidden states by; one that is linear in them has this scale held.
+        """Return the factors of a normalization on hidden states; its scale is held where it is linear in them.
 
-        `centered(parts) * gain` is what parts of the hidden states add behind it. It is `centered(d * gain)` that
-        a direction d behind it reads before it. Its bias is left out.
+        `centered(parts) * gain` is the sum that parts of the hidden states add behind it. A direction d behind it reads
+        `centered(d * gain)` before it. Its bias is left out.
         """
         centered = self.centered(x.astype(np.float64))
         scale = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + self.spec.norm.eps)
         return self.norm_weight(name, x.shape[-1]) / scale
 
     def centered(self, x: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... E"]:
-        """Return vectors less their means, as a layer norm takes them; the matrix that does it is symmetric."""
+        """Subtract the means of vectors, as a layer norm does; the matrix of that is symmetric."""
         return x - x.mean(axis=-1, keepdims=True) if self.spec.norm.function is layer_norm else x
 
     def project(
@@ -175,35 +175,35 @@ class Model:
     def pull_back(
         self, name: str, directions: Float[np.ndarray, "N F"], width: int, is_transposed: bool = False
     ) -> Float[np.ndarray, "N E"]:
-        """Return d·W: what `project` makes of hidden states reads along d, and so along these before it."""
+        """Return d·W: the directions before `project` that give the same as d behind it."""
         shape = (width, directions.shape[-1]) if is_transposed else (directions.shape[-1], width)
         weight = self.weights.matrix(name + ".weight", *shape)
         return linear(directions.astype(np.float32), weight if is_transposed else weight.T, None)
 
 
 class Addition(NamedTuple):
-    """What a sublayer adds to the hidden states."""
+    """Residual connection of a sublayer."""
 
-    x: Hidden  # the hidden states before
-    output: Hidden  # the sublayer's, not yet normalized
+    x: Hidden  # hidden states before
+    output: Hidden  # the sublayer's output, not yet normalized
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer of a model."""
 
-    model: Model  # its model
-    index: int  # which layer it is
-    mask: Expression | None  # in place of the layer's own; None is that one
+    model: Model
+    index: int  # of the layer
+    mask: Expression | None  # replaces the layer's own; None is that one
     is_wanted: bool  # whether its attention is recorded
 
     def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
-        """Return the queries, keys and values of each group of sentences, queries and keys rotated.
+        """Return the rotated queries and keys, and the values, of each group of sentences.
 
         Args:
-            x: hidden states that enter the layer, from a row on.
+            x: the layer's input, from a row on.
             batch: the sentences.
-            past: that row; others than 0 are for a sentence that is alone.
+            past: that row; 0 unless the sentence is alone.
         """
         heads, how = self._spec.heads, self._spec.projections
         x = self._pre_norm(self._spec.attention_residual, x)
@@ -217,15 +217,15 @@ class Layer:
             query = self._project_heads(how.query, how.query_norm, x, heads.count)
             key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
             value = self._project_heads(how.value, "", x, heads.kv_heads)
-        rope, found = self._spec.layers[self.index].rope, []
+        rope, groups = self._spec.layers[self.index].rope, []
         for group in batch.groups:
             rest = group.without_prefix(past)
             q, k = rest.split_heads(query), rest.split_heads(key)
             if rope is not None:
                 angles = np.arange(past, group.tokens, dtype=np.float32)[:, None] * rope
                 q, k = rotated(q, angles), rotated(k, angles)
-            found.append(GroupHeads(group, q, k, rest.split_heads(value)))
-        return found
+            groups.append(GroupHeads(group, q, k, rest.split_heads(value)))
+        return groups
 
     def record(
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
@@ -235,18 +235,18 @@ class Layer:
             return
         count, kv_heads = self._spec.heads.count, self._spec.heads.kv_heads
         for group, q, k, v in projected:
-            for place, sentence in enumerate(group.sentences):
-                queries = slice(place * count, (place + 1) * count)
-                keys = slice(place * kv_heads, (place + 1) * kv_heads)
+            for index, sentence in enumerate(group.sentences):
+                queries = slice(index * count, (index + 1) * count)
+                keys = slice(index * kv_heads, (index + 1) * kv_heads)
                 records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
 
     def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
-        """Return the hidden states that leave the layer: attention, then the feed-forward network.
+        """Return the layer's output: attention, then the feed-forward network.
 
         Args:
-            x: hidden states that entered it, from a row on.
+            x: its input, from a row on.
             projected: queries, keys and values of all rows.
-            past: that row; others than 0 are for a sentence that is alone.
+            past: that row; 0 unless the sentence is alone.
         """
         return self.finish(x, self.head_outputs(projected, past))
 
@@ -262,11 +262,11 @@ class Layer:
     def added(
         self, parts: Float[np.ndarray, "... T H D"], heads: Float[np.ndarray, "T H D"]
     ) -> Float[np.ndarray, "... T E"]:
-        """Return what parts of the heads' outputs add to the hidden states; the scale of a norm behind them is held.
+        """Return the sum that parts of the heads' outputs add to the hidden states; the scale of a norm is held.
 
         Args:
             parts: of the outputs.
-            heads: all of the outputs, which say what the scale is.
+            heads: all of the outputs, which give the scale.
         """
         how, residual = self._spec.projections, self._spec.attention_residual
         width = self._spec.width
@@ -274,13 +274,13 @@ class Layer:
         added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
         if residual.after is None:
             return added
-        whole = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
-        return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), whole)
+        output = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
+        return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), output)
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
-        """Return the hidden states that leave the layer, from those that entered it and what its heads give.
+        """Return the layer's output, from its input and the outputs of its heads.
 
-        `additions` records what the attention is added to, and then what the feed-forward network is added to.
+        `additions` records the residual connections of the attention, then of the feed-forward network.
         """
         spec, how = self._spec, self._spec.projections
         attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
@@ -307,11 +307,11 @@ class Layer:
         heads: tuple[int, ...],
     ) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
-        own = how.mask  # the simplest that is the same for so many tokens
+        rule = how.mask  # the simplest one with the same cells for this many tokens
         if tokens == 1:
-            own = Atom("full")
-        elif own.name == "window" and own.arguments[0] >= tokens:
-            own = Atom("causal")
+            rule = Atom("full")
+        elif rule.name == "window" and rule.arguments[0] >= tokens:
+            rule = Atom("causal")
         return LayerTrace(
             layer=self.index,
             kind="self",
@@ -319,7 +319,7 @@ class Layer:
             k=k,
             v=v,
             scale=how.scale,
-            mask=RuleMask(self.mask or own, tokens, tokens, count),
+            mask=RuleMask(self.mask or rule, tokens, tokens, count),
             heads=heads,
             softcap=self._spec.softcap,
             fill=_FILL,
@@ -341,7 +341,7 @@ class Layer:
         return x if residual.before is None else self.model.normalize(self.name(residual.before), x)
 
     def _add_residual(self, residual: Residual, x: Hidden, output: Hidden, additions: list[Addition] | None) -> Hidden:
-        """Return the sum of hidden states and what a sublayer made of them, which is changed in place."""
+        """Add the output of a sublayer to hidden states, in place."""
         if additions is not None:
             additions.append(Addition(x, output.copy()))
         if residual.after is not None:
@@ -351,7 +351,7 @@ class Layer:
 
 
 def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:
-    """Return weights·V of every head, from a row on. Of many rows they are made block by block, on all cores."""
+    """Return weights·V of every head, from a row on; many rows are computed block by block, on all cores."""
     heads, queries, keys = layer.cells
     q, k, v, scale = layer.q, layer.k, layer.v, layer.scale
     assert q is not None
@@ -363,16 +363,16 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
 
     def staged(rows: Int[np.ndarray, " R"]) -> None:
         for stages in stages_of(layer, every, rows):
-            some = slice(stages.queries[0] - past, stages.queries[-1] + 1 - past)
-            output[stages.heads[0] : stages.heads[-1] + 1, some] = stages.output
+            block = slice(stages.queries[0] - past, stages.queries[-1] + 1 - past)
+            output[stages.heads[0] : stages.heads[-1] + 1, block] = stages.output
 
     def fused(rows: slice) -> None:
         allowed = layer.mask.rows([*every], np.arange(rows.start, rows.stop))
         if len(allowed) > 1 or not allowed.any(axis=-1).all():
             staged(np.arange(rows.start, rows.stop))
             return
-        some = slice(rows.start - past, rows.stop - past)
-        output[:, some] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
+        block = slice(rows.start - past, rows.stop - past)
+        output[:, block] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
 
     is_short = queries - past <= parallel.LONG
     if is_short or layer.bias is not None or layer.sinks is not None or layer.recorded_weights is not None:
@@ -385,7 +385,7 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
 
 @contextmanager
 def computing(tokens: int) -> Iterator[None]:
-    """Use all cores if so many tokens of one text are a long one, and let numbers overflow: it shows in the end."""
+    """Use all cores for a long text, and let numbers overflow: non-finite ones are found at the end."""
     with np.errstate(all="ignore"), parallel.use_all_cores(tokens):
         yield
 

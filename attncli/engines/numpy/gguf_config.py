@@ -1,7 +1,7 @@
-"""The config.json that a checkpoint of transformers would have, by what a GGUF file says of its model.
+"""The config.json of a GGUF file, as transformers would write it, from its metadata.
 
-<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>; what the file does not say is as llama.cpp has it. A field
-that is not known may change the numbers: such a file is declined.
+<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>; defaults are those of llama.cpp. An unknown field may
+change the numbers: such a file is declined.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIELDS = {
     "feed_forward_length": "intermediate_size", "block_count": "num_hidden_layers",
     "attention.head_count": "num_attention_heads", "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }  # fmt: skip
-# The factors of the published models of Llama 3.1 and later; which one, the file's own table of frequencies says.
+# The factors of the published models of Llama 3.1 and later; the file's own table of frequencies identifies one.
 _LLAMA3 = [
     {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
      "original_max_position_embeddings": 8192}
@@ -32,7 +32,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     """Return the fields of a config.json.
 
     Raises:
-        UnsupportedError: its architecture, or what one of its fields says, is not known.
+        UnsupportedError: its architecture, or the value of one of its fields, is not known.
         LoadError: it has no architecture.
     """
     architecture = file.metadata.get("general.architecture")
@@ -67,17 +67,17 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= _rotated(fields, file, width)
     if architecture == "llama" and (window := fields.get("attention.sliding_window", None)) is not None:
         config |= {"model_type": "mistral", "sliding_window": window}
-    fields.get("vocab_size", None)  # of which the table of embeddings tells
+    fields.get("vocab_size", None)  # as the table of embeddings has
     fields.reject_unread()
     return config
 
 
 def _rotated(fields: ConfigReader, file: GgufFile, width: int) -> dict[str, Any]:
-    """Return what a configuration says of its rotary embeddings."""
+    """Return the rotary embeddings of a configuration."""
     theta = fields.number("rope.freq_base", 10_000.0)
     kind = fields.get("rope.scaling.type", "none", among=("none", "linear"))
     factor = fields.get("rope.scaling.factor", 1.0)
-    fields.get("rope.scaling.finetuned", None)  # how the model was trained
+    fields.get("rope.scaling.finetuned", None)  # a fact of the training
     fields.get("rope.scaling.original_context_length", None)  # likewise
     if FREQUENCIES not in file.shapes:
         scaling = {} if kind == "none" else {"rope_scaling": {"rope_type": kind, "factor": factor}}

@@ -1,7 +1,7 @@
-"""The functions that layers are made of, over NumPy arrays `[T, E]`: T tokens, E the width of the model.
+"""Functions of layers, over NumPy arrays `[T, E]`: T tokens, E the width of the model.
 
-What is made of each number by itself costs as much as the products do where every step goes over all of memory.
-So it is made a block at a time, in place, and a block stays in the processor's cache from the first step to the last.
+Elementwise steps over all of memory cost as much as the products do. So they run a block at a time, in place, and a
+block stays in the processor's cache from the first step to the last.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     Hidden = Float[np.ndarray, "*T E"]
 
-_NEAR = 2**17  # numbers in float32, half a megabyte: what the cache of a core has room for
-_BLOCK = 2**15  # of which several are at work at once
+_NEAR = 2**17  # numbers in float32, half a megabyte, which fit into the cache of a core
+_BLOCK = 2**15  # numbers of a block, as several are in use at once
 
 
 def linear(
     x: Float[np.ndarray, "T E"], weight: Shaped[np.ndarray, "F E"], bias: Float[np.ndarray, " F"] | None
 ) -> Float[np.ndarray, "T F"]:
-    """Return x·Wᵀ + b; what is stored in 16 bits is widened a few rows at a time, which stay near the processor."""
+    """Return x·Wᵀ + b; 16-bit weights are widened a few rows at a time, which stay in the cache."""
     product = np.empty((len(x), len(weight)), np.float32)
 
     def of_tokens(rows: slice) -> None:
@@ -49,7 +49,7 @@ def linear(
 
 
 def _near(work: Callable[[slice], None], rows: int, width: int) -> None:
-    """Do some work for a few rows of numbers after the other, which are near the processor together."""
+    """Call `work` for a few rows at a time, which fit into the cache together."""
     step = max(1, _BLOCK // width)
 
     def some(block: slice) -> None:
@@ -65,10 +65,10 @@ def layer_norm(x: Hidden, weight: Float[np.ndarray, " E"], bias: Float[np.ndarra
     normed, width = np.empty_like(rows), np.float32(x.shape[-1])
 
     def norm(block: slice) -> None:
-        some = np.subtract(rows[block], rows[block].sum(axis=-1, keepdims=True) / width, out=normed[block])
-        some /= np.sqrt(np.vecdot(some, some) / width + np.float32(eps))[:, None]
-        some *= weight
-        some += bias
+        centered = np.subtract(rows[block], rows[block].sum(axis=-1, keepdims=True) / width, out=normed[block])
+        centered /= np.sqrt(np.vecdot(centered, centered) / width + np.float32(eps))[:, None]
+        centered *= weight
+        centered += bias
 
     _near(norm, *rows.shape)
     return normed.reshape(x.shape)
@@ -80,9 +80,9 @@ def rms_norm(x: Hidden, weight: Float[np.ndarray, " E"], eps: float) -> Hidden:
     normed, width = np.empty_like(rows), np.float32(x.shape[-1])
 
     def norm(block: slice) -> None:
-        some = rows[block]
-        lengths = np.sqrt(np.vecdot(some, some) / width + np.float32(eps))[:, None]
-        np.divide(some, lengths, out=normed[block])
+        values = rows[block]
+        lengths = np.sqrt(np.vecdot(values, values) / width + np.float32(eps))[:, None]
+        np.divide(values, lengths, out=normed[block])
         normed[block] *= weight
 
     _near(norm, *rows.shape)
@@ -90,10 +90,10 @@ def rms_norm(x: Hidden, weight: Float[np.ndarray, " E"], eps: float) -> Hidden:
 
 
 def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> Float[np.ndarray, "H T D"]:
-    """Return queries or keys turned by their positions (rotary embedding, Su et al. 2021).
+    """Rotate queries or keys by their positions (rotary embedding, Su et al. 2021).
 
-    The first 2R dimensions are turned, dimension i together with i + R, as GPT-NeoX and all who followed lay them
-    out; the others stay.
+    The first 2R dimensions are rotated, dimension i together with i + R, in the layout of GPT-NeoX and later models;
+    the others stay.
 
     Args:
         x: queries or keys.
@@ -106,7 +106,7 @@ def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> 
 
 
 def _in_place(change: Callable[[Hidden], None]) -> Callable[[Hidden], Hidden]:
-    """Return an activation of what changes a block of numbers: it changes an array `[T, F]`, and returns it."""
+    """Return an activation, which changes an array `[T, F]` in place block by block, and returns it."""
 
     @wraps(change)
     def activation(x: Hidden) -> Hidden:
@@ -119,10 +119,10 @@ def _in_place(change: Callable[[Hidden], None]) -> Callable[[Hidden], Hidden]:
 
 @_in_place
 def gelu(x: Hidden) -> None:
-    """Make it x·Φ(x), the Gaussian error linear unit (Hendrycks and Gimpel 2016).
+    """Replace x by x·Φ(x), the Gaussian error linear unit (Hendrycks and Gimpel 2016).
 
     That is max(x, 0) − |x|·erfc(|x|/√2)/2, with erfc by formula 7.1.26 of Abramowitz and Stegun 1964, whose error is at
-    most 1.5e-7; what float32 rounds makes that 4e-7 here.
+    most 1.5e-7; rounding in float32 makes that 4e-7 here.
     """
     far = np.abs(x)
     t = far * np.float32(0.3275911 * math.sqrt(0.5))
@@ -143,7 +143,7 @@ def gelu(x: Hidden) -> None:
 
 @_in_place
 def gelu_tanh(x: Hidden) -> None:
-    """Make it the approximation of `gelu` from the same paper."""
+    """Replace x by the approximation of `gelu` from the same paper."""
     inner = np.square(x)
     inner *= np.float32(0.044715 * math.sqrt(2 / math.pi))
     inner += np.float32(math.sqrt(2 / math.pi))
@@ -156,7 +156,7 @@ def gelu_tanh(x: Hidden) -> None:
 
 @_in_place
 def silu(x: Hidden) -> None:
-    """Make it x·σ(x)."""
+    """Replace x by x·σ(x)."""
     below = np.negative(x)
     np.exp(below, out=below)
     below += np.float32(1)
@@ -165,11 +165,11 @@ def silu(x: Hidden) -> None:
 
 @_in_place
 def relu(x: Hidden) -> None:
-    """Make it the positive part."""
+    """Replace x by its positive part."""
     np.maximum(x, 0, out=x)
 
 
-# As configurations call them.
+# Names in configurations.
 ACTIVATIONS: dict[str, Callable[[Hidden], Hidden]] = {
     "gelu": gelu, "gelu_new": gelu_tanh, "gelu_pytorch_tanh": gelu_tanh, "gelu_fast": gelu_tanh, "silu": silu,
     "swish": silu, "relu": relu,

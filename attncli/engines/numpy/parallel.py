@@ -1,9 +1,9 @@
 """All cores for a long text, one for short ones.
 
-NumPy works on one core, but for products, whose threads wait for each other without sleeping: where products are
-small they cost more than they give. So a long text is cut into blocks of rows, which threads take in turn, each with
-all steps of its block, and BLAS keeps to the thread that calls it. Where the cuts are follows from the length alone:
-the numbers are the same to the last digit on any number of cores.
+NumPy works on one core, but for products, whose threads wait for each other without sleeping, which costs more than it
+gains for small products. So a long text is cut into blocks of rows, which threads take in turn, each with all steps of
+its block, and BLAS keeps to the thread that calls it. The blocks depend on the length alone: the numbers are the same
+to the last digit on any number of cores.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONG = 256  # tokens; threads save nothing that one would notice on fewer
+LONG = 256  # tokens; threads save nothing noticeable on fewer
 
-_ROWS = 256  # in a block of a long text at most
+_ROWS = 256  # the most of a block of a long text
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 _is_long: ContextVar[bool] = ContextVar("_is_long", default=False)
@@ -29,7 +29,7 @@ _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
 
 
 def count() -> int:
-    """Return how many threads a long text has: what the user said to OpenBLAS or OpenMP, or one for each core."""
+    """Return the number of threads for a long text: that of OpenBLAS's or OpenMP's variables, or one for each core."""
     threads = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "").split(",")[0].strip()
     if threads.isdecimal() and int(threads) > 0:
         return int(threads)
@@ -40,7 +40,7 @@ def count() -> int:
 
 @contextmanager
 def use_all_cores(tokens: int) -> Iterator[None]:
-    """Let `parallel_for` use all cores within, if so many tokens of one text are a long one."""
+    """Let `parallel_for` use all cores within the block, for a text of at least `LONG` tokens."""
     if tokens <= LONG:
         yield
         return
@@ -65,7 +65,7 @@ def use_all_cores(tokens: int) -> Iterator[None]:
 
 
 def blocks(rows: int) -> list[slice]:
-    """Return the blocks that so many rows are cut into: of a short text, or a pack of such, one alone."""
+    """Split rows into blocks, for a short text, or a pack of such, a single one."""
     if not _is_long.get():
         return [slice(0, rows)]
     cuts = max(-(-rows // _ROWS), 4)
@@ -74,7 +74,7 @@ def blocks(rows: int) -> list[slice]:
 
 
 def parallel_for(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """Do some work for each of the items: on all cores for a long text, else one after the other."""
+    """Call `work` with each of the items: on all cores for a long text, else one after the other."""
     pool = _pool.get()
     if pool is None:
         for item in items:
@@ -82,9 +82,9 @@ def parallel_for(work: Callable[[T], object], items: Iterable[T]) -> None:
         return
 
     def alone(item: T) -> None:
-        _pool.set(None)  # what waits for others within the pool might wait for itself
+        _pool.set(None)  # a task that waits for others in the pool might wait for itself
         work(item)
 
-    # The context says, among others, which warnings NumPy gives.
+    # The context holds, among others, NumPy's warning settings.
     for future in [pool.submit(copy_context().run, alone, item) for item in items]:
         future.result()

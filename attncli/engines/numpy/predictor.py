@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class NativePredictor(Predictor):
-    """The prediction of a checkpoint that this engine computes.
+    """Prediction of a checkpoint that this engine computes.
 
     Raises:
         NotExposedError: it predicts no next token.
@@ -53,7 +53,7 @@ class NativePredictor(Predictor):
         texts = [sentence, *([] if replacement.reference is None else [replacement.reference])]
         begun = perf_counter()
         try:
-            found = effects(
+            result = effects(
                 self._model,
                 list(map(_ids, texts)),
                 cuts,
@@ -63,7 +63,7 @@ class NativePredictor(Predictor):
         except UnsupportedError as error:
             raise NotExposedError(f"the native engine does not compute this text: {visible(str(error))}") from None
         _log.info("ran %d tokens with %d cuts in %.3f s", len(sentence.tokens), len(cuts), perf_counter() - begun)
-        return found
+        return result
 
 
 def _ids(sentence: EncodedInput) -> TokenIds:

@@ -1,8 +1,8 @@
-"""The prefix cache: what was computed for the last texts, so that the next one computes only the rows that are new.
+"""The prefix cache: results of the last texts, so that only new rows of the next one are computed.
 
-In a causal model the hidden states of a token follow from those before it, whatever stands behind. So of two texts that
-begin alike the states of the beginning are the same, as in the key-value cache that models write with; here the queries
-and the hidden states are cached too, because somebody looks at them.
+In a causal model the hidden states of a token depend only on those before it. So two texts with the same beginning
+share its states, as in the key-value cache of generation; here the queries and the hidden states are cached too, as
+they are shown.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from attncli.trace.layer import LayerTrace
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_MOST = 2**29  # bytes that the states of one text may take, and those of one more layer
-_TEXTS = 2  # whose states are cached: what is written, and what it is compared with
+_MOST = 2**29  # bytes of the states of one text, and of one more layer
+_TEXTS = 2  # texts in the cache: the current one, and one to compare it with
 
 
 class LayerState(NamedTuple):
-    """What enters a layer, and the queries, keys and values it makes of it, of a sentence that is alone."""
+    """Input of a layer, and its queries, keys and values, for a sentence that is alone."""
 
     x: Float[np.ndarray, "T E"]
     projected: list[GroupHeads]
@@ -36,51 +36,51 @@ class LayerState(NamedTuple):
         """Return the state of the first rows."""
         group = Group((0,), rows, slice(0, rows))
         return LayerState(
-            self.x[:rows], [GroupHeads(group, *(each[:, :rows] for each in one[1:])) for one in self.projected]
+            self.x[:rows], [GroupHeads(group, *(array[:, :rows] for array in heads[1:])) for heads in self.projected]
         )
 
     def extended(self, x: Float[np.ndarray, "t E"], projected: list[GroupHeads]) -> LayerState:
         """Return the state of these rows and of those after them."""
         heads = [
-            GroupHeads(other.group, *(np.concatenate(both, axis=1) for both in zip(one[1:], other[1:], strict=True)))
-            for one, other in zip(self.projected, projected, strict=True)
+            GroupHeads(after.group, *(np.concatenate(both, axis=1) for both in zip(before[1:], after[1:], strict=True)))
+            for before, after in zip(self.projected, projected, strict=True)
         ]
         return LayerState(np.concatenate([self.x, x]), heads)
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
-        return self.x.nbytes + sum(each.nbytes for one in self.projected for each in one[1:])
+        """Size in memory."""
+        return self.x.nbytes + sum(array.nbytes for heads in self.projected for array in heads[1:])
 
 
 @dataclass
 class CachedPass:
-    """The forward pass of one text, as far as it has come."""
+    """The forward pass of one text, as far as it is computed."""
 
     sentence: TokenIds  # the text
-    mask: Expression | None  # in place of the model's own; None is that one
-    states: dict[int, LayerState]  # of each layer that is known, those of its first rows, or of all
+    mask: Expression | None  # replaces the model's own; None is that one
+    states: dict[int, LayerState]  # of each computed layer, for its first rows or for all
 
     @property
     def all_rows(self) -> int:
-        """How many rows are known, of all layers together."""
+        """Number of computed rows, of all layers together."""
         return sum(len(state.x) for state in self.states.values())
 
     def rows(self, layer: int) -> int:
-        """Return how many rows of a layer are known."""
+        """Return the number of computed rows of a layer."""
         return len(self.states[layer].x) if layer in self.states else 0
 
     def add(self, layer: int, state: LayerState) -> None:
-        """Cache the state of a layer; where there is no more room, the highest of the others is let go."""
+        """Cache the state of a layer; where there is no more room, that of the highest other layer is dropped."""
         self.states[layer] = state
         while len(self.states) > 1 and sum(each.nbytes for each in self.states.values()) > _MOST:
             del self.states[max(self.states.keys() - {layer})]
 
     def shared(self, sentence: TokenIds, mask: Expression | None, looks_back: bool) -> dict[int, LayerState]:
-        """Return the states of this pass that are part of another text's too.
+        """Return the states of this pass that another text shares.
 
-        What enters the first layer follows from a token and its place alone. What enters the others is the same as far
-        as the tokens are, where the mask is the same and its queries look back; else where the whole text is the same.
+        The input of the first layer depends on a token and its position alone. That of the others is shared as far as
+        the tokens are, where the mask is the same and its queries look back; else where the whole text is the same.
         """
         embedded = _same_tokens(self.sentence, sentence)
         is_whole = embedded == len(sentence.ids) == len(self.sentence.ids)
@@ -98,7 +98,7 @@ class PrefixCache:
     def record(
         self, model: Model, sentence: TokenIds, wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[LayerTrace]:
-        """Return the wanted layers' attention to a sentence, computing only what is new; see `Model.record`.
+        """Return the wanted layers' attention to a sentence, computing only new rows; see `Model.record`.
 
         Raises:
             InputError: the mask does not fit the sentence.
@@ -112,7 +112,7 @@ class PrefixCache:
         looks_back = all(isinstance(each, Atom) and each.name in ("causal", "window") for each in masks)
         cached = self._begin(sentence, mask, looks_back)
         rows = [cached.rows(layer.index) for layer in layers]
-        # The highest layer whose whole input is known, up to the first that is wanted: nothing below it is computed.
+        # The highest layer with its whole input, up to the first wanted one: nothing below it is computed.
         start = max((index for index in range(min(wanted) + 1) if rows[index] == tokens), default=0)
         below = state = None
         with computing(tokens - min(rows[start:])):
@@ -131,25 +131,25 @@ class PrefixCache:
         return record
 
     def _begin(self, sentence: TokenIds, mask: Expression | None, looks_back: bool) -> CachedPass:
-        """Return the pass of a text, which knows what those before it share with it."""
-        new, others = CachedPass(sentence, mask, {}), []
+        """Return the pass of a text, with the states that it shares with those before it."""
+        new, passes = CachedPass(sentence, mask, {}), []
         for before in self._passes:
             shared = before.shared(sentence, mask, looks_back)
             for layer, state in shared.items():
                 if len(state.x) > new.rows(layer):
                     new.states[layer] = state
             rows = sum(len(state.x) for state in shared.values())
-            if rows < before.all_rows:  # else the new one knows all of it
-                others.append((rows, before))
-        if len(others) == _TEXTS:  # the new one takes the place of what was written before it
-            others.remove(max(others, key=itemgetter(0)))
-        self._passes = [*(before for _, before in others), new]
+            if rows < before.all_rows:  # else the new one has all of it
+                passes.append((rows, before))
+        if len(passes) == _TEXTS:  # the new one replaces the last text
+            passes.remove(max(passes, key=itemgetter(0)))
+        self._passes = [*(before for _, before in passes), new]
         return new
 
 
 def _same_tokens(one: TokenIds, other: TokenIds) -> int:
-    """Return how many of the first tokens two texts share."""
-    ours, theirs = (np.array([each.ids, each.segments or [-1] * len(each.ids)]) for each in (one, other))
+    """Return how many tokens at the beginning two texts share."""
+    ours, theirs = (np.array([text.ids, text.segments or [-1] * len(text.ids)]) for text in (one, other))
     most = min(ours.shape[1], theirs.shape[1])
     is_same = (ours[:, :most] == theirs[:, :most]).all(axis=0)
     return most if is_same.all() else int(is_same.argmin())

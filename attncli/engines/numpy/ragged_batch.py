@@ -1,7 +1,7 @@
-"""A ragged batch: sentences of any length laid end to end, without padding.
+"""A ragged batch: sentences of any length, concatenated without padding.
 
-One product over the tokens of many sentences costs a third of as many small ones. Nothing of one sentence is mixed
-with another, so that only rounding tells whether it was alone.
+One product over the tokens of many sentences costs a third of as many small ones. No sentence is mixed with another,
+so that its numbers differ from those alone by rounding only.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class TokenIds(NamedTuple):
-    """What a model reads of a sentence."""
+    """Token ids of a sentence, the input of a model."""
 
     ids: Sequence[int]  # of its tokens
-    segments: Sequence[int] | None = None  # which of two texts each belongs to; None where the tokenizer does not say
+    segments: Sequence[int] | None = None  # token type ids; None where the tokenizer gives none
 
 
 class Group(NamedTuple):
-    """Sentences of one length, which attend together: the heads of all of them are like those of one."""
+    """Sentences of one length, which attend together: their heads are treated as those of one."""
 
-    sentences: Sequence[int]  # their indices in the batch as it was given
+    sentences: Sequence[int]  # their indices in the order of the caller
     tokens: int  # of each
-    rows: slice  # their rows of the batch as it is laid
+    rows: slice  # their rows of the batch
 
     def without_prefix(self, past: int) -> Group:
         """Return the group of a sentence that is alone, without its first tokens."""
@@ -41,7 +41,7 @@ class Group(NamedTuple):
         return np.ascontiguousarray(rows.transpose(0, 2, 1, 3)).reshape(-1, self.tokens, width)
 
     def merge_heads(self, heads: Float[np.ndarray, "NH t D"], packed: Float[np.ndarray, "T H D"]) -> None:
-        """Lay heads out as rows of the batch; `split_heads` in reverse."""
+        """Write heads into the rows of the batch; `split_heads` in reverse."""
         count, width = packed.shape[1:]
         split = heads.reshape(len(self.sentences), count, self.tokens, width)
         packed[self.rows] = split.transpose(0, 2, 1, 3).reshape(-1, count, width)
@@ -57,16 +57,16 @@ class GroupHeads(NamedTuple):
 
 
 class RaggedBatch:
-    """Sentences laid end to end, the shortest first.
+    """Concatenated sentences, the shortest first.
 
     Args:
         sentences: at least one.
         share: whether sentences of one length attend together.
 
     Attributes:
-        sentences: in the order in which they are laid.
-        groups: of sentences of one length.
-        longest: how many tokens the longest sentence has.
+        sentences: in the order of the batch.
+        groups: sentences of one length.
+        longest: the number of tokens of the longest sentence.
     """
 
     def __init__(self, sentences: Sequence[TokenIds], share: bool = True) -> None:
@@ -83,5 +83,5 @@ class RaggedBatch:
                 start = stop
 
     def __len__(self) -> int:
-        """How many sentences there are."""
+        """Number of sentences."""
         return len(self.sentences)

@@ -29,8 +29,8 @@ def read_rope(
         fields: of the configuration.
         width: of a head.
         positions: how many the model has.
-        theta: base of the frequencies, where the configuration does not say.
-        part: the share of a head that is rotated, where it does not say; None: the family rotates all of it.
+        theta: base of the frequencies, unless the configuration has one.
+        part: the share of a head that is rotated, likewise; None: the family rotates all of it.
 
     Raises:
         UnsupportedError: this rotation is not implemented.
@@ -44,7 +44,7 @@ def read_rope(
 
 
 def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions: int) -> Frequencies:
-    """Return the frequencies that parameters describe, with defaults where they do not say; see `read_rope`."""
+    """Return the frequencies of some parameters, with defaults for missing ones; see `read_rope`."""
     if not isinstance(parameters, Mapping):
         raise UnsupportedError(f"its rotary parameters are {parameters!r}")
     fields = ConfigReader({**defaults, **parameters})

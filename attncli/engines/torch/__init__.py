@@ -1,6 +1,6 @@
 """Checkpoints that transformers runs: any text model that it loads, with the attention it really computed.
 
-Importing this package imports neither torch nor transformers; `engine` does, and so do the modules that it takes.
+Importing this package imports neither torch nor transformers; `engine` does, and so do the modules that it uses.
 Architectures that are refused by their name, with the reason, are refused here, before that.
 """
 
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 def announce_import(what: str, snapshot: Snapshot) -> None:
-    """Say that torch and transformers are imported now, which takes seconds; what is refused by name is refused before.
+    """Announce the import of torch and transformers, which takes seconds, after refusing checkpoints by their names.
 
     Args:
-        what: what needs them, the subject of the error's sentence.
+        what: the subject of the error's sentence.
         snapshot: the checkpoint that they are to run.
 
     Raises:

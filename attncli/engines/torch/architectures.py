@@ -1,4 +1,4 @@
-"""Facts about a few architectures that neither their configurations nor their modules tell."""
+"""Facts about a few architectures that are in neither their configurations nor their modules."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from attncli.errors import NotExposedError
 
 @dataclass(frozen=True)
 class Architecture:
-    """Properties of an architecture that others do not have; the defaults are those of all others."""
+    """Special properties of an architecture; the defaults are those of all others."""
 
-    note: str = ""  # what a model computes beside the weights that are shown
+    note: str = ""  # computation of the model besides the weights that are shown
     # the class of the part that reads text, where the class for its configuration is of a larger system
     text_class: str | None = None
-    # makes a model ready for a text of so many tokens; raises NotExposedError if it cannot be
+    # makes a model ready for a text of this many tokens; raises NotExposedError if it cannot be
     prepare: Callable[[Any, int], None] = lambda model, tokens: None
-    # whether a model looks at the past alone, where neither configuration nor modules tell; else None
+    # whether a model is causal, where neither configuration nor modules show it; else None
     is_causal: Callable[[Any], bool | None] = lambda model: None
 
 
 def _attend_to_all(model: Any, tokens: int) -> None:
-    """Give a BigBird full attention where it would take it by itself, for good; refuse what it reads in blocks."""
+    """Give a BigBird full attention, for good, where it would switch to it; refuse texts that it reads in blocks."""
     config = model.config
     most = (5 + 2 * config.num_random_blocks) * config.block_size
     if config.attention_type == "block_sparse" and tokens > most:
@@ -33,7 +33,7 @@ def _attend_to_all(model: Any, tokens: int) -> None:
     (model if hasattr(model, "set_attention_type") else model.encoder).set_attention_type("original_full")
 
 
-# Text towers that are causal though their modules say otherwise.
+# Text towers that are causal, against what their modules declare.
 _CAUSAL = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
 _ARCHITECTURES = {
     **dict.fromkeys(("big_bird", "bigbird_pegasus"), Architecture(prepare=_attend_to_all)),
@@ -45,7 +45,7 @@ _ARCHITECTURES = {
     ),
     "seamless_m4t": Architecture(text_class="SeamlessM4TForTextToText"),
     "seamless_m4t_v2": Architecture(text_class="SeamlessM4Tv2ForTextToText"),
-    "xlnet": Architecture(is_causal=lambda model: False),  # which looks back alone in training
+    "xlnet": Architecture(is_causal=lambda model: False),  # it is causal in training alone
 }
 _PLAIN = Architecture()
 

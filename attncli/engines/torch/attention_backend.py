@@ -1,4 +1,4 @@
-"""Runs a model with its fused kernel or its own eager attention, and translates what its code raises."""
+"""Runs a model with its fused kernel or its own eager attention, and translates the errors of its code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def running_with(model: Any, attention: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for config, own in before:
-            config._attn_implementation = own
+        for config, previous in before:
+            config._attn_implementation = previous
 
 
 def _configs(model: Any) -> list[Any]:
@@ -37,11 +37,11 @@ def _configs(model: Any) -> list[Any]:
 
 @contextmanager
 def translate_model_errors(texts: str, failure: str, kind: type[NotExposedError] = NotExposedError) -> Iterator[None]:
-    """Turn what a model's own code raises into one sentence, and keep no gradients meanwhile.
+    """Turn errors of a model's own code into one sentence, without gradients.
 
     Raises:
         InputError: the texts do not fit into memory.
-        NotExposedError: anything else, of the given kind: the failure, and what the code said.
+        NotExposedError: anything else, of the given kind: the failure, and the error's message.
     """
     try:
         with torch.inference_mode():

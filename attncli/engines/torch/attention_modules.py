@@ -1,4 +1,4 @@
-"""Which module of a model is the attention of which layer, and models without the layers above those asked for."""
+"""Attention modules of a model, with their layers, and models without the layers that are not needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 from attncli.engines.torch.configuration import attention_layers
 
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
-_NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 mixes its layers by what it calls one, too
+_NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 has an "AttentionResidual" between its layers
 _CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """Where an attention module stands."""
+    """Position of an attention module in the model."""
 
     kind: str  # `self`, or `encoder`, `decoder`, `cross`
     layers: str  # name of the list of layers it is in
@@ -31,30 +31,30 @@ class AttentionModule:
 class AttentionModules:
     """The attention modules of a model."""
 
-    by_id: Mapping[int, AttentionModule]  # where each one stands, by its `id`
-    layers: Mapping[str, Sequence[int]]  # the layers that have softmax attention, of each kind
+    by_id: Mapping[int, AttentionModule]  # by the `id` of the module
+    layers: Mapping[str, Sequence[int]]  # the layers with softmax attention, of each kind
 
     @property
     def is_named(self) -> bool:
-        """Whether a module's name tells its layer: not where layers share one, nor where one layer has two."""
+        """Whether a module's name shows its layer: not where layers share one, nor where one layer has two."""
         outer = [(module.kind, module.index) for module in self.by_id.values() if module.is_outermost]
         expected = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
         return len(set(outer)) == len(outer) and expected <= set(outer)
 
     def has(self, module: Any) -> bool:
-        """Whether a module is one of the attention layers, as far as names tell; no layer of another sort."""
+        """Return whether a module is one of the attention layers, as far as names show; no layer of another sort."""
         return not self.is_named or self.layer(module, 0) in self.layers[self.kind(module)]
 
     def kind(self, module: Any) -> str:
         """Return the kind of an attention module."""
-        own = self.by_id.get(id(module))
-        return own.kind if own else next(iter(self.layers))
+        entry = self.by_id.get(id(module))
+        return entry.kind if entry else next(iter(self.layers))
 
     def layer(self, module: Any, calls: int) -> int:
-        """Return the layer of a module that calls after `calls` others of its kind; −1 if there are no more."""
+        """Return the layer of a module that is called after `calls` others of its kind; −1 if there are no more."""
         if self.is_named:
-            own = self.by_id.get(id(module))
-            return -1 if own is None or own.index is None else own.index
+            entry = self.by_id.get(id(module))
+            return -1 if entry is None or entry.index is None else entry.index
         layers = self.layers[self.kind(module)]
         return layers[calls] if calls < len(layers) else -1
 
@@ -71,9 +71,9 @@ def find_attention_modules(model: Any) -> AttentionModules:
         layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
         kind = "self"
         if is_encoder_decoder:
-            kind = next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
-            own = (name.rpartition(kind + ".")[2] + type(module).__name__).lower()
-            if kind == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec")):
+            kind = next((match[0] for part in name.split(".") if (match := _SIDE.search(part))), "decoder")
+            label = (name.rpartition(kind + ".")[2] + type(module).__name__).lower()
+            if kind == "decoder" and any(word in label for word in ("cross", "encoder_attn", "encdec", "enc_dec")):
                 kind = "cross"
         by_id[id(module)] = AttentionModule(kind, layers, index, is_outermost)
     if not is_encoder_decoder:
@@ -95,10 +95,10 @@ def truncated_class(
 
     Args:
         model_class: the class of the whole.
-        path: where the part stands in it; empty is all of it.
+        path: the path of the part in it; empty is all of it.
         keep: how many layers stay.
         whole_encoder: whether those of an encoder all do.
-        with_head: whether what makes logits stays, where it is outside of the part.
+        with_head: whether the head for logits stays, where it is outside of the part.
         is_whole: whether everything around the part stays.
     """
 
@@ -110,8 +110,8 @@ def truncated_class(
             part = self.get_submodule(path)
             modules = find_attention_modules(part)
             if modules.is_named:
-                cut = [one for one in modules.by_id.values() if not (whole_encoder and one.kind == "encoder")]
-                for name in {one.layers for one in cut if one.index is not None}:
+                cut = [entry for entry in modules.by_id.values() if not (whole_encoder and entry.kind == "encoder")]
+                for name in {entry.layers for entry in cut if entry.index is not None}:
                     del part.get_submodule(name)[keep:]
                 setattr(part, _CUT_AT, keep)
 
@@ -124,7 +124,7 @@ def truncated_class(
 
 
 def prune_to(model: Any, path: str, with_head: bool) -> None:
-    """Take everything out of a model but the part that stands at a path, and what makes logits of what it gives."""
+    """Remove everything from a model but the part at a path, and the head for its logits."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
     # A checkpoint may have the embeddings under the name of the head that shares them, or of what both share.

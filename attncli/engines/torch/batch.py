@@ -1,4 +1,4 @@
-"""Sentences side by side: padded to one length, and which tokens of the batch are whose."""
+"""Batches of sentences, padded to one length, with the positions of each sentence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from attncli.engines.torch.recorder import PaddedBatch, Span
 
 MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
-_TARGET = "decoder_"  # what the names of a decoder's inputs begin with
+_TARGET = "decoder_"  # prefix of a decoder's inputs
 
-ROOM = 2**28  # bytes, for the traces of sentences that wait for one another
+ROOM = 2**28  # bytes of the traces of sentences that wait for others
 Encoded = Mapping[str, Sequence[int]]
 
 
@@ -26,11 +26,11 @@ def batches(
 
     Args:
         encoded: the sentences.
-        limit: how many tokens a batch has at most.
-        size_of: how many bytes the trace of a sentence of so many tokens takes.
+        limit: the most tokens of a batch.
+        size_of: the bytes of the trace of a sentence with this many tokens.
     """
-    lengths = [tuple(len(one[name]) for name in ("input_ids", _TARGET + "input_ids") if name in one) for one in encoded]
-    sums = list(accumulate(size_of(max(own)) for own in lengths))
+    lengths = [tuple(len(row[name]) for name in ("input_ids", _TARGET + "input_ids") if name in row) for row in encoded]
+    sums = list(accumulate(size_of(max(pair)) for pair in lengths))
     start = 0
     while start < len(encoded):
         before = sums[start - 1] if start else 0.0
@@ -46,13 +46,13 @@ def batches(
 
 
 def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> PaddedBatch:
-    """Return sentences side by side, padded to the length of the longest.
+    """Pad sentences to the length of the longest.
 
     Args:
-        encoded: what the tokenizer gave for each sentence.
-        pad_id: the id that fills up.
-        side: `right` or `left`, where padding goes.
-        takes_positions: whether the model has to be told where the tokens stand that padding has moved.
+        encoded: output of the tokenizer for each sentence.
+        pad_id: the id of padding.
+        side: `right` or `left`, the side of the padding.
+        takes_positions: whether the model takes the positions of the tokens, which padding has moved.
     """
     inputs = {}
     for name in encoded[0]:
@@ -67,11 +67,11 @@ def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: 
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
     both = sides[0], sides[-1]  # of a text and its target; without targets they are the same
-    text, target = (slice(0, max(one.stop for one in own)) for own in both)
-    return PaddedBatch(inputs, [Span(*own) for own in zip(*both, strict=True)], Span(text, target))
+    text, target = (slice(0, max(one.stop for one in slices)) for slices in both)
+    return PaddedBatch(inputs, [Span(*slices) for slices in zip(*both, strict=True)], Span(text, target))
 
 
 def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
-    lengths = [len(one[name]) for one in encoded]
+    lengths = [len(inputs[name]) for inputs in encoded]
     longest = max(lengths)
     return [slice(0, n) if side == "right" else slice(longest - n, longest) for n in lengths]

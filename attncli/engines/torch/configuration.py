@@ -1,4 +1,4 @@
-"""What a configuration says of its model: how many layers and heads, and what kind of layer each one is."""
+"""Configurations of models: their numbers of layers and heads, and the kind of each layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from attncli.errors import LoadError
 from attncli.text import visible
 
-# How configurations call a layer with softmax attention: full_attention, sliding_attention, chunked_attention,
+# Names of layers with softmax attention in configurations: full_attention, sliding_attention, chunked_attention,
 # attention, minimax_m3_sparse, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and
 # others have none.
 _ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
@@ -20,13 +20,13 @@ _COUNTS = ("num_hidden_layers", "num_attention_heads")
 
 def sides(config: Any) -> list[Any]:
     """Return the configurations of both sides of an encoder-decoder that has two (T5Gemma), else the only one."""
-    own = [getattr(config, side, None) for side in ("encoder", "decoder")] if config.is_encoder_decoder else []
-    return own if own and all(_has_counts(each) for each in own) else [config]
+    both = [getattr(config, side, None) for side in ("encoder", "decoder")] if config.is_encoder_decoder else []
+    return both if both and all(_has_counts(c) for c in both) else [config]
 
 
 def is_counted(config: Any) -> bool:
-    """Return whether a configuration says how many layers and heads there are."""
-    return all(_has_counts(each) for each in sides(config))
+    """Return whether a configuration has the numbers of layers and heads."""
+    return all(_has_counts(side) for side in sides(config))
 
 
 def _has_counts(config: Any) -> bool:
@@ -50,13 +50,13 @@ def _counts(config: Any, *names: str) -> list[int]:
 
 
 def layer_types(config: Any, *names: str) -> list[str]:
-    """Return what a configuration calls each layer, under the first of these names that it has."""
+    """Return the type of each layer in a configuration, under the first of these names that it has."""
     lists = (getattr(config, name, None) for name in names)
     return [str(kind) for kind in next((types for types in lists if isinstance(types, list | tuple)), ())]
 
 
 def other_layers(config: Any) -> dict[int, str]:
-    """Return the layers of a hybrid that have no softmax attention, with what they have instead."""
+    """Return the layers of a hybrid without softmax attention, with what they have instead."""
     types = layer_types(config, "layer_types", "layers_block_type")
     others = {index: kind for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(kind)}
     pictured = getattr(config, "cross_attention_layers", None)  # Llama 3.2 Vision
@@ -65,7 +65,7 @@ def other_layers(config: Any) -> dict[int, str]:
 
 
 def instead(kind: str) -> str:
-    """Return what a layer has in place of softmax attention among its tokens, by what `other_layers` says of it."""
+    """Return the mechanism of a layer in place of softmax attention among its tokens, by its type in `other_layers`."""
     if kind == _PICTURED:
         return "cross-attention to a picture, which does not run on a text alone"
     return f"{visible(kind)}, no softmax attention"
@@ -78,7 +78,7 @@ def attention_layers(config: Any) -> list[int]:
 
 
 def start_id(name: str, config: Any, tokenizer: Any) -> int | None:
-    """Return the id that a decoder begins with, or None where the configuration does not say.
+    """Return the id that a decoder begins with, or None where the configuration has none.
 
     Raises:
         LoadError: it is no id of the tokenizer.

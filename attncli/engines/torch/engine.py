@@ -1,4 +1,4 @@
-"""A checkpoint as transformers loads it, asked for the attention of one sentence after another."""
+"""A checkpoint as transformers loads it, which computes the attention of one sentence after another."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoint(OpenModel):
-    """A model and its tokenizer, loaded once; see `open_source` for what it takes and `stream.Source` for what it does.
+    """A model and its tokenizer, loaded once; see `open_source` for the options and `source.Source` for the methods.
 
     Raises:
         UsageError: there is no such layer, head or kind.
         LoadError: it cannot be loaded.
-        NotExposedError: it has no attention to show, or writes no text.
+        NotExposedError: it has no attention to show, or generates no text.
     """
 
     can_batch = True
-    reads: Mapping[str, str] = {}  # what it reads besides text, or in its place, for the source of a trace
+    reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
     parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
     is_incremental = False
 
@@ -68,7 +68,7 @@ class Checkpoint(OpenModel):
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
             raise UsageError("--generate uses the model's own mask; drop --mask")
-        # All that the configuration tells comes before the weights are read.
+        # All checks of the configuration come before the weights are read.
         self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
         self.name = model = snapshot.name
         self.options = options
@@ -87,8 +87,8 @@ class Checkpoint(OpenModel):
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         reader = self.open_reader(special, asks=generate > 0)
         self.whole, self._of_weights, self._form = self._load(writes=generate > 0)
-        own = self.whole.get_submodule(self.part.path)
-        self.model = own.base_model if generate else own
+        text_part = self.whole.get_submodule(self.part.path)
+        self.model = text_part.base_model if generate else text_part
         self.notes = self._all_notes()
         self.encoder = reader(self.model)
         limit = self.encoder.limit
@@ -96,11 +96,11 @@ class Checkpoint(OpenModel):
         self.writer = Writer(model, self.whole, self.model, own_tokenizer, limit, generate) if generate else None
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return what of a checkpoint is run; see `find_text_model`."""
+        """Return the part of a checkpoint that runs; see `find_text_model`."""
         return find_text_model(snapshot, options)
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
-        """Read what makes tokens of texts, before the weights; return a function from the model to it."""
+        """Load the tokenizer, before the weights; return a function from the model to the encoder."""
         name, options, config = self.name, self.options, self.part.config
         tokenizer = auto_tokenizer.load_tokenizer(self.snapshot, options, self.part.whole)
         chat = open_chat(name, tokenizer, options, special=special, asks=asks)
@@ -116,8 +116,8 @@ class Checkpoint(OpenModel):
         )
 
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
-        """Return sentences side by side, as the model reads them."""
-        inputs = [one.inputs for one in sentences]
+        """Return sentences as a batch for the model."""
+        inputs = [sentence.inputs for sentence in sentences]
         return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
 
     def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
@@ -132,7 +132,7 @@ class Checkpoint(OpenModel):
         return other
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a sentence are; see `attncli.engines.source.OpenModel.tokens`."""
+        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
         self.check_target(target)
         sentence = self.encoder.encode(text, pair, target)
         return sentence.query_tokens, sentence.tokens
@@ -147,11 +147,11 @@ class Checkpoint(OpenModel):
         return (*unshown, *([about] if about else []), *self._of_weights)
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
-        """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
+        """Return the model that the part is in, notes on its weights for the user, and how they are stored."""
         return load.load_model(self.snapshot, self.part, self.options, self.request, writes)
 
     def _check_attention(self) -> None:
-        """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
+        """Raise NotExposedError unless at least one of the chosen layers has softmax attention."""
         if not set(self.request.layers) & set(self.attention_layers):
             kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
             listed = ", ".join(map(str, self.attention_layers)) or "none"
@@ -167,12 +167,12 @@ class Checkpoint(OpenModel):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """What the model's forward pass takes, by name."""
+        """Parameters of the model's forward pass, by name."""
         return signature(self.model.forward).parameters
 
     @property
     def takes_positions(self) -> bool:
-        """Whether the model is told where its tokens stand, and does not find it by its padding, as RoBERTa does."""
+        """Whether the model takes the positions of its tokens, and infers none from the padding, as RoBERTa does."""
         return "position_ids" in self.parameters and not load.first_position(self.model)
 
     def check_target(self, target: str | None) -> None:
@@ -181,10 +181,10 @@ class Checkpoint(OpenModel):
             raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
 
     def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
-        """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""
+        """Encode a sentence for the model; a decoder without a target reads the sentence itself."""
         self.check_target(target)
-        own = (text if target is None else target) if self.is_encoder_decoder else target
-        return self.encoder.encode(text, pair, own)
+        decoded = (text if target is None else target) if self.is_encoder_decoder else target
+        return self.encoder.encode(text, pair, decoded)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together.
@@ -193,7 +193,7 @@ class Checkpoint(OpenModel):
         iteration with its error, after all those before it.
         """
         texts = [*as_list(texts)]
-        if self.reads and len(texts) > 1:  # one picture after the other is held
+        if self.reads and len(texts) > 1:  # one picture at a time is in memory
             for text in texts:
                 yield from self.traces([text], pair, target)
             return
@@ -216,13 +216,13 @@ class Checkpoint(OpenModel):
         maps = len(self.request.layers) * len(self.kinds) * head_count(self.part.config)
 
         def size_of(tokens: int) -> float:
-            """Return how many bytes the scores and weights of a sentence take, where the model makes them itself."""
+            """Return the bytes of a sentence's scores and weights, where the model makes them itself."""
             return 8.0 * maps * tokens**2
 
         done: dict[int, Trace] = {}
         count = 0
-        for some in batch.batches([one.inputs for one in sentences], limit, size_of):
-            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+        for indices in batch.batches([one.inputs for one in sentences], limit, size_of):
+            done.update(zip(indices, self._run([sentences[index] for index in indices]), strict=True))
             while count in done:
                 yield done.pop(count)
                 count += 1
@@ -230,7 +230,7 @@ class Checkpoint(OpenModel):
             raise failure
 
     def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
-        """Return the traces of sentences that run side by side."""
+        """Return the traces of sentences that run as one batch."""
         part, kinds = self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
@@ -242,16 +242,16 @@ class Checkpoint(OpenModel):
         _log.info("ran a batch of %d × %d tokens in %.3f s", *size, perf_counter() - begun)
         source = self.provenance()
         traces = []
-        for one, own in zip(sentences, recorded.traces(), strict=True):
-            tokens = one.query_tokens, one.tokens
-            if one.generated:
-                check_no_future(self.name, own, one.generated)
-            sides = (*tokens, own, one.text, one.pair, one.target)
-            traces.append(Trace(source, *sides, one.notes, one.generated, pictures=one.pictures, grids=one.grids))
+        for item, layers in zip(sentences, recorded.traces(), strict=True):
+            tokens = item.query_tokens, item.tokens
+            if item.generated:
+                check_no_future(self.name, layers, item.generated)
+            sides = (*tokens, layers, item.text, item.pair, item.target)
+            traces.append(Trace(source, *sides, item.notes, item.generated, pictures=item.pictures, grids=item.grids))
         return traces
 
     def provenance(self) -> Provenance:
-        """Return what is run."""
+        """Return the source of the traces."""
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         return Provenance(
             "pretrained",

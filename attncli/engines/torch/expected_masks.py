@@ -1,4 +1,4 @@
-"""What a checkpoint's configuration and code declare about its masks, to be held against the masks they build."""
+"""Expected masks of a checkpoint, by its configuration and code, to be compared with the masks it builds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncli.engines.torch.configuration import layer_types, sides
 from attncli.engines.torch.recorder import Sublayer
 from attncli.masks.expressions import And, Atom, Expression
 
-# What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
+# Names for the number of keys that a layer selects among the visible ones: an index, a learned mask; or blocks.
 _CHOOSING = ("index_topk", "indexer_budget", "keep_window_size", "index_topk_blocks")
 
 _CAUSAL_FIELDS = ("is_causal", "causal")
@@ -28,8 +28,8 @@ class ExpectedMask:
     """The mask that a layer should have."""
 
     expression: Expression  # which query may attend to which key
-    window: int | None = None  # how many keys a causal window has, or how many it has to each side; None is no window
-    # whether every key that may be seen is; not where a layer chooses among them, or nothing is known
+    window: int | None = None  # width of a causal window, or of each side of another; None is no window
+    # whether every visible key is used; not where a layer selects among them, or nothing is known
     is_exact: bool = True
 
 
@@ -38,24 +38,24 @@ def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:
     config = model.config
     modules = find_attention_modules(model)
     masks = {}
-    both = sides(config)  # of an encoder-decoder with one configuration, neither says anything of its masks
+    both = sides(config)  # an encoder-decoder with one configuration declares nothing about its masks
     configs = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
     for kind, layers in modules.layers.items():
         is_causal = kind == "decoder" if kind != "self" else _is_causal(model, modules.by_id)
         for layer in layers:
             if kind in configs:
-                own = configs[kind]  # or what a layer has of its own, where they differ
-                own = own.per_layer_config[layer] if layer < own.num_hidden_layers else own
-                masks[layer, kind] = _implied(own, layer, is_causal)
+                sub = configs[kind]  # or what a layer has of its own, where they differ
+                sub = sub.per_layer_config[layer] if layer < sub.num_hidden_layers else sub
+                masks[layer, kind] = _implied(sub, layer, is_causal)
             else:
                 masks[layer, kind] = _plain(is_causal is True)
     return masks
 
 
 def _is_causal(model: Any, modules: Any) -> bool | None:
-    """Return whether a model without a decoder of its own looks at the past alone; None if nothing says so.
+    """Return whether a model without a decoder of its own is causal; None if that is not declared.
 
-    Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
+    Sources are the configuration (`is_causal`, `is_decoder`), its attention modules, and its training objective.
     """
     config = model.config
     configured = (architecture_of(config).is_causal(model), *(getattr(config, name, None) for name in _CAUSAL_FIELDS))
@@ -80,9 +80,9 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> ExpectedMask:
         return ExpectedMask(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
-    layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
+    layer_type = types[layer] if layer < len(types) else ""  # some have one type for all layers
     is_exact &= "indexed" not in layer_type
-    if "reference" in layer_type:  # a window over what the model writes, and all of what it was given
+    if "reference" in layer_type:  # a window over the generated text, and all of the prompt
         return _plain(is_causal)
     if "chunk" in layer_type:
         chunk = Atom("chunk", (config.attention_chunk_size,))
@@ -108,7 +108,7 @@ def _window(config: Any, layer_type: str) -> int | None:
     elif not layer_type and getattr(config, "use_sliding_window", True) is False:
         return None
     names = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
-    # A leftover in the file of an architecture of transformers that has no window says nothing.
+    # An architecture of transformers without windows may have a leftover in its file.
     is_declared = bool(layer_type) or not type(config).__module__.startswith("transformers.")
     widths = (getattr(config, name, None) for name in names if is_declared or hasattr(type(config), name))
     return next((width for width in widths if isinstance(width, int) and width > 0), None)

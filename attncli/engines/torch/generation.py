@@ -1,4 +1,4 @@
-"""Writing more tokens with a causal language model, greedily: each is the likeliest after all before it."""
+"""Greedy generation with a causal language model: each token is the likeliest after all before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_causal(name: str, part: TextModel) -> None:
     shown = f"{visible(name)} ({part.architecture})"
     if config.is_encoder_decoder:
         raise NotExposedError(f"{shown} is an encoder-decoder; --generate continues a text with a causal model")
-    # Encoders may be trained as decoders too, and are then marked so.
+    # Encoders may be trained as decoders too, and have that in their configuration.
     is_encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     if part.tower is not None:
         if not hasattr(part.model_class, "get_output_embeddings") or not part.model_class.can_generate():
@@ -43,16 +43,16 @@ class Writer:
     """A language model, its head included."""
 
     name: str  # of the checkpoint
-    model: Any  # it reads token ids and gives logits
+    model: Any  # from token ids to logits
     base: Any  # the part of it whose layers read them
-    tokenizer: Any  # what its ids are called
-    limit: int | None  # how many positions it has; None is no limit
-    count: int  # how many tokens it writes
+    tokenizer: Any
+    limit: int | None  # number of positions; None is no limit
+    count: int  # number of tokens to generate
 
     def continued(self, sentence: EncodedInput) -> EncodedInput:
         """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
 
-        Every token comes of a pass over all before it, without a cache.
+        Every token takes a pass over all before it, without a cache.
 
         Raises:
             InputError: they do not fit into the model's positions, or into memory.
@@ -96,7 +96,7 @@ class Writer:
         """Return the ids with which the model ends a text."""
         configs = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
         ids = (getattr(config, "eos_token_id", None) for config in configs)
-        ends: Any = next((each for each in ids if each is not None), [])
+        ends: Any = next((end for end in ids if end is not None), [])
         return set(ends) if isinstance(ends, list | tuple) else {ends}
 
 

@@ -1,4 +1,4 @@
-"""Loading the weights of a checkpoint's part that reads text, after everything else has been checked."""
+"""Loading the weights of a checkpoint's part that reads text, after all other checks."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# What a checkpoint saved with another head may lack: it comes after the last attention layer.
+# A checkpoint saved with another head may lack this: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
 
 
 def load_model(
     snapshot: Snapshot, part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool
 ) -> tuple[Any, tuple[str, ...], str]:
-    """Load a model, unmodified but for what it does not need; return it, notes on its weights, and how they are stored.
+    """Load a model, unmodified but for unused parts; return it, notes on its weights, and how they are stored.
 
     It is the whole that the part is in, without its other parts; the part is at its path.
 
     Args:
         snapshot: the checkpoint's files.
-        part: what of it reads text.
+        part: its part that reads text.
         options: how to load.
         request: what will be recorded; the layers above are left out where an architecture can be cut.
-        writes: whether the model needs its head, to write more tokens.
+        writes: whether the model needs its head, to generate tokens.
 
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
@@ -99,13 +99,13 @@ def _check_device(options: LoadOptions) -> None:
 
 
 def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:
-    """Return the class whose models have the layers that were asked for, and as few others as can be."""
+    """Return the class of models with the chosen layers, and as few others as possible."""
     if writes and part.tower is None:
         return AutoModelForCausalLM
     layers = layer_count(part.config)
     keep = layers if writes else max(request.layers) + 1
     model_class = part.model_class or MODEL_MAPPING.get(type(part.config), None)
-    # Some architectures have several classes, and code that a checkpoint brings has its own.
+    # Some architectures have several classes, and a checkpoint may bring code with its own.
     is_whole = part.model_class is None and (keep == layers or options.trust_remote_code)
     if is_whole or not isinstance(model_class, type):
         return AutoModel
@@ -116,7 +116,7 @@ def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, write
 def _loaded(
     loader: Any, folder: Path | None, part: TextModel, options: LoadOptions, store: Store
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Return the model and what transformers reports of its weights."""
+    """Return the model and transformers' report on its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
     is_on_cpu = options.device == "cpu" and not is_spread
     dtype = options.dtype or ("float32" if is_on_cpu else "auto")
@@ -134,21 +134,21 @@ def _loaded(
     )
     if folder is not None:
         return load(config=part.loaded, device_map=options.device_map)
-    found: list[str] = []
-    named = {name: LazyTensor(store, name, found) for name in store.names}
+    sliced: list[str] = []
+    named = {name: LazyTensor(store, name, sliced) for name in store.names}
     load(config=deepcopy(part.loaded), state_dict=named, device_map={"": "meta"})
-    store.prepare(found)
+    store.prepare(sliced)
     unread = {name: LazyTensor(store, name) for name in store.names}
     return load(config=part.loaded, state_dict=unread, device_map=options.device_map)
 
 
 class LazyTensor:
-    """A tensor of a store as `from_pretrained` takes it for `state_dict`: it is read where it is sliced.
+    """A tensor of a store as `from_pretrained` takes it in `state_dict`: it is read when it is sliced.
 
     Args:
-        store: that has it.
-        name: of it.
-        names: to which its name is added where it is sliced, and nothing is read: the model is on the meta device.
+        store: the store.
+        name: its name.
+        names: a list of the sliced names, in place of reading: the model is on the meta device.
     """
 
     def __init__(self, store: Store, name: str, names: list[str] | None = None) -> None:
@@ -174,14 +174,14 @@ class LazyTensor:
             self._names.append(self._name)
             return torch.empty(self.shape, device="meta")[index]
         array = self._store.read(self._name)
-        tensor = torch.from_numpy(array.copy())  # what is mapped cannot be written to
+        tensor = torch.from_numpy(array.copy())  # a mapped array is read-only
         return (tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)[index]
 
 
 def _check_weights(
     name: str, model: Any, part: TextModel, report: Mapping[str, Any], head: str, is_undone: bool
 ) -> tuple[str, ...]:
-    """Return what the user should know of the tensors that were read, and of those that were not.
+    """Check that the weights come from the checkpoint; return notes for the user on them.
 
     Raises:
         LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
@@ -189,9 +189,9 @@ def _check_weights(
     path = "" if part.is_whole else part.path
     modules = {module for module, _ in model.named_modules() if module and module.startswith(path)}
     notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone)
-    for key, found, expected in sorted(report["mismatched_keys"]):
+    for key, shape, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
-            f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "
+            f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(shape)}, "
             f"the model expects {list(expected)}; check that the files belong together"
         )
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
@@ -204,7 +204,7 @@ def _check_weights(
 
 
 def vocabulary_rows(model: Any) -> int | None:
-    """Return how many token ids a model has embeddings for, or None where the model does not say."""
+    """Return how many token ids a model has embeddings for, or None where that is not known."""
     try:
         return model.get_input_embeddings().num_embeddings
     except (NotImplementedError, AttributeError):
@@ -218,6 +218,6 @@ def position_limit(model: Any) -> int | None:
 
 
 def first_position(model: Any) -> int:
-    """Return the position of a first token: 0, but RoBERTa and its kin count from the one after the padding's."""
+    """Return the position of a first token: 0, or for RoBERTa and similar models the one after the padding's."""
     tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
     return next((index + 1 for table in tables if (index := getattr(table, "padding_idx", None)) is not None), 0)

@@ -1,8 +1,8 @@
-"""Pictures as transformers' own processors and models read them, and which positions are which cells of them.
+"""Pictures as transformers' own processors and models read them, with the positions of their cells.
 
-What a processor does to a picture is not read from its settings but seen: a second picture of the same size, whose
-colours say where each pixel stands, goes the same way. The tables here hold what of a family no such picture tells. How
-many positions there are is known when the model runs, and held against the product of the grids.
+The effect of a processor on a picture is not read from its settings but measured: a second picture of the same size,
+whose colours encode the position of each pixel, is processed the same way. The tables here hold the rest of a family.
+The number of positions is known when the model runs, and compared with the product of the grids.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from attncli.text import visible
 from attncli.trace.layout import Box, ImageGrid
 from attncli.trace.tokens import Token, Tokens
 
-# --- what a processor does to a picture ---
+# --- the effect of a processor on a picture ---
 
 _STEPS = 255  # of a colour; few sizes are multiples of it, so that roundings even out
-_AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours say where they stand
+_AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours keep their meaning
 
 
 def grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patches: int = 1) -> list[ImageGrid]:
-    """Return the grids of the parts of a picture, by what a processor makes of `map_picture`, each from position 0.
+    """Return the grids of the parts of a picture, by the processed `map_picture`, each from position 0.
 
-    One position stands for so many patches, each of so many pixels along a side; what is no whole cell is not read.
+    One position is `patches` × `patches` patches, each of `patch` pixels along a side; incomplete cells are not read.
     """
     (width, height), side = opened.image.size, patch * patches
     tiles = _tiles(outputs)
@@ -63,18 +63,18 @@ def _tiles(outputs: Mapping[str, Any]) -> Any:
 
 
 def map_picture(opened: OpenPicture) -> Any:
-    """Return one of its size, of which each pixel says where it stands: red is how far right, green how far down."""
+    """Return a picture of its size whose colours encode positions: red from left to right, green from top to bottom."""
     from PIL import Image
 
     width, height = opened.image.size
     across, down = (np.rint((np.arange(size) + 0.5) * _STEPS / size - 0.5) for size in (width, height))
-    pixels = np.full((height, width, 3), 255, np.uint8)  # blue says that it is one of the picture
+    pixels = np.full((height, width, 3), 255, np.uint8)  # blue marks pixels of the picture
     pixels[..., 0], pixels[..., 1] = across[None], down[:, None]
     return Image.fromarray(pixels)
 
 
 def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
-    """Return where the processed `map_picture`, `[3, h, w]`, or a tile of it, lies in the original.
+    """Return the box of the processed `map_picture`, `[3, h, w]`, or a tile of it, in the original.
 
     Raises:
         NotExposedError: it does not show the picture upright and whole.
@@ -89,17 +89,17 @@ def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
         slope, start = np.polyfit(lines + 0.5, (values + 0.5) * size / _STEPS, 1)
         if slope <= 0:
             raise NotExposedError("the processor turns the picture; attn cannot tell how")
-        found = (start, start + slope * pixels.shape[2 - axis])
+        edges = (start, start + slope * pixels.shape[2 - axis])
         # A whole picture ends where the picture ends; colours are coarse steps.
         near = size / _STEPS / 2 + 0.5
-        ends.append([next((edge for edge in (0, size) if abs(each - edge) <= near), round(each, 1)) for each in found])
+        ends.append([next((edge for edge in (0, size) if abs(each - edge) <= near), round(each, 1)) for each in edges])
     (left, right), (top, bottom) = ends
     return float(left), float(top), float(right), float(bottom)
 
 
 # --- vision towers ---
 
-# What stands before registers and patches, by the model type of a vision tower.
+# Names of the positions before registers and patches, by the model type of a vision tower.
 _BEFORE = {
     **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
     **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
@@ -109,17 +109,17 @@ _BEFORE = {
 
 
 def _before(config: Any) -> tuple[str, ...]:
-    """Return what stands before the patches of a tower."""
+    """Return the names of the positions before the patches of a tower."""
     registers = range(getattr(config, "num_register_tokens", 0))
     return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
 
 
-# Those that take flat patches, in blocks that will be merged, and are told how many rows and columns of them there are.
+# Towers with flat patches, in blocks that will be merged, and with the number of their rows and columns as an input.
 _FLAT = ("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision")
 
 
 def _flat_order(config: Any, grid: torch.Tensor) -> tuple[int, ...]:
-    """Return which position each patch has, row by row: they stand in blocks, and these perhaps in windows."""
+    """Return the position of each patch, row by row: patches come in blocks, and these perhaps in windows."""
     merged = config.spatial_merge_size
     _, rows, columns = grid[0].tolist()
     places = np.arange(rows * columns).reshape(rows // merged, columns // merged, merged, merged)
@@ -138,7 +138,7 @@ def _patch_size(config: Any) -> int:
 
 
 class VisionCheckpoint(Checkpoint):
-    """A vision transformer, or the vision tower of a model that reads text too: a sentence is the name of a picture."""
+    """A vision transformer, or the vision tower of a larger model: a sentence is the name of a picture."""
 
     reads: Mapping[str, str] = {"reads": "pictures"}
 
@@ -167,13 +167,13 @@ class VisionCheckpoint(Checkpoint):
 
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
         """Return the one picture that runs; see `Checkpoint`."""
-        (one,) = sentences
-        whole = Span(*[slice(0, len(one.tokens))] * 2)
-        return PaddedBatch(dict(one.tensors), [whole], whole)
+        (sentence,) = sentences
+        span = Span(*[slice(0, len(sentence.tokens))] * 2)
+        return PaddedBatch(dict(sentence.tensors), [span], span)
 
 
 def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
-    """Return a picture, by the name of its file, as a vision tower reads it."""
+    """Encode a picture, by the name of its file, for a vision tower."""
     opened = open_picture(text)
     before, notes = _before(config), opened.notes
     with processing(encoder.name):
@@ -187,16 +187,16 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
         else:
             placed = processor(images=map_picture(opened), return_tensors="np", **_AS_IT_IS)
             grids = grids_of(placed, opened, _patch_size(config))
-            number = next((place for place, grid in enumerate(grids) if grid.is_overview), 0)
+            number = next((position for position, grid in enumerate(grids) if grid.is_overview), 0)
             if len(grids) > 1:
                 notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
             grid = replace(grids[number], start=len(before), is_overview=False)
             tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
-    named = {int(place): f"r{row}c{column}" for (row, column), place in np.ndenumerate(grid.positions)}
-    labels = [*before, *(named[place] for place in sorted(named))]
+    named = {int(position): f"r{row}c{column}" for (row, column), position in np.ndenumerate(grid.positions)}
+    labels = [*before, *(named[position] for position in sorted(named))]
     tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
-    inputs, seen = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
-    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *seen)
+    inputs, picture_inputs = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
+    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *picture_inputs)
 
 
 # --- models that read both ---
@@ -207,27 +207,27 @@ class Run(NamedTuple):
 
     grid: ImageGrid  # row by row, from position 0
     skipped: int = 0  # positions before it, such as CLS
-    line_end: int = 0  # positions behind each row, such as the mark of a newline
+    line_end: int = 0  # positions after each row, such as the mark of a newline
 
     @property
     def size(self) -> int:
-        """How many positions it has."""
+        """Number of its positions."""
         return self.skipped + self.grid.size + self.grid.rows * self.line_end
 
 
-# Returns the positions of a picture, by what a processor makes of `map_picture`, and the configuration of the model.
+# Returns the positions of a picture, by the processed `map_picture`, and the configuration of the model.
 Runs = Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]
 
 
 class Family(NamedTuple):
-    """What of models that read pictures beside text no processor tells."""
+    """Layout of pictures in a family of models, as far as its processor does not show it."""
 
     runs: Runs
-    before: str = "{token}"  # how a picture is written before a text that does not say where it stands
+    before: str = "{token}"  # spelling of a picture before a text without a mark for it
 
 
 def _tiled(merged: Callable[[Any], int] = lambda config: 1) -> Runs:
-    """Return the runs of a model that has one grid for each tile, of which so many patches along a side are merged."""
+    """Return the runs of a model that has one grid for each tile, and merges `merged` patches along a side."""
 
     def runs(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
         vision = config.vision_config
@@ -253,9 +253,9 @@ def _any_resolution(outputs: Mapping[str, Any], opened: OpenPicture, config: Any
     rows, columns = unpad_image(torch.zeros(1, down * side, across * side), (height, width)).shape[1:]
     left, top, right, bottom = place_of(canvas, width, height)
     wide, high = (right - left) * (1 - columns / across / side) / 2, (bottom - top) * (1 - rows / down / side) / 2
-    whole = ImageGrid(0, side, side, box=place_of(overview, width, height), is_overview=True)
+    overview_grid = ImageGrid(0, side, side, box=place_of(overview, width, height), is_overview=True)
     return [
-        Run(whole),
+        Run(overview_grid),
         Run(ImageGrid(0, rows, columns, box=(left + wide, top + high, right - wide, bottom - high)), 0, 1),
     ]
 
@@ -288,7 +288,7 @@ class PicturedCheckpoint(Checkpoint):
     """A model that reads pictures and a text; its language model is inspected.
 
     Args:
-        image: the files of the pictures, which stand in every text; without any, each text may name its own.
+        image: the files of the pictures of every text; without any, each text may name its own.
     """
 
     reads: Mapping[str, str] = {"reads": "text and pictures"}
@@ -298,7 +298,7 @@ class PicturedCheckpoint(Checkpoint):
         super().__init__(*arguments, **options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return the language model, around which everything else runs too.
+        """Return the language model, with everything around it, which runs too.
 
         Raises:
             NotExposedError: it reads no pictures, or attn does not know in which order.
@@ -329,29 +329,29 @@ class PicturedCheckpoint(Checkpoint):
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
         """Return one sentence with its pictures; see `Checkpoint`."""
         together = super().batched(sentences)
-        (one,) = sentences
-        return together._replace(inputs={**together.inputs, **one.tensors})
+        (sentence,) = sentences
+        return together._replace(inputs={**together.inputs, **sentence.tensors})
 
 
 _Located = tuple[OpenPicture, Sequence[Run]]
 
 
 class _PromptReader(NamedTuple):
-    """What a language model reads of a text and pictures."""
+    """Encoder of a text and pictures for a language model."""
 
     processor: Any
     family: Family
     config: Any  # of the whole model
 
     def located(self, opened: OpenPicture, name: str) -> _Located:
-        """Return a picture, and which positions the model of that name has for it."""
+        """Return a picture, with its positions in the model of that name."""
         with processing(name):
             image, text = map_picture(opened), self.processor.image_token
             outputs = self.processor(images=[image], text=text, return_tensors="np", **_AS_IT_IS)
             return opened, self.family.runs(outputs, opened, self.config)
 
     def read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
-        """Return a text and the pictures as the model reads them; those that it names are open no longer than it is.
+        """Encode a text and the pictures for the model; those that the text names are opened for it alone.
 
         Raises:
             UsageError: it names pictures, and others stand in every text.
@@ -386,15 +386,15 @@ class _PromptReader(NamedTuple):
     def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
         """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
         places = np.flatnonzero(np.array(ids) == self.config.image_token_id)
-        needed = sum(run.size for own in runs for run in own)
+        needed = sum(run.size for picture_runs in runs for run in picture_runs)
         if needed != len(places):
             raise NotExposedError(
                 f"{visible(name)} has {len(places)} positions for its pictures, and attn expects {needed}; it would "
                 "show the wrong places"
             )
         grids = []
-        for image, own in enumerate(runs):
-            for run in own:
+        for image, picture_runs in enumerate(runs):
+            for run in picture_runs:
                 lines, places = places[run.skipped : run.size].reshape(run.grid.rows, -1), places[run.size :]
                 cells = lines[:, : run.grid.columns].ravel()
                 order = tuple((cells - cells[0]).tolist())
@@ -403,7 +403,7 @@ class _PromptReader(NamedTuple):
         return tuple(grids)
 
     def _tokens(self, ids: Sequence[int], adds_special: bool, encoder: InputEncoder) -> tuple[Tokens, str]:
-        """Return the tokens, and the text that they are of: with one mark for each picture, as it was written."""
+        """Return the tokens, and their text: with one mark for each picture, as it was written."""
         from attncli.encoding.encode import tokens_of
 
         (written,), (expanded,), (spans,) = self.processor.written, self.processor.expanded, self.processor.spans
@@ -413,7 +413,7 @@ class _PromptReader(NamedTuple):
         special = encoder.special_ids
 
         def placed(token: Token) -> Token:
-            """Return a token with its place in the written text; what the processor wrote has none."""
+            """Return a token with its offset in the written text; the processor's own tokens have none."""
             if token.start is None or token.end is None:
                 return token
             shift = 0
@@ -429,17 +429,17 @@ class _PromptReader(NamedTuple):
 
 # --- transformers' processors ---
 
-_OPTIONAL = ("torchvision", "num2words")  # what some of them need
+_OPTIONAL = ("torchvision", "num2words")  # needed by some
 
 
 def _image_processor(snapshot: Snapshot, options: LoadOptions) -> Any:
-    """Load what makes a model's pixels of pictures; LoadError if there is none."""
+    """Load a model's processor of pictures; LoadError without one."""
     with _loading(snapshot.model_name, "image processor"):
         return AutoImageProcessor.from_pretrained(snapshot.folder, **hub_arguments(options))
 
 
 def _processor(snapshot: Snapshot, options: LoadOptions, config: Any, tokenizer: Any) -> Any:
-    """Load what makes a model's inputs of pictures and a text, without what it would make of films."""
+    """Load a model's processor of pictures and text, without that of videos."""
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
     parts = {"image_processor": _image_processor(snapshot, options), "tokenizer": tokenizer}
@@ -451,7 +451,7 @@ def _processor(snapshot: Snapshot, options: LoadOptions, config: Any, tokenizer:
 
 @contextmanager
 def _loading(name: str, what: str) -> Iterator[None]:
-    """Turn what is raised while a part of a processor is loaded into one sentence; see `translate_errors`."""
+    """Turn errors of loading a part of a processor into one sentence; see `translate_errors`."""
     with translate_errors(name, what):
         try:
             yield
@@ -467,7 +467,7 @@ def _remembering(kind: type) -> Any:
 
     class Remembering(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, name: str, argument: Any) -> None:
-            """Take None for what processes films, which needs torchvision."""
+            """Allow None for the processor of videos, which needs torchvision."""
 
         def get_text_with_replacements(self, text: list[str], *arguments: Any, **options: Any) -> Any:
             self.written = list(text)
@@ -480,7 +480,7 @@ def _remembering(kind: type) -> Any:
 
 @contextmanager
 def processing(name: str) -> Iterator[None]:
-    """Turn what a processor raises into one sentence."""
+    """Turn errors of a processor into one sentence."""
     try:
         yield
     except AttnError:

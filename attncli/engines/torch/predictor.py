@@ -1,4 +1,4 @@
-"""A causal language model's prediction as transformers computes it, with heads cut or whole.
+"""Predictions of a causal language model as transformers computes them, with heads cut or whole.
 
 A head is cut before the output projection of its attention module, by a hook: the model itself is not changed.
 """
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
     from attncli.encoding.encode import EncodedInput
 
-_PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # as architectures call what follows the heads
+_PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # names of output projections
 
 Edit = Callable[[torch.Tensor], torch.Tensor]  # of the outputs of a layer's heads, [T, H, D]
 
 
 class TorchPredictor(Predictor):
-    """The prediction of a checkpoint in transformers.
+    """Prediction of a checkpoint in transformers.
 
     Args:
-        checkpoint: one that can write.
+        checkpoint: one that can generate text.
 
     Raises:
         NotExposedError: it predicts no next token, or its attention has no output projection that is known.
@@ -50,21 +50,21 @@ class TorchPredictor(Predictor):
         self.source = checkpoint.provenance()
 
     def _found(self, model: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the index of each layer with attention, and what multiplies the outputs of its heads."""
+        """Yield the index of each layer with attention, and its output projection."""
         modules = find_attention_modules(model)
         for module in model.modules():
-            place = modules.by_id.get(id(module))
-            if place is None or not place.is_outermost or place.index is None or not modules.has(module):
+            entry = modules.by_id.get(id(module))
+            if entry is None or not entry.is_outermost or entry.index is None or not modules.has(module):
                 continue
-            # One that has an attention inside, such as BERT's, has the projection beside that.
-            found = [each for name, each in module.named_modules() if name.rpartition(".")[2] in _PROJECTIONS]
-            if len(found) != 1:
+            # An attention inside another, such as BERT's, has the projection next to it.
+            projections = [part for name, part in module.named_modules() if name.rpartition(".")[2] in _PROJECTIONS]
+            if len(projections) != 1:
                 kind = type(module).__name__
                 raise NotExposedError(
                     f"{visible(self._name)}: attn finds no output projection in {visible(kind)}, before which it cuts "
                     "heads"
                 )
-            yield place.index, found[0]
+            yield entry.index, projections[0]
 
     def next_logits(self, sentence: EncodedInput) -> Float[np.ndarray, " V"]:
         """See `Predictor.next_logits`."""
@@ -76,8 +76,8 @@ class TorchPredictor(Predictor):
         """See `Predictor.effects`; the direct share is left to the native engine."""
         if replacement.by == "edges":
             raise NotExposedError("--edges needs the native engine; the transformers engine cuts heads")
-        whole: dict[int, torch.Tensor] = {}
-        logits = self._logits(sentence, {layer: _keeping(whole, layer) for layer in self._projections})
+        outputs: dict[int, torch.Tensor] = {}
+        logits = self._logits(sentence, {layer: _keeping(outputs, layer) for layer in self._projections})
         other: dict[int, torch.Tensor] = {}
         if replacement.reference is not None:
             self._logits(replacement.reference, {layer: _keeping(other, layer) for layer in self._projections})
@@ -85,13 +85,13 @@ class TorchPredictor(Predictor):
             measure = measure._replace(next=int(logits[-1].argmax()))
         after = []
         for cut in cuts:
-            if missing := sorted(cut.keys() - whole.keys()):
+            if missing := sorted(cut.keys() - outputs.keys()):
                 raise NotExposedError(f"layer {missing[0]} of {visible(self._name)} has no softmax attention to cut")
             edits = {}
             for layer, heads in cut.items():
-                own = whole[layer]
-                values = {"zero": torch.zeros_like(own), "mean": own.mean(dim=0).expand_as(own)}
-                edits[layer] = _replacing([*heads], other.get(layer, values.get(replacement.by, own)))
+                output = outputs[layer]
+                values = {"zero": torch.zeros_like(output), "mean": output.mean(dim=0).expand_as(output)}
+                edits[layer] = _replacing([*heads], other.get(layer, values.get(replacement.by, output)))
             after.append(_measured(self._logits(sentence, edits), sentence, measure))
         return Effects(measure, _measured(logits, sentence, measure), after, [None] * len(cuts))
 

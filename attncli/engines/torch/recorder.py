@@ -1,4 +1,4 @@
-"""One forward pass of an unmodified checkpoint, watched as `attn run` watches a program: its calls become layers."""
+"""Forward passes of an unmodified checkpoint, recorded as `attn run` records a program: its calls become layers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Sublayer = tuple[int, str]  # a layer's index and its kind of attention
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What a user asked of a checkpoint."""
+    """Choice of the layers, kinds and heads of a checkpoint to record."""
 
     layers: tuple[int, ...]  # indices of the layers to record
     kind: str | None  # the only kind of attention to record; None is every kind
-    heads: Indices  # the heads that were asked for
-    mask: Expression | None  # a mask in place of the model's own, in every layer
+    heads: Indices  # the chosen heads
+    mask: Expression | None  # replaces the model's own, in every layer
     keeps_calls: bool = False  # whether the calls are kept too
 
 
@@ -57,22 +57,22 @@ class Span:
 
 
 class PaddedBatch(NamedTuple):
-    """Sentences side by side."""
+    """Sentences padded to one length."""
 
-    inputs: dict[str, Any]  # what the model reads, `[B, longest]` each, by the names of its forward pass
-    spans: list[Span]  # where each sentence stands
-    whole: Span  # all of it, padding included
+    inputs: dict[str, Any]  # inputs of the model, `[B, longest]` each, by the names of its forward pass
+    spans: list[Span]  # the positions of each sentence
+    whole: Span  # all of the batch, padding included
 
 
 class StopForward(Exception):  # noqa: N818
-    """The last layer that was asked for has been recorded: no error, but the only way out of a forward pass."""
+    """Raised to end a forward pass after its last chosen layer; not an error."""
 
 
 def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> Recorder:
-    """Run a model on a batch and return the layers that were recorded.
+    """Run a model on a batch and return its recorded layers.
 
     Args:
-        model: from `load_model`; nothing of it is changed.
+        model: from `load_model`; it is not changed.
         part: the module that runs: the model, its encoder, or the model that it is the text part of.
         batch: the sentences.
         request: the layers to record.
@@ -82,8 +82,8 @@ def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, ki
         NotExposedError: an attention layer could not be read, or does not follow `--mask`.
         InputError: the batch does not fit into memory.
     """
-    architecture, own = model.config.model_type, set(model.modules())
-    scope = None if part in own else {id(module) for module in own}
+    architecture, modules = model.config.model_type, set(model.modules())
+    scope = None if part in modules else {id(module) for module in modules}
     architecture_of(model.config).prepare(model, batch.whole.text.stop)
     inputs = batch.inputs if request.mask is None else _with_mask(part, architecture, batch, request.mask, kinds)
     recorder, notes = Recorder(request, find_attention_modules(model), kinds, batch, scope), Notes()
@@ -113,7 +113,7 @@ def _with_mask(
 
 @dataclass
 class _ModuleRun:
-    """A module whose forward runs, and the attention that it computed so far."""
+    """A module whose forward runs, with its attention calls so far."""
 
     module: Any
     sublayer: Sublayer | None = None
@@ -125,13 +125,13 @@ class Recorder:
     """The layers of one forward pass."""
 
     request: RecordRequest  # what to record
-    modules: AttentionModules  # which attention module is which layer
+    modules: AttentionModules
     kinds: Sequence[str]  # the kinds of attention that run
     batch: PaddedBatch  # the sentences that run
     scope: Collection[int] | None = None  # the modules that are watched, by their `id`; None is all
     order: dict[str, list[int]] = field(init=False)  # the layers of each kind that ran, in that order
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # of each sentence
-    calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)  # of which the layers are made, if they are kept
+    calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)  # calls of the layers, if they are kept
     _running: list[_ModuleRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -144,18 +144,18 @@ class Recorder:
 
     @cached_property
     def requested(self) -> list[Sublayer]:
-        """The attention to record, in the order in which the model runs it."""
+        """Sublayers to record, in the order in which the model runs them."""
         kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
         layers = self.modules.layers
-        own = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
-        # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
-        return sorted(own, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
+        sublayers = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
+        # The encoder comes first; a decoder's layer attends to itself, then to the encoder.
+        return sorted(sublayers, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
 
     # --- while the model runs ---
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follow which module runs; end the pass after the last one that is needed."""
+        """Track the running modules; end the pass after the last one that is needed."""
         hooks = (
             torch_module.register_module_forward_pre_hook(lambda module, _: self._running.append(_ModuleRun(module))),
             torch_module.register_module_forward_hook(self._leave),
@@ -167,7 +167,7 @@ class Recorder:
                 hook.remove()
 
     def take(self, call: AttentionCall) -> None:
-        """Keep a call of a layer that was asked for until its module ends."""
+        """Keep a call of a chosen layer until its module ends."""
         inner = (run for run in reversed(self._running) if id(run.module) in self.modules.by_id)
         run = next(inner, self._running[-1] if self._running else None)
         if (
@@ -192,11 +192,11 @@ class Recorder:
             return
         if run.calls:
             self._record(run, run.sublayer)
-        if self.modules.is_named and run.sublayer == self.requested[-1]:  # else what follows tells which layer this is
+        if self.modules.is_named and run.sublayer == self.requested[-1]:  # else the next call shows its layer
             raise StopForward
 
     def _record(self, run: _ModuleRun, sublayer: Sublayer) -> None:
-        """Keep one layer of every sentence."""
+        """Record one layer of every sentence."""
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
         call = windows_of(run.calls, rows) or joined(sublayer, run.calls)
         _, count, queries, keys = call.shape
@@ -217,7 +217,7 @@ class Recorder:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
         for kind, order in self.order.items():
             expected = list(self.modules.layers.get(kind, ()))
-            # Where names tell the layers, the pass may have ended early.
+            # Where names show the layers, the pass may have ended early.
             is_right = order == (expected[: len(order)] if self.modules.is_named else expected)
             if not is_right or any(sublayer not in layers for layers in self.layers for sublayer in self.requested):
                 counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
@@ -233,45 +233,45 @@ class Recorder:
 
 
 def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
-    """Return a call whose keys and values stand once for the `groups` heads that share them, as before `repeat_kv`."""
+    """Return a call with its keys and values once for the `groups` heads that share them, as before `repeat_kv`."""
     k, v = call.k, call.v
     if groups == 1 or k is None or v is None or k.shape[1] != call.shape[1] or call.shape[1] % groups:
         return call
-    own = {"k": k[:, ::groups], "v": v[:, ::groups]}
-    is_shared = all(torch.equal(own[name].repeat_interleave(groups, 1), getattr(call, name)) for name in own)
-    return replace(call, **own) if is_shared else call  # type: ignore[arg-type]
+    shared = {"k": k[:, ::groups], "v": v[:, ::groups]}
+    is_shared = all(torch.equal(shared[name].repeat_interleave(groups, 1), getattr(call, name)) for name in shared)
+    return replace(call, **shared) if is_shared else call  # type: ignore[arg-type]
 
 
 def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
-    """Return a layer with the mask that was asked for; NotExposedError where the model did not apply it."""
-    asked, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
+    """Return a layer with the mask of `--mask`; NotExposedError where the model did not apply it."""
+    expected, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
     rows = np.arange(layer.num_queries)
-    if (asked.rows(every, rows) != layer.mask.rows(every, rows)).any():
+    if (expected.rows(every, rows) != layer.mask.rows(every, rows)).any():
         raise NotExposedError(f"layer {layer.layer} does not follow --mask; drop it")
-    return replace(layer, mask=asked)
+    return replace(layer, mask=expected)
 
 
 def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
-    """Return the calls of one module for windows that follow each other as one over so many positions.
+    """Merge the calls of one module for consecutive windows into one over `count` positions.
 
-    No position sees another window. None is what are no such calls.
+    No position attends to another window. None if the calls are not such windows.
     """
     first, sizes = calls[0], [call.shape[2] for call in calls]
     parts: dict[str, list[Any]] = {name: [getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")}
-    is_whole = all(each is not None for own in parts.values() for each in own)
+    is_whole = all(tensor is not None for group in parts.values() for tensor in group)
     if len(calls) == 1 or sum(sizes) != count or not is_whole or any(call.masks for call in calls):
         return None
     if sizes != [call.shape[3] for call in calls]:
         return None
     window = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     allowed = (window[:, None] == window)[None, None]
-    tensors: dict[str, Any] = {name: torch.cat(own, dim=2) for name, own in parts.items()}
+    tensors: dict[str, Any] = {name: torch.cat(group, dim=2) for name, group in parts.items()}
     masks = (MaskArgument("windows", allowed, "attend"),)
     return replace(first, shape=(*first.shape[:2], count, count), masks=masks, scores=None, weights=None, **tensors)
 
 
 def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
-    """Return the calls of one module as one; those with the same scores have their values side by side.
+    """Merge the calls of one module; those with the same scores have their values concatenated.
 
     DiffLlama weighs two values with one map, and so does LiLT, the text's and the layout's.
 
@@ -280,12 +280,12 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     """
     # The widest queries first: LiLT's text, before its layout.
     calls = sorted(calls, key=lambda call: -1 if call.q is None else call.q.shape[-1], reverse=True)
-    first, *others = calls
-    if not all(_has_same_scores(first, other) for other in others):
+    first, *rest = calls
+    if not all(_has_same_scores(first, other) for other in rest):
         raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmaxes; attn reads one")
     if first.unsupported is not None:
         first = _by_scores(first, sublayer)
-    if not others:
+    if not rest:
         return first
     outputs = [call.output for call in calls if call.output is not None]
     return replace(
@@ -296,7 +296,7 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
 
 
 def _by_scores(call: AttentionCall, sublayer: Sublayer) -> AttentionCall:
-    """Return a call of which only the scores and the weights are understood; its mask is read from the scores.
+    """Return a call that has only scores and weights; its mask is read from the scores.
 
     Raises:
         NotExposedError: the values were not multiplied with these weights.
@@ -308,7 +308,7 @@ def _by_scores(call: AttentionCall, sublayer: Sublayer) -> AttentionCall:
     least = 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0)
     if not torch.allclose(weights.float() @ values, output.float(), rtol=0, atol=least, equal_nan=True):
         raise NotExposedError(f"layer {sublayer[0]}: attn cannot read {call.unsupported}")
-    # What a model adds to a forbidden score is -1e4 at the least, and no score comes near. NaN is no mask.
+    # The smallest fill of a model is -1e4, and no score comes near. NaN is no mask.
     masks = (MaskArgument("scores", scores <= FORBIDDEN_BELOW / 2, "masked"),)
     return replace(call, masks=masks, scale=None, softcap=None, unsupported=None)
 

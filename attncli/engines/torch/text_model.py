@@ -45,24 +45,24 @@ _READ = {
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
 }
 
-# What a configuration says of its classes and its code.
+# Names of a configuration's classes and code.
 _TYPES = {"architectures": list, "auto_map": dict, "model_type": str}
 
-# How a language model is called inside of another model, and what stands before the names of its tensors.
+# Names of a language model inside of another model, and prefixes of its tensors.
 _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
 
 @dataclass(frozen=True)
 class TextModel:
-    """What of a checkpoint reads text, or pictures."""
+    """Part of a checkpoint that reads text, or pictures."""
 
     config: Any  # its configuration
-    whole: Any  # the checkpoint's, which that one is in; the same one for a text model
-    model_class: Any = None  # what loads it; None is the class that transformers has for the configuration
-    path: str = ""  # where it stands in that class's models, as in `model.language_model`; empty is all of them
-    # what the checkpoint's names of tensors become before they are read, by regular expressions
+    whole: Any  # the configuration of the checkpoint, which contains that; the same one for a text model
+    model_class: Any = None  # class to load; None is the class of transformers for the configuration
+    path: str = ""  # its path in that class's models, as in `model.language_model`; empty is all of them
+    # replacements in the checkpoint's names of tensors before they are read, by regular expressions
     renamed: Mapping[str, str] = field(default_factory=dict)
-    is_whole: bool = False  # whether what stands around it runs too, which looks at pictures for it
+    is_whole: bool = False  # whether the rest of the model runs too, which reads pictures for it
 
     @property
     def architecture(self) -> str:
@@ -71,12 +71,12 @@ class TextModel:
 
     @property
     def tower(self) -> str | None:
-        """The model type of a part that stands inside of another model; None where it is all of the checkpoint."""
+        """Model type of a part inside of another model; None where it is all of the checkpoint."""
         return None if self.config is self.whole else str(self.config.model_type)
 
     @property
     def loaded(self) -> Any:
-        """The configuration of what `model_class` loads."""
+        """Configuration of `model_class`."""
         return self.config if self.renamed else self.whole
 
 
@@ -100,11 +100,11 @@ def read_configuration(snapshot: Snapshot, options: LoadOptions) -> Any:
 
 
 def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
-    """Read a checkpoint's configuration and find what of it reads text.
+    """Read a checkpoint's configuration and find the part that reads text.
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
-        InputError: it counts layers that no model has.
+        InputError: it has more layers than any model.
         NotExposedError: it has no part that reads text alone, with attention.
     """
     name, config = snapshot.model_name, read_configuration(snapshot, options)
@@ -143,7 +143,7 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
 
 
 def _check_types(name: str, config: Any) -> None:
-    """Raise LoadError for a field that is not of the type that whoever reads it expects."""
+    """Raise LoadError for a field of another type than the code expects."""
     for field_name, kind in _TYPES.items():
         setting = getattr(config, field_name, None)
         if not isinstance(setting, kind | None):
@@ -162,7 +162,7 @@ def _check_count(name: str, config: Any) -> None:
 
 
 def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> TextModel:
-    """Find the part of a model that has a configuration of its own; NotExposedError if none reads what it is to."""
+    """Find the part of a model that has a configuration of its own; NotExposedError if none has the input `reads`."""
     if is_counted(inner):
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
@@ -170,7 +170,7 @@ def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> 
         with translate_errors(name, "model"):
             try:
                 model = on_meta(model_class, deepcopy(config), "eager")
-            except ImportError as error:  # of a package that looks at pictures, timm
+            except ImportError as error:  # of timm, a package for pictures
                 _log.info("%s cannot be built as a whole: %s", name, error)
             else:
                 # The outermost module that has a configuration of this type and reads this.
@@ -188,11 +188,11 @@ def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> 
 
 def _class_of(config: Any) -> type | None:
     """Return the class that a configuration names, or that transformers has for it."""
-    named = (getattr(transformers, str(each), None) for each in config.architectures or ())
-    fitting = (each for each in named if getattr(each, "config_class", None) is type(config))
+    named = (getattr(transformers, str(candidate), None) for candidate in config.architectures or ())
+    fitting = (candidate for candidate in named if getattr(candidate, "config_class", None) is type(config))
     classes = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
-    classes = (each for each in (*fitting, *classes) if isinstance(each, type))
-    return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
+    classes = (candidate for candidate in (*fitting, *classes) if isinstance(candidate, type))
+    return next((candidate for candidate in classes if issubclass(candidate, PreTrainedModel)), None)
 
 
 def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:

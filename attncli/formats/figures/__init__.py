@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     from attncli.formats.pictures import Drawing
 
-_DPI = {"pdf": 600, "svg": 600, "png": 300}  # of what is not drawn as lines and letters: cells, and all of a png
+_DPI = {"pdf": 600, "svg": 600, "png": 300}  # of cells, and all of a png; lines and letters are vectors
 
 
 def check_figures(output: Path | None = None, chosen: str = "") -> None:
-    """Make sure that there is what draws figures, and a file for bytes that are no text.
+    """Check that matplotlib is installed, and that there is a file for bytes.
 
     Args:
         output: the file, if one is given.
-        chosen: the format, if it is one that is no text.
+        chosen: the format, if it is a binary one.
 
     Raises:
         UsageError: there is no file.
-        LoadError: what draws is not installed.
+        LoadError: matplotlib is not installed.
     """
     if chosen and output is None:
         raise UsageError(f"--format {chosen} writes a file; give --output figure.{chosen}")
@@ -45,23 +45,23 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     """Return the maps of every head of every layer of a trace as one figure.
 
     A row is a query, a column a key. Cells are squares; where there are more of them than a printer tells apart, each
-    shows the largest weight of a block, and the figure says so. Masked cells are hatched; what is zero, NaN, infinite
-    or beyond the range of colours has a mark. What is there of these is explained below the maps.
+    shows the largest weight of a block, and the figure notes it. Masked cells are hatched; zeros, NaN, infinities and
+    numbers beyond the range of colours have marks, which are explained below the maps.
 
     Where keys are cells of pictures, these are drawn under the weights instead: of the last query of a causal model, of
-    the mean of other queries, or of those that the view chooses.
+    the mean of other queries, or of the queries of the view.
 
     Args:
-        trace: what is drawn.
-        view: which rows and columns, and how weights become colours; None is all of them.
+        trace: the trace.
+        view: its rows and columns, and the scale from weights to colours; None is all of them.
         colormap: `viridis`, `cividis` or `gray`.
         size: of the figure; None is 3.3 inches wide for one head and 6.9 for several, and as high as it has to be.
 
     Returns:
-        A figure that no pyplot knows: its `savefig` writes it, and its `axes` can be changed.
+        A figure outside of pyplot: its `savefig` writes it, and its `axes` can be changed.
 
     Raises:
-        UsageError: matplotlib is not installed, or so many maps do not fit the size.
+        UsageError: matplotlib is not installed, or the maps do not fit the size.
         InputMismatchError: a wanted token does not exist, or none is left.
     """
     check_figures()

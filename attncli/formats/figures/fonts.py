@@ -1,4 +1,4 @@
-"""The fonts that have the characters of a figure, and escapes for what no font has."""
+"""Fonts that have the characters of a figure, and escapes for characters that no font has."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Fonts(NamedTuple):
 
     @classmethod
     def of(cls, texts: Iterable[str], first: str = PROPORTIONAL) -> Fonts:
-        """Return the fonts for these texts; what the first one lacks comes from the fonts of the system."""
+        """Return the fonts for these texts; characters that the first one lacks come from fonts of the system."""
         families = [first]
         left = {ord(character) for text in texts for character in text} - _characters(first)
-        found = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}
-        for family in sorted(found) if left else ():
+        names = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}
+        for family in sorted(names) if left else ():
             # The last resort has a box for every character there is.
             if not family.startswith("Last Resort") and not left.isdisjoint(_characters(family)):
                 families.append(family)
@@ -46,6 +46,6 @@ class Fonts(NamedTuple):
     def escaped(self, text: str) -> str:
         """Return a text with escapes for the characters that no font has; a mark of a terminal's direction goes."""
         return "".join(
-            each.encode("ascii", "backslashreplace").decode() if each in self.lacking else each
-            for each in text.replace(LEFT_TO_RIGHT, "")
+            letter.encode("ascii", "backslashreplace").decode() if letter in self.lacking else letter
+            for letter in text.replace(LEFT_TO_RIGHT, "")
         )

@@ -1,4 +1,4 @@
-"""The heads of a trace as heat maps in one figure: tokens at both axes, a bar of colours, what each mark means."""
+"""The heads of a trace as heat maps in one figure: tokens at both axes, a colour bar, the meanings of marks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMN, PAGE = 3.3 * INCH, 6.9 * INCH  # the widths of one column and of both, a
 HIGH = 1.2  # times as high as wide a figure becomes, if its height was left open
 _FINEST = 0.4  # side of a cell with its share of the labels; without it about a pixel of 300 to an inch
 _PADS = 0.3  # inches between the maps, the bar of colours, the words and the edges
-KEY = 80.0  # height of what stands below the maps, about
+KEY = 80.0  # approximate height of the legend below the maps
 FONT = 7.0  # of all that is not a label
 _AIR = 1.1  # from one label to the next, in units of the size of the font
 # Sizes of the labels' font, and at every how many places one stands: the first that has room.
@@ -42,7 +42,7 @@ HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#b4bac2", "hatch"
 
 
 class Mark(NamedTuple):
-    """How a cell that is odd looks: matplotlib's marker, the colour of the cell (None is that of its number), words."""
+    """Look of a special cell: matplotlib's marker, the colour of the cell (None is that of its number), its meaning."""
 
     marker: str
     color: str | None
@@ -60,11 +60,11 @@ MARKS = {
 }
 
 
-Entry = tuple[Artist | tuple[Artist, ...], str]  # of what is explained: how it looks, and words
+Entry = tuple[Artist | tuple[Artist, ...], str]  # of the legend: a look, and its meaning
 
 
 class _Map(NamedTuple):
-    """A head's map: its weights, what stands at its axes, and whether that is written beside and below it."""
+    """A head's map: its weights, the tokens at its axes, and whether these are written left of and below it."""
 
     axes: Axes
     picture: Heatmap
@@ -96,7 +96,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Fig
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
             axes.set_title(title_of(trace, layer, head))
             axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
-            axes.patch.set(**HATCHED)  # what is not painted later
+            axes.patch.set(**HATCHED)  # cells that are not painted later
             is_lowest = has_columns and place + across >= len(pictures)
             maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
     scale = max(scales, key=lambda scale: scale.high)  # one for all
@@ -134,7 +134,7 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
 
 
 def title_of(trace: Trace, layer: LayerTrace, head: int) -> str:
-    """Return what a head is called."""
+    """Return the title of a head."""
     label = layer.head_label(head)
     short = (
         f"L{layer.label}{_kind(layer)}" if isinstance(layer.label, int) else titled("layer", layer.label) + _kind(layer)
@@ -173,17 +173,17 @@ def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, rat
 
 
 def _label(drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
-    """Write every so manieth token beside and below a map; where some are left out, their indices too."""
+    """Write every `step`-th token left of and below a map; where some are left out, their indices too."""
     sides = (drawn.axes.yaxis, drawn.rows, drawn.has_rows), (drawn.axes.xaxis, drawn.columns, drawn.has_columns)
     for side, axis, is_labelled in sides:
         places = range(0, len(axis), step) if is_labelled else range(0)
         labels = [
-            (f"{axis.indices[place]} " if step > 1 else "")
-            + fonts.escaped(axis.labels[place])
-            + (f" {MARK}" if place in axis.marked else "")
-            for place in places
+            (f"{axis.indices[i]} " if step > 1 else "")
+            + fonts.escaped(axis.labels[i])
+            + (f" {MARK}" if i in axis.marked else "")
+            for i in places
         ]
-        side.set_ticks([place + 0.5 for place in places])
+        side.set_ticks([i + 0.5 for i in places])
         side.set_ticklabels(labels, fontproperties=fonts.of_size(font), parse_math=False)
         side.set_tick_params(length=2 if step > 1 else 0)
     drawn.axes.tick_params("x", labelrotation=90)
@@ -212,7 +212,7 @@ def fit_height(figure: Figure) -> None:
     figure.draw_without_rendering()
 
 
-# --- what is drawn -----------------------------------------------------------------------------------------
+# --- drawing -------------------------------------------------------------------------------------------------
 
 
 def _odd(picture: Heatmap, scale: Scale) -> Iterator[tuple[Mark, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]]:
@@ -253,7 +253,7 @@ def _draw(drawn: _Map, scale: Scale, colors: LinearSegmentedColormap, pool: int,
 def _add_key(
     figure: Figure, trace: Trace, maps: Sequence[_Map], scale: Scale, colors: LinearSegmentedColormap, pool: int
 ) -> None:
-    """Add the bar of colours with round weights on it, and what marks and words there are to explain."""
+    """Add the colour bar, with ticks at round weights, and the legend of marks."""
     add_bar(figure, scale, colors, trace.layers[0].measure)
     entries: list[Entry] = []
     if not all(each.picture.allowed.all() for each in maps):
@@ -277,7 +277,7 @@ def add_bar(figure: Figure, scale: Scale, colors: LinearSegmentedColormap, words
 
 
 def odd_entries(odd: set[str], colors: LinearSegmentedColormap) -> Iterator[Entry]:
-    """Yield what marks look like, by their words."""
+    """Yield the looks of special cells, by their meanings."""
     for mark in MARKS.values():
         if mark.words in odd:
             cell = Patch(facecolor=mark.color or colors(0.0), linewidth=0)
@@ -287,10 +287,10 @@ def odd_entries(odd: set[str], colors: LinearSegmentedColormap) -> Iterator[Entr
 
 
 def add_words(figure: Figure, entries: list[Entry], notes: Iterable[str]) -> None:
-    """Add what marks and words there are to explain, below the bar."""
+    """Add the legend of marks and the notes, below the bar."""
     blank = Line2D([], [], linestyle="none")
     letters = int(figure.bbox.width / figure.dpi * INCH / (0.6 * FONT))  # in a line
-    room = letters - (20 if entries and letters > 40 else 6)  # beside the marks, or below them
+    room = letters - (20 if entries and letters > 40 else 6)  # right of the marks, or below them
     entries.append((blank, fill("; ".join(notes), room)))
     handles, words = zip(*entries, strict=True)
     for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
@@ -303,7 +303,7 @@ def add_words(figure: Figure, entries: list[Entry], notes: Iterable[str]) -> Non
 
 
 def _notes(trace: Trace, maps: Sequence[_Map], pool: int) -> Iterator[str]:
-    """Yield what is to be said of the maps besides their marks."""
+    """Yield the notes on maps besides the legend."""
     yield "rows are queries, columns keys"
     if trace.source.kind == "toy":
         yield "random weights: patterns mean nothing; -m demo is a trained model"

@@ -1,4 +1,4 @@
-"""Where heads look in pictures, in one figure: each picture as it is, and under the weights of each head."""
+"""Attention of heads in pictures, in one figure: each picture as it is, and under the weights of each head."""
 
 from __future__ import annotations
 

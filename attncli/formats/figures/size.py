@@ -15,7 +15,7 @@ _LEAST, _MOST = 1, 100  # inches of a side; no reader shows a page of more than 
 
 
 class Size(NamedTuple):
-    """How large a figure is, in points.
+    """Size of a figure, in points.
 
     Attributes:
         width: of the figure.
@@ -32,13 +32,13 @@ class Size(NamedTuple):
         Raises:
             UsageError: it is no size, or none for a figure.
         """
-        found = _SIZE.fullmatch(text.strip().lower().replace("×", "x").replace(" ", ""))
-        if found is None:
+        match = _SIZE.fullmatch(text.strip().lower().replace("×", "x").replace(" ", ""))
+        if match is None:
             raise UsageError(
                 f"--size {visible(text)}: expected a width, as in 3.3in, 84mm, 8.4cm or 238pt, or a width and a "
                 "height, as in 3.3inx2in"
             )
-        width, unit, height, other = found.groups()
+        width, unit, height, other = match.groups()
         size = cls(float(width) * _UNITS[unit], None if height is None else float(height) * _UNITS[other])
         if not all(side is None or _LEAST <= side / INCH <= _MOST for side in size):
             raise UsageError(f"--size {visible(text)}: expected sides of {_LEAST} to {_MOST} inches")

@@ -60,7 +60,7 @@ def draw_view(drawings: Sequence[Drawing]) -> Figure:
 
 
 def _draw_run(painted: np.ndarray[tuple[int, ...], np.dtype[np.float64]], text: str, style: Style) -> None:
-    """Paint what is behind the characters of a run, and those that are half of a cell."""
+    """Paint the background of a run's characters, and the half-block characters."""
     if style.bgcolor is not None:
         painted[:] = to_rgba(style.bgcolor.get_truecolor(THEME).hex)
     for cell, character in enumerate(text if text[:1] in _HALVES else ""):

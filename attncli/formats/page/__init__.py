@@ -1,7 +1,7 @@
-"""The interactive page: one HTML file with its data, style and script in it, that asks no network for anything.
+"""The interactive page: one HTML file with its data, style and script in it, without any network access.
 
-What the browser runs lies beside this module, in files of its own; a page is these files, one JSON block that says
-what there is (tokens, layers, heads) and a block of packed numbers for every head (`attncli.formats.page.packing`).
+The script and the style are files of this package; a page is these files, one JSON block that lists its tokens, layers
+and heads, and a block of packed numbers for every head (`attncli.formats.page.packing`).
 Weights are kept to three decimals, and over pictures, whose many cells share them, to four. Blocks are written one
 after the other, so no head but one is ever expanded.
 """
@@ -41,15 +41,15 @@ _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixel
 
 
 def check_page(show: frozenset[str] | None) -> None:
-    """Make sure that a page holds what `--show` asks for.
+    """Make sure that a page has the parts of `--show`.
 
     Raises:
         UsageError: it does not.
     """
     parts = (show or frozenset()) - _ALWAYS
-    if others := parts - {"q", "k"}:
+    if rest := parts - {"q", "k"}:
         raise UsageError(
-            f"--show {','.join(sorted(others))} does not apply to html; its page shows weights and mask, and q and "
+            f"--show {','.join(sorted(rest))} does not apply to html; its page shows weights and mask, and q and "
             "k with --show q,k"
         )
     if len(parts) == 1:
@@ -102,18 +102,18 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what allows this one inline element, and no other, in a content security policy."""
+    """Return the hash that allows this one inline element, and no other, in a content security policy."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _json(value: Any) -> str:
-    """Return JSON that cannot end the element it stands in; everything beyond ASCII is escaped already."""
+    """Return JSON that cannot end its HTML element; everything beyond ASCII is escaped already."""
     text = json.dumps(value, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], colormap: str) -> dict[str, Any]:
-    """Return what the page says about itself; tokens stand once, layers name the list their rows and columns have."""
+    """Return the JSON block of a page; it has the tokens once, and layers name the list of their rows and columns."""
     sequences: list[list[dict[str, Any]]] = []
 
     def place(layer: LayerTrace, role: Literal["query", "key"], tokens: Tokens, chosen: list[int]) -> int:
@@ -195,7 +195,7 @@ def _layer(
     has_products: bool,
     decimals: int,
 ) -> Iterator[str]:
-    """Yield the blocks of a layer; a mask or a key that heads share stands once, before the first of them."""
+    """Yield the blocks of a layer; a mask or a key that heads share is written once, before the first of them."""
     keys: set[int] = set()
     for index, blind in zip(layer.heads, layer.fully_masked(cells.rows), strict=True):
         head = layer.head(index, cells.rows)

@@ -1,8 +1,8 @@
-"""Numbers as a page carries them: small integers, deflated, in base64; read back by `data.js`.
+"""Packed numbers of a page: small integers, deflated, in base64; read back by `data.js`.
 
-A weight is a number of so many decimals, correctly rounded (a tie to the even one), counted in its last one, in 16
-bits with a sign. What is no such number has a code of its own; a masked cell has its weight like any other, and the
-mask stands beside it.
+A weight is rounded correctly (a tie to the even digit) to some decimals, and counted in units of the last one, in 16
+bits with a sign. Special values have codes of their own; a masked cell has its weight like any other, and the mask is
+packed separately.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LARGEST = 32764  # of three decimals 32.764; a softmax gives at most 1, a file 
 
 
 def pack_weights(blocks: Iterable[Float[np.ndarray, "R C"]], decimals: int) -> Iterator[str]:
-    """Yield the packed weights of one head, given in blocks of rows, rounded to so many decimals.
+    """Yield the packed weights of one head, given in blocks of rows, rounded to `decimals` decimals.
 
-    The low bytes of a row stand before its high bytes, which are nearly all 0: that deflates better and faster.
+    The low bytes of a row come before its high bytes, which are nearly all 0: that deflates better and faster.
     """
     return _packed(_planes(counts_of(block, decimals)) for block in blocks)
 
@@ -37,7 +37,7 @@ def pack_mask(blocks: Iterable[Bool[np.ndarray, "R C"]]) -> Iterator[str]:
 
 
 def pack_halves(values: Float[np.ndarray, "R D"]) -> Iterator[str]:
-    """Yield packed vectors, rounded to float16; what that cannot hold is an infinity."""
+    """Yield packed vectors, rounded to float16; numbers beyond its range are infinities."""
     with np.errstate(over="ignore"):
         return _packed([values.astype("<f2").tobytes()])
 
@@ -48,7 +48,7 @@ def pack_pixels(pixels: UInt8[np.ndarray, "R C 3"]) -> Iterator[str]:
 
 
 def counts_of(weights: Float[np.ndarray, "R C"], decimals: int) -> Int[np.ndarray, "R C"]:
-    """Return weights as `int16`: how often they hold the last of so many decimals, and the codes of what is none."""
+    """Return weights as `int16`, in units of the last decimal, or the codes of special values."""
     unit = 10**decimals
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = weights.astype(np.float64) * unit  # exact for a float32, and for anything shorter
@@ -73,7 +73,7 @@ def _packed(chunks: Iterable[bytes]) -> Iterator[str]:
     waiting = b""
     for piece in chain(map(deflate.compress, chunks), (deflate.flush() for _ in range(1))):
         waiting += piece
-        whole = len(waiting) - len(waiting) % 3  # base64 writes three bytes at a time
-        yield b64encode(waiting[:whole]).decode()
-        waiting = waiting[whole:]
+        length = len(waiting) - len(waiting) % 3  # base64 writes three bytes at a time
+        yield b64encode(waiting[:length]).decode()
+        waiting = waiting[length:]
     yield b64encode(waiting).decode()

@@ -1,4 +1,4 @@
-"""What a page holds of pictures: their pixels, and which cells lie where in them."""
+"""Pictures of a page: their pixels, and the boxes of their cells."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def picture_document(trace: Trace) -> dict[str, Any]:
 
 
 def picture_blocks(trace: Trace) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the name of each block of pixels, and what is in it."""
+    """Yield the name of each block of pixels, and its content."""
     for number, picture in enumerate(trace.pictures):
         yield f"picture-{number}", pack_pixels(_pixels(picture.pixels))
 
