@@ -148,11 +148,11 @@ UNREACHABLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any
 
 @pytest.mark.parametrize("case", UNREACHABLE)
 def test_a_pair_that_no_head_can_find_is_left_out_and_named(case: str) -> None:
-    lines, options, kept, reasons = UNREACHABLE[case]
+    lines, options, line, reasons = UNREACHABLE[case]
     report = attncli.heads(pairs=lines, **options)
     assert report.pairs == 1
     assert [one[: len(reason)] for one, reason in zip(report.left_out, reasons, strict=True)] == reasons
-    assert report.heads == attncli.heads(pairs=[kept], **options).heads
+    assert report.heads == attncli.heads(pairs=[line], **options).heads
 
 
 def test_without_a_pair_that_can_be_found_there_is_no_report() -> None:

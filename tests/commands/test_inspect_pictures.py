@@ -63,10 +63,10 @@ def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path,
     assert f"attn: sentence 4: the picture {tmp_path}/3.png has no format that attn reads" in ran.err
     (part,) = (tmp_path / "out").glob("part-*.jsonl")
     assert [json.loads(line)["sentence"] for line in part.read_text().splitlines()] == [1, 2, 3, 5]
-    words = [str(word).replace("/out/", "/beside/") for word in words]
-    beside = attn(*words, "-F", "jsonl", "--jobs", "2")
-    assert beside.code == 5
-    assert [each.read_text() for each in (tmp_path / "beside").glob("part-*.jsonl")] == [part.read_text()]
+    words = [str(word).replace("/out/", "/parallel/") for word in words]
+    parallel = attn(*words, "-F", "jsonl", "--jobs", "2")
+    assert parallel.code == 5
+    assert [each.read_text() for each in (tmp_path / "parallel").glob("part-*.jsonl")] == [part.read_text()]
 
 
 def test_a_trace_with_a_picture_is_drawn_as_it_was(attn: Run, models: Path, tmp_path: Path) -> None:

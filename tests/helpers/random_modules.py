@@ -66,7 +66,7 @@ UNSEEN: dict[str, Callable[..., Tensor]] = {
 }
 
 
-class Attention(nn.Module):
+class DrawnAttention(nn.Module):
     def __init__(self, kind: str):
         super().__init__()
         self.kind, self.norm, self.qkv = kind, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
@@ -121,11 +121,11 @@ def shift(x: Tensor) -> Tensor:
     return F.pad(x[:, :-1], (0, 0) * (x.dim() - 2) + (1, 0))
 
 
-def routed(m: nn.Module, x: Tensor, kept: Callable[[Tensor], Tensor]) -> Tensor:
+def routed(m: nn.Module, x: Tensor, choice: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the experts of each token, weighted by the gates that are kept."""
     gates, experts = m(x).split([4, 4 * WIDTH], 2)
     gates = gates.softmax(2)
-    return (experts.unflatten(2, (4, WIDTH)) * (gates * kept(gates))[..., None]).sum(2)
+    return (experts.unflatten(2, (4, WIDTH)) * (gates * choice(gates))[..., None]).sum(2)
 
 
 def with_room(gates: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class RandomModule(nn.Module):
         self.claim = self._claim()
         self.is_padded, self.is_transitive = "pad" in self.claim, not re.search("window|band", self.claim)
         self.rows = max(self.rows, 1 + self.is_padded)
-        self.given = "ids" if self.is_padded else rng.choice(["ids", "ids", "vectors", "features"])
+        self.input_kind = "ids" if self.is_padded else rng.choice(["ids", "ids", "vectors", "features"])
         self.output = rng.choice(["tensor", "tensor", "tuple", "dict with a loss", "flat"])
         lengths = torch.tensor([self.length, *(rng.randint(2, self.length - 1) for _ in range(self.rows - 1))])
         self.tokens = (torch.arange(self.length) < lengths[:, None]) | (not self.is_padded)
@@ -220,13 +220,13 @@ class RandomModule(nn.Module):
         self.mask_layer = rng.choice([None, rng.randrange(layers)])
         self.plan = self._parts()
         self.word = nn.Embedding(WORDS, WIDTH, padding_idx=self.padding_idx)
-        self.places, self.layers = nn.Embedding(32, WIDTH), nn.ModuleList(map(Attention, self.kinds))
+        self.places, self.layers = nn.Embedding(32, WIDTH), nn.ModuleList(map(DrawnAttention, self.kinds))
         self.parts = nn.ModuleList(PARTS[name][0]() for name, _ in self.plan)
         self.head = nn.Linear(WIDTH, WORDS)
         self.eval()
         ids = torch.randint(1, WORDS, (self.rows, self.length)) * self.tokens
-        self.inputs = {"ids": torch.randn(*ids.shape, WIDTH) if self.given == "vectors" else ids}
-        if self.given == "features":
+        self.inputs = {"ids": torch.randn(*ids.shape, WIDTH) if self.input_kind == "vectors" else ids}
+        if self.input_kind == "features":
             self.inputs["features"] = torch.randn(*ids.shape, WIDTH)
         if self.is_padded and self.padding_idx is None:
             self.inputs["attention_mask"] = self.tokens.long()
@@ -244,7 +244,7 @@ class RandomModule(nn.Module):
         right, wrong = {*POINTWISE}, {*FORWARD} | ({*BETWEEN_ROWS} if self.rows > 1 else set())
         if self.claim in ("causal", "full") or "prefix" in self.claim:
             right |= {*BACKWARD}
-        if self.given == "vectors" or self.padding_idx is not None:
+        if self.input_kind == "vectors" or self.padding_idx is not None:
             right, wrong = right - OF_IDS, wrong - OF_IDS
         if self.is_padded:
             wrong -= {"count of ids"}
@@ -261,7 +261,7 @@ class RandomModule(nn.Module):
 
     def __str__(self) -> str:
         parts = ", ".join([*self.kinds, self.mask, self.pad, *(f"{name} after {layer}" for name, layer in self.plan)])
-        return f"{self.claim} [{self.rows}, {self.length}]: {parts}, {self.given}, {self.output}"
+        return f"{self.claim} [{self.rows}, {self.length}]: {parts}, {self.input_kind}, {self.output}"
 
     def allowed(self, layer: int, tokens: Tensor) -> Tensor:
         """Return the mask of a layer, `[B, 1 or H, T, T]`; each query sees its own key at least."""
@@ -330,7 +330,7 @@ def reach(module: RandomModule, tokens: Tensor) -> Tensor:
 def _changes(module: RandomModule, row: int, at: int) -> Iterator[dict[str, Tensor]]:
     """Yield inputs with another id or vector at a position; where ids alone say padding, with another vector of it."""
     ids, vectors = random.Random(row * 100 + at), module.word.weight
-    kept = vectors[0].clone()
+    before = vectors[0].clone()
     for _ in range(TRIES):
         changed = module.inputs["ids"].clone()
         if changed.is_floating_point():
@@ -338,9 +338,9 @@ def _changes(module: RandomModule, row: int, at: int) -> Iterator[dict[str, Tens
         elif module.padding_idx is None or module.tokens[row, at]:
             changed[row, at] = ids.choice([one for one in range(1, WORDS) if one != changed[row, at]])
         else:
-            vectors[0] = kept + 4 * torch.randn(WIDTH)
+            vectors[0] = before + 4 * torch.randn(WIDTH)
         yield module.inputs | {"ids": changed}
-    vectors[0] = kept
+    vectors[0] = before
 
 
 def _distance(before: list[Tensor], after: list[Tensor]) -> Tensor:

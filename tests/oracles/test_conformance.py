@@ -117,8 +117,8 @@ def check_cut(model: PreTrainedModel, layers: tuple[LayerTrace, ...], inputs: di
     if not below:
         return
     chosen = below[-1]
-    kept = truncated_class(type(model), "", chosen + 1, whole_encoder=True, with_head=False, is_whole=False)
-    short = kept._from_config(model.config, dtype=torch.float32).eval()
+    short_class = truncated_class(type(model), "", chosen + 1, whole_encoder=True, with_head=False, is_whole=False)
+    short = short_class._from_config(model.config, dtype=torch.float32).eval()
     found = short.load_state_dict(model.state_dict(), strict=False)
     assert not found.missing_keys
     is_smaller = sum(map(torch.numel, short.parameters())) < sum(map(torch.numel, model.parameters()))

@@ -200,9 +200,9 @@ def idle_fields(family: str) -> dict[str, Any]:
     """Every field of a configuration and of GenerationConfig without a part in the forward pass, at another value."""
     fields = ConfigReader({"model_type": family})
     model_spec(fields)
-    known = {**GenerationConfig().to_dict(), **PreTrainedConfig().to_dict(), **config_of(family, {})}
-    assert len(known) > 80
-    names = known.keys() - fields.read - {"add_cross_attention", "is_decoder", "is_encoder_decoder"}
+    fields_of_transformers = {**GenerationConfig().to_dict(), **PreTrainedConfig().to_dict(), **config_of(family, {})}
+    assert len(fields_of_transformers) > 80
+    names = fields_of_transformers.keys() - fields.read - {"add_cross_attention", "is_decoder", "is_encoder_decoder"}
     names -= {"use_bidirectional_attention"}
     of_heads = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     typed = {"dtype": "bfloat16", "architectures": ["A"], "problem_type": "regression", "summary_activation": "tanh"}
@@ -301,9 +301,9 @@ def test_the_type_of_the_weights_is_read_natively_and_told(dtype: torch.dtype, t
     save_whole("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
     name = str(dtype).removeprefix("torch.")
     form = f"weights: {name} · " * (name != "float32")
-    auto, usual = (attn("inspect", "w7 w8 w9", "-m", tmp_path, *how).out for how in (("--dtype", "auto"), ()))
+    auto, default = (attn("inspect", "w7 w8 w9", "-m", tmp_path, *how).out for how in (("--dtype", "auto"), ()))
     assert f"causal · {form}float32 on cpu · native engine" in auto
-    assert auto.replace(form, "") == usual
+    assert auto.replace(form, "") == default
     assert "float32 on cpu" not in attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "float64").out
     verified = attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "auto", "--engine", "verify")
     assert (verified.code, verified.out) == (4, "")

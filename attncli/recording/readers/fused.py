@@ -44,10 +44,10 @@ def emit(
     findings = [*found]
     place = context.place()
     if not query.is_nested:
-        known = context.origins.factor(query)
-        before = (known.scale, context.origins.factor(key).scale)
+        factor = context.origins.factor(query)
+        before = (factor.scale, context.origins.factor(key).scale)
         heads, module = parts["shape"][1], context.module()
-        wrong = wrong_scale(scale, [scale], before, heads, query, key, module, head_width=known.width)
+        wrong = wrong_scale(scale, [scale], before, heads, query, key, module, head_width=factor.width)
         findings += [] if wrong is None else [wrong]
         if any(map(splits_positions, inputs)):
             findings.append(SPLIT)

@@ -114,8 +114,8 @@ def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor
         Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), factor)
         for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
-    known = frozenset(i for i, label in enumerate(order) if label in heads)
-    product = Product(left, right, axes, len(shared), result.dtype, known)
+    head_axes = frozenset(i for i, label in enumerate(order) if label in heads)
+    product = Product(left, right, axes, len(shared), result.dtype, head_axes)
     return product, axes.permute([order.index(label) for label in found.out])
 
 
@@ -140,8 +140,8 @@ def joined_product(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
             left, right = product.left.joined(other.left), product.right.joined(other.right)
             if left is None or right is None:
                 return None
-            known = product.head_axes | other.head_axes
-            return product._replace(left=left, right=right, head_axes=known), one.axes
+            heads = product.head_axes | other.head_axes
+            return product._replace(left=left, right=right, head_axes=heads), one.axes
     return None
 
 
@@ -337,8 +337,8 @@ def _query_axis(
     if not axes:
         return row
     axes.append(row)
-    known = product.head_axes | of_values
-    axes = [axis for axis in axes if axis not in known] or axes
+    excluded = product.head_axes | of_values
+    axes = [axis for axis in axes if axis not in excluded] or axes
     found = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
     if len(found) != 1:
         found = [earlier[key]] if earlier.get(key) in axes else []

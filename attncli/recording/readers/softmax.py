@@ -264,8 +264,8 @@ class Softmax:
             self._pictures = len(result) if isinstance(dims, tuple | list) and 0 not in dims else 0
         elif ran.name in _VIEWS:
             self._fold_windows(ran.tensors[0].shape, len(result))
-        known = self._origins.factor(source)
-        heads, scale = known.heads, known.scale
+        factor = self._origins.factor(source)
+        heads, scale = factor.heads, factor.scale
         if (folded := _folded_heads(ran.args, result)) > 1 or result.ndim != 3:
             heads = folded
         elif heads > 1 and len(result) not in (len(source), source.shape[1]):
@@ -278,11 +278,11 @@ class Softmax:
             scale = 1.0
         if source is result:  # of which nothing was known
             source = next((each for each in ran.tensors if each.shape == result.shape), source)
-        axes = known.head_axes or head_axes(source, source.ndim - 1)
+        axes = factor.head_axes or head_axes(source, source.ndim - 1)
         outer = max(axes, default=0) + 1
         if ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
             axes = frozenset()
-        width = known.width
+        width = factor.width
         if ran.name == "cat" and width is not None:
             factors = ((self._origins.factor(each), each) for each in ran.tensors)
             width = sum(each.width or tensor.shape[-1] for each, tensor in factors)

@@ -494,8 +494,8 @@ def velox_offset(wrong):
     """After an eviction, positions go on from the number of keys that were kept."""
 
     def attend(layer, q, k, v, _, positions):
-        kept = 0 if layer.past is None else layer.past[0].shape[2]
-        positions = kept + torch.arange(q.shape[2])[None] if wrong else positions
+        count = 0 if layer.past is None else layer.past[0].shape[2]
+        positions = count + torch.arange(q.shape[2])[None] if wrong else positions
         k, v = layer.cached(rope(k, positions), v)
         if k.shape[2] > 8:
             k, v = (torch.cat([each[:, :, :2], each[:, :, -6:]], 2) for each in (k, v))

@@ -198,12 +198,12 @@ def speculative():
     """The target reads four words of a draft at once; both caches forget what is refused."""
     target, draft, words = Cached(), Cached(1), ids(1, 6)
     found = [target(words), draft(words)]
-    for kept in (8, 11):
+    for count in (8, 11):
         for _ in range(4):
             found.append(draft(found[-1][:, -1:].argmax(-1)))
         found.append(target(ids(1, 4)))
         for model in (target, draft):
-            model.cache = {n: (k[:, :, :kept], v[:, :, :kept]) for n, (k, v) in model.cache.items()}
+            model.cache = {n: (k[:, :, :count], v[:, :, :count]) for n, (k, v) in model.cache.items()}
     return found
 
 
