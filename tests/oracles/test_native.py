@@ -206,7 +206,7 @@ def idle_fields(family: str) -> dict[str, Any]:
     names -= {"use_bidirectional_attention"}
     of_heads = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     typed = {"dtype": "bfloat16", "architectures": ["A"], "problem_type": "regression", "summary_activation": "tanh"}
-    return {name: (typed | of_heads).get(name, another(known[name])) for name in names}
+    return {name: (typed | of_heads).get(name, another(fields_of_transformers[name])) for name in names}
 
 
 @pytest.mark.filterwarnings("ignore")
