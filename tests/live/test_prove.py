@@ -858,3 +858,13 @@ def test_a_generation_that_is_padded_on_the_left() -> None:
     assert [one.is_proved for one in prover.proofs] == [True] * 3
     assert not prover.notes
     assert torch.equal(generated, model.generate(ids, **options))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("pool", programs.POOLS, ids=lambda pool: pool.__name__)
+def test_one_vector_for_each_row_reads_no_padding(pool: Any, depth: int) -> None:
+    torch.manual_seed(0)
+    wrong, right = (programs.Pooled(pool, is_wrong, depth).eval() for is_wrong in (True, False))
+    leak = prove(wrong, programs.padded_on_the_right(), "pad").moved[0]
+    assert (leak.row, leak.changed[0], leak.module) == (1, 1, "")
+    assert prove(right, programs.padded_on_the_right(), "pad").is_proved

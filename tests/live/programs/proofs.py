@@ -588,3 +588,48 @@ def copied():
     ids = tokens()
     shifted = F.pad(ids[:, :-1], (1, 0), value=VOCABULARY - 1)
     F.cross_entropy(Copier()(ids, shifted).flatten(0, 1), ids.flatten()).backward()
+
+
+# --- one vector for each row ------------------------------------------------------------------------------------------
+
+
+def mean(x, mask, wrong: bool):
+    return x.mean(1) if wrong else (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+def last_word(x, mask, wrong: bool):
+    return x[:, -1] if wrong else x[torch.arange(len(x)), mask.sum(1) - 1]
+
+
+def most(x, mask, wrong: bool):
+    return x.amax(1) if wrong else x.masked_fill(mask[..., None] == 0, -1e9).amax(1)
+
+
+def by_attention(x, mask, wrong: bool):
+    scores = x[..., 0] if wrong else x[..., 0].masked_fill(mask == 0, float("-inf"))
+    return (scores.softmax(1)[..., None] * x).sum(1)
+
+
+POOLS = (mean, last_word, most, by_attention)
+
+
+class Pooled(nn.Module):
+    """An encoder of padded rows, whose outputs become one vector."""
+
+    def __init__(self, pool, wrong: bool, depth: int):
+        super().__init__()
+        self.pool, self.wrong = pool, wrong
+        self.embedding, self.head = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0), nn.Linear(WIDTH, 3)
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) for _ in range(depth))
+
+    def forward(self, input_ids, attention_mask):
+        x = self.embedding(input_ids)
+        for layer in self.layers:
+            x = x + layer(x, x, x, key_padding_mask=attention_mask == 0, need_weights=False)[0]
+        return self.head(self.pool(x, attention_mask, self.wrong))
+
+
+def padded_on_the_right():
+    ids = tokens()
+    ids[1, 7:] = 0
+    return ids, (ids != 0).long()
