@@ -114,8 +114,8 @@ def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor
         Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), factor)
         for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
-    head_axes = frozenset(i for i, label in enumerate(order) if label in heads)
-    product = Product(left, right, axes, len(shared), result.dtype, head_axes)
+    axes_of_heads = frozenset(i for i, label in enumerate(order) if label in heads)
+    product = Product(left, right, axes, len(shared), result.dtype, axes_of_heads)
     return product, axes.permute([order.index(label) for label in found.out])
 
 
