@@ -273,11 +273,10 @@ def test_the_tower_that_an_adapter_changes_is_found_by_what_stands_above_its_lay
     model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
     model.save_pretrained(str(tmp_path / "adapter"))
     save_for_auto(model.merge_and_unload(), tmp_path / "merged")
-    for engine in ("native", "transformers"):
-        found, expected, plain = (
-            attncli.inspect("w3 w4 w5", model=str(tmp_path / name), layer="all", engine=engine)
-            for name in ("adapter", "merged", "base")
-        )
-        for one, other, without in zip(found.layers, expected.layers, plain.layers, strict=True):
-            np.testing.assert_allclose(one.q, other.q, atol=1e-5 * float(np.abs(other.q).max()))
-            assert not np.allclose(one.q, without.q, atol=1e-3)
+    found, expected, plain = (
+        attncli.inspect("w3 w4 w5", model=str(tmp_path / name), layer="all", engine="transformers")
+        for name in ("adapter", "merged", "base")
+    )
+    for one, other, without in zip(found.layers, expected.layers, plain.layers, strict=True):
+        np.testing.assert_allclose(one.q, other.q, atol=1e-5 * float(np.abs(other.q).max()))
+        assert not np.allclose(one.q, without.q, atol=1e-3)

@@ -99,8 +99,7 @@ def test_a_nan_in_a_watched_model_is_a_nan_and_no_mask(tmp_path: Path) -> None:
         model.h[0].self_attention.query_key_value.weight[0, 0] = torch.nan
     save(model, tmp_path)
     layer = opened(tmp_path, "0").trace("w7 w8 w9").layers[0]
-    assert layer.recorded_scores is not None
-    assert np.isnan(layer.recorded_scores[0][np.tril_indices(3)]).all()
+    assert np.isnan(layer.head(0).scores[np.tril_indices(3)]).all()
     np.testing.assert_array_equal(layer.head(1).mask, np.tri(3, dtype=bool))
 
 
@@ -185,7 +184,9 @@ def test_sinks_beside_the_scores_are_recorded_as_the_model_has_them(tmp_path: Pa
     layer = opened(tmp_path, "1").trace("w7 w8 w9").layers[0]
     assert layer.sinks is not None
     np.testing.assert_allclose(layer.sinks, model.layers[1].self_attn.sinks.detach().numpy(), rtol=1e-6)
-    assert (stacked(layer).sum(axis=-1) < 1).all()
+    sums = stacked(layer).sum(axis=-1)
+    assert sums.max() <= 1 + 1e-6
+    assert sums.min() < 0.5
 
 
 def test_the_model_runs_once_and_stays_as_it_was_loaded(tmp_path: Path) -> None:

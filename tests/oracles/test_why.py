@@ -158,7 +158,7 @@ def test_the_decoder_and_the_cross_attention_of_t5_are_explained_too(staged: Sta
 
 
 @pytest.mark.parametrize("name", ["bloom", "gptj", "deberta-v2"])
-def test_a_watched_softmax_gives_its_own_scores_and_weights(name: str, tmp_path: Path) -> None:
+def test_a_written_softmax_gives_its_own_weights(name: str, tmp_path: Path) -> None:
     model = tiny_model(name)
     save(model, tmp_path)
     inputs = tiny_inputs(model.config)
@@ -171,7 +171,4 @@ def test_a_watched_softmax_gives_its_own_scores_and_weights(name: str, tmp_path:
             assert cell.weight == pytest.approx(own[query, key].item(), abs=1e-6)
             assert cell.exponential / cell.row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
             assert float(cell.products.sum()) == pytest.approx(float(cell.dot_product), rel=1e-3, abs=1e-3)
-            assert np.isneginf(cell.score) == (not cell.allowed)
-            if cell.scaled is not None and cell.allowed:
-                assert cell.scaled == pytest.approx(float(cell.score), rel=1e-3, abs=1e-4)
-    assert (trace.layer(LAYER).scale is None) == (name == "bloom")
+            assert np.isfinite(cell.score)  # before the mask

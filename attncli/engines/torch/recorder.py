@@ -208,6 +208,8 @@ class Recorder:
         call = _with_shared_keys(call, getattr(run.module, "num_key_value_groups", 1))
         if self.request.keeps_calls:
             self.calls[sublayer] = call
+        if call.scale is not None:  # scores before the mask are derived, as of a fused kernel
+            call = replace(call, scores=None)
         heads = self.request.heads.resolve(count, f"layer {sublayer[0]}")
         for number, layers in enumerate(self.layers):
             layer = replace(to_layer(call, number), layer=sublayer[0], kind=sublayer[1], heads=heads)
