@@ -215,8 +215,8 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     refused(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base applies to an adapter")
     for command in ("inspect", "tokens"):
         refused(attn(command, TEXT, "-m", "missing.gguf"), 3, "no such file")
-    for command in (["check", "-m", path], ["mask", "model", "-m", path, TEXT]):
-        refused(attn(*command), 3, "is a GGUF file", "give a checkpoint's folder")
+    refused(attn("check", "-m", path), 3, "is a GGUF file", "give a checkpoint's folder")
+    refused(attn("mask", "model", "-m", path, TEXT), 4, "is a GGUF file, and the native engine does not compute it")
 
 
 def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tmp_path: Path) -> None:

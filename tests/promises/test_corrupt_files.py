@@ -66,7 +66,7 @@ def said(what: str, ended: Counter[int]) -> None:
     assert set(ended) - {OK, FINDINGS}, "no damage was found in any of them"
 
 
-@pytest.mark.parametrize("ending", ["npy", "csv", "safetensors", "pt"])
+@pytest.mark.parametrize("ending", ["npy", "safetensors", "pt"])
 def test_a_damaged_mask_is_read_or_refused(ending: str, attn: Run, tmp_path: Path) -> None:
     path = tmp_path / f"mask.{ending}"
     assert attn("mask", "convert", "causal", "--size", "5", "--to", "additive", "-o", path).code == OK
@@ -315,7 +315,7 @@ READERS = {
                           ["tokens", "--from", "FILE"]],
     **{f"mask.{ending}": [["mask", "check", "FILE"], ["inspect", TEXT, "--mask", "FILE"],
                            ["mask", "show", 'file("FILE")', "--size", "2"]]
-       for ending in ("npy", "safetensors", "pt", "csv")},
+       for ending in ("npy", "safetensors", "pt")},
     "sentences.txt": [["inspect", "--file", "FILE", "-F", "jsonl"], ["tokens", "--file", "FILE", "--whole"]],
     "vocabulary.json": [["inspect", TEXT, "--vocab", "FILE"]],
     **{f"checkpoint/{name}": [["inspect", TEXT, "-m", "FOLDER"], ["tokens", TEXT, "-m", "FOLDER"]]
