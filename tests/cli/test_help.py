@@ -137,6 +137,14 @@ later, names = torch.ones(6, 6, dtype=torch.bool).triu(1), ("src", "tgt", "memor
 model(x, x, tgt_mask=later, **{f"{name}_key_padding_mask": padding for name in names})
 """
 
+_PROVED = """
+import torch
+
+model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+later, padding = torch.ones(10, 10, dtype=torch.bool).triu(1), torch.arange(10) >= torch.tensor([[6], [10]])
+model(torch.randn(2, 10, 8), later, padding)
+"""
+
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., Any]) -> Path:
@@ -174,8 +182,11 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
     # The names are of real checkpoints, which tests do not download.
     arguments = [tiny_llama if word in ("gpt2", "distilgpt2") else word for word in words[1:]]
     if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
+        if "--prove" in arguments:
+            (desk / "train.py").write_text(_PROVED)
         ran = program(*arguments, python="python") if "pytest" in arguments else forked(*arguments)
         seen = "1 place, 3 calls" if "translate.py" in arguments else "1 place, 1 call"
+        seen = "proved  causal & pad" if "--prove" in arguments else seen
         assert (ran.returncode, seen in ran.stderr) == (0, True), ran.stderr
         return
     if arguments[0] == "explore":  # which takes a terminal

@@ -102,7 +102,7 @@ def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
     proof = attncli.prove(
         torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4)), torch.arange(6)[None], "causal"
     )
-    views["6 of 6 positions"] = proof._repr_html_()
+    views["6 of 6 inputs changed"] = proof._repr_html_()
     for words, html in views.items():
         assert words in text_of(html)
     assert "head 0" not in text_of(views["head 1"])

@@ -273,7 +273,9 @@ def tokens_of(
     tables = (forward.outputs[name].module for name in sequence.sources if name in forward.outputs)
     index: Any = next((one.padding_idx for one in tables if getattr(one, "padding_idx", None) is not None), None)
     if index is not None and sequence.ids is not None:  # such as ids [T, B]
-        return KnownTokens(sequence.layout.rows_of(sequence.ids) != index, "ids")
+        tokens = sequence.layout.rows_of(sequence.ids) != index
+        begins = number > 1 and sequence.is_first  # a decoder may begin with the id of padding
+        return KnownTokens(tokens | (np.arange(length) == 0) if begins else tokens, "ids")
     return on_trial or (None if past or number > 1 else calls.tokens(batch, length))
 
 

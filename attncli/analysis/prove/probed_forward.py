@@ -164,7 +164,7 @@ class ProbedForward:
     def _is_by_row(self, name: OutputName) -> bool:
         """Return whether an output of the model has a vector for each row, and none for each position."""
         values, batch = self.forward.outputs[name].values, self.forward.layout.batch
-        is_pooled = values.dim() > 0 and len(values) == batch > 1 and self.forward.layout.laid_out(values) is None
+        is_pooled = 0 < values.dim() <= 2 and len(values) == batch > 1 and self.forward.layout.laid_out(values) is None
         return not name[0] and is_pooled
 
     def _joined(self, sequences: Sequence[InputSequence]) -> list[InputSequence]:
