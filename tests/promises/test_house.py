@@ -24,13 +24,14 @@ PACKAGES = {
     "trace": 2546,
 }
 TOP = 969  # the modules that stand in no package
-TESTS = 46082
+TESTS = 46083
 PAGE = 1376  # lines of HTML, CSS and JavaScript
 RIDDLES = 353
 
 _RIDDLE = re.compile(
     r"^(What|Which|Where|From|Of)\b|\bof which\b|\bin whose\b|\bso many\b"
-    r"|\b(nobody|whoever|whatever|beside|stands|hung)\b|\bgoes on\b|\blooks at\b|\bat the most\b|\bis none\b|\b(says|told|said)\b"
+    r"|\b(nobody|whoever|whatever|beside|stands|hung)\b|\bgoes on\b|\blooks at\b"
+    r"|\bat the most\b|\bis none\b|\b(says|told|said)\b"
 )
 
 
