@@ -77,7 +77,7 @@ def folder(attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.Monke
         "import torch\n\n\nx = torch.ones(1, 2, 3, 4)\ntorch.nn.functional.scaled_dot_product_attention(x, x, x)\n"
     )
     mask = np.tri(4, dtype=bool)
-    for ending in ("npy", "csv", "safetensors", "pt"):
+    for ending in ("npy", "safetensors", "pt"):
         assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", f"mask.{ending}").code == OK
     assert attn("inspect", "time flies like an arrow", "--save", "trace.safetensors").code == OK
     q = np.random.default_rng(0).standard_normal((2, 4, 3), dtype=np.float32)
