@@ -44,8 +44,8 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
     for row in {0, len(call.q) - 1}:  # of which one may be padded
         before = [each for one in call.projections for each in _by_position(one, row, call.shape[2])]
         for name, after in (("queries", call.q), ("keys", call.k)):
-            own = to_numpy(after[min(row, len(after) - 1), 0, -rows:])
-            turns = (_turns(own, to_numpy(one[-rows:])) for one in before)
+            own = to_numpy(after[min(row, len(after) - 1), :, -rows:])
+            turns = (_turns_of_heads(own, to_numpy(one[-rows:])) for one in before)
             if (first := next((each for each in turns if each is not None), None)) is not None:
                 found[f"{name} of batch row {row}" if row else name] = first
     return found
@@ -99,6 +99,19 @@ def _by_position(projection: Any, row: int, queries: int) -> Iterator[Float[Any,
         yield first.transpose(0, 1).flatten(1)
 
 
+def _turns_of_heads(
+    after: Float[np.ndarray, "H R D"], before: Float[np.ndarray, "R E"]
+) -> Complex[np.ndarray, "R P"] | None:
+    """Return how much the pairs of all heads turn; None where the first one and the last do not show it."""
+    first = _turns(after[0], before)
+    if first is None or first.size > 2:
+        return first
+    # Two lengths are those of some other pairs by chance: another head has to show the same.
+    last = None if len(after) == 1 else _turns(after[-1], before)
+    is_alike = last is not None and last.shape == first.shape
+    return first if is_alike and (np.abs(first - last)[(first != 0) & (last != 0)] < _SAME).all() else None
+
+
 def _turns(after: Float[np.ndarray, "R D"], before: Float[np.ndarray, "R E"]) -> Complex[np.ndarray, "R P"] | None:
     """Return how much the pairs of one head turn; None where none of the heads before has pairs of these lengths."""
     rows, width = after.shape
@@ -107,6 +120,8 @@ def _turns(after: Float[np.ndarray, "R D"], before: Float[np.ndarray, "R E"]) ->
     heads = before.reshape(rows, -1, width)
     for pairs in _pairings(width):
         one, others = (each[..., pairs[0]] + 1j * each[..., pairs[1]] for each in (after, heads))
+        if one.size < 2:
+            continue  # the length of one pair is that of any other, times a number
         lengths = np.abs(others)
         # What multiplies the queries is the same everywhere.
         scales = np.linalg.norm(one) / np.maximum(np.linalg.norm(lengths, axis=(0, 2)), 1e-12)
