@@ -20,12 +20,9 @@ from itertools import count
 from pathlib import Path
 
 from cases import ATTN, PYTHON, ROWS, SCRIPTS, Material
+from emulated import running
 from texts import WORDS, text
 from tokenizers import Tokenizer
-
-sys.path.append(str(SCRIPTS.parent / "tests" / "helpers"))
-
-from emulated import running
 
 COLUMNS, LINES = 120, 40
 KEYS = 200

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 
 import pytest
@@ -11,9 +10,8 @@ from textual import events
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.errors import InputError
-from attncli.explore.command import ViewSnapshot
 from attncli.explore.keys import HELP, KEYS, foot
-from attncli.explore.panes import BlockWidget, LineInput, one_line
+from attncli.explore.panes import BlockWidget, LineInput
 from attncli.explore.view_state import Viewport, ViewState
 
 TEXT = "time flies like an arrow"
@@ -73,39 +71,6 @@ async def test_it_opens_on_the_head_with_the_strongest_label_and_follows_the_las
     await one.answered()
     assert (one.look.layer, one.look.head) == (2, 3)
     assert one.app.room.queries[one.look.query].text == "now"
-
-
-def test_who_has_gone_elsewhere_stays_there():
-    async def within() -> None:
-        async with driven(model=demo) as one:
-            one.app._seeks_label = True
-            await one.press("escape", "]", *"." * 2)
-            await one.answered()
-            assert (one.look.layer, one.look.head) == (1, 2)
-
-    asyncio.run(within())
-
-
-@in_app(model=demo, size=(120, 40), tier="truecolor")
-async def test_panes_are_in_frames_and_the_one_that_keys_are_for_is_in_colour(one):
-    def color(name: str) -> str | None:
-        style = next(iter(one.styles(name)))
-        return style.color and style.color.name
-
-    for pane, key in (("tokens", "escape"), ("head", "tab"), ("heads", "tab"), ("map", "tab")):
-        assert [name for name in ("tokens", "head", "heads", "map") if color(name) == "cyan"] == [pane]
-        lines = one.seen(pane).splitlines()
-        assert "".join((lines[0][:2], lines[0][-1], lines[-1][0], lines[-1][-1])) == "╭ ╮╰╯"
-        await one.press(key)
-
-
-@in_app(model=demo, size=(200, 60))
-async def test_a_large_terminal_shows_why_below_the_heads(one):
-    assert one.seen("why").splitlines()[1].startswith("│ q·k")
-    await one.press("escape", "w")
-    assert not one.is_there("heads")
-    await one.press("w")
-    assert one.is_there("heads")
 
 
 # --- typing ---
@@ -199,11 +164,6 @@ async def test_a_token_is_found_and_the_next_one(one):
     assert one.app.focused is None
 
 
-def test_one_line():
-    assert one_line("a\tb\r\nc\nd\x07\u200be\u2028f") == "a b c de f"
-    assert one_line("\u00a0é漢🙂\u200d") == "\u00a0é漢🙂\u200d"
-
-
 # --- keys ---
 
 
@@ -295,28 +255,6 @@ def test_leaving(key):
     asyncio.run(within())
 
 
-@in_app(text=LONG * 4)
-async def test_in_a_long_text_one_goes_from_cell_to_cell(one):
-    await one.press("escape", "j", "l", "l")
-    queries, keys = one.app._renderer.shown
-    assert (one.look.query, one.look.key) == (queries.step, 2 * keys.step)
-    assert min(queries.step, keys.step) > 1
-
-
-@in_app(model=demo)
-async def test_what_is_held_is_named_by_what_differs_and_what_changed_is_on_the_map(one):
-    await one.press("escape", "d")
-    assert f"against '{TEXT}'" in one.seen("status")
-    await one.press("m", *"full", "enter")
-    assert "against the model's own mask" in one.seen("status")
-    await one.press("m", "ctrl+u", "enter", "p", *"too", "enter")
-    assert "against no pair" in one.seen("status")
-    await one.answered()
-    assert one.seen("map").startswith("divergence in bits from held")
-    await one.press("t")
-    assert one.seen("map").startswith("entropy")
-
-
 def test_the_foot_and_the_help_are_made_of_the_table():
     for is_typing in (False, True):
         for width in (40, 80, 200):
@@ -329,63 +267,7 @@ def test_the_foot_and_the_help_are_made_of_the_table():
     assert len(shown) == len(set(shown))
 
 
-@in_app(size=(40, 12))
-async def test_the_help_is_turned_and_closed(one):
-    await one.press("f1")
-    assert one.seen("help").startswith("To a pane\nTab")
-    await one.press("G")
-    assert "Ctrl-wheel" in one.seen("help")
-    await one.press("pageup", "k", "n")
-    assert "Ctrl-wheel" not in one.seen("help")
-    assert one.look.numbers == "weights"
-    await one.press("q")
-    assert one.app.focused.id == "text"
-    assert one.app.is_running
-
-
 # --- saving, and what goes wrong ---
-
-
-def test_what_is_saved_and_what_cannot_be(tmp_path):
-    saved = []
-
-    def save(seen: ViewSnapshot, path: Path) -> str:
-        saved.append((seen, path))
-        if path.suffix == ".exe":
-            raise InputError("nothing is saved as .exe")
-        return f"{path.name} is written"
-
-    async def within() -> None:
-        async with driven(save=save) as one:
-            await one.press("escape", "s", "ctrl+u")
-            await one.paste(str(tmp_path / "a.svg"))
-            await one.press("enter")
-            await one.until(lambda: "a.svg is written" in one.seen("status"))
-            await one.press("s", "ctrl+u", *"b.exe", "enter")
-            await one.until(lambda: "nothing is saved as .exe" in one.seen("status"))
-            assert saved == [(ViewSnapshot(one.look), tmp_path / "a.svg"), (ViewSnapshot(one.look), Path("b.exe"))]
-
-    asyncio.run(within())
-
-
-def test_who_leaves_waits_for_no_file():
-    is_written, begun = Event(), Event()
-
-    def save(seen: ViewSnapshot, path: Path) -> str:
-        begun.set()
-        is_written.wait(120)
-        return "written"
-
-    async def within() -> None:
-        async with driven(save=save) as one:
-            await one.press("escape", "s", "enter")
-            await one.until(begun.is_set)
-            await one.press("s", "enter")
-            assert "still saving attention.svg" in one.seen("status")
-
-    asyncio.run(within())
-    assert not is_written.is_set()
-    is_written.set()
 
 
 @in_app()
@@ -472,20 +354,6 @@ async def test_at_every_size_panes_fill_the_terminal_and_do_not_overlap(one):
             assert all(len(pane._strips) <= pane.size.height for pane in one.app.query(BlockWidget) if pane.size.area)
 
 
-@in_app(size=(60, 16))
-async def test_a_pane_without_room_of_its_own_has_that_of_the_large_one(one):
-    await one.press("tab")
-    assert one.seen("head").startswith("head 0")
-    await one.press("tab")
-    assert "head 1" in one.seen("heads")
-    assert not one.is_there("head")
-    await one.press("l", "tab")
-    assert one.look.head == 1
-    assert one.seen("map").startswith("entropy")
-    await one.press("tab")
-    assert one.app.focused.id == "text"
-
-
 @in_app(size=(120, 40))
 async def test_the_mouse(one):
     async def click(name: str, *place: int) -> None:
@@ -506,13 +374,3 @@ async def test_the_mouse(one):
     await click("text", 1, 0)
     await one.press("X")
     assert one.typed == "tXime flies like an arrow"
-
-
-@in_app(size=(120, 40))
-async def test_without_colour_there_is_none(one):
-    await one.press("escape", "w", "m")
-    widgets = [one.app.screen, *one.app.query("*")]
-    lines = [line for widget in widgets for line in widget.render_lines(widget.size.region)]
-    colors = {color for line in lines for segment in line if segment.style for color in
-              (segment.style.color, segment.style.bgcolor) if color is not None}  # fmt: skip
-    assert all(color.is_default for color in colors), colors

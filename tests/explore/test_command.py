@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,27 +67,6 @@ def test_why_is_what_why_explains(attn: Run) -> None:
     found = answer_of(attn, ViewSnapshot(look, "why"), DEMO, "-F", "json")
     assert (found["query"], found["key"]) == (4, 1)
     assert found["weight"] == pytest.approx(recorded.layer(1).head(2).weights[4, 1], rel=1e-4)
-
-
-def test_what_is_held_is_compared_by_diff(attn: Run) -> None:
-    look = ViewState(Query("fruit flies like a banana"), layer=1, head=2, held=Query(TEXT))
-    changes = {(one.layer, one.head): one.jensen_shannon for one in answered(look, model="demo").changes}
-    (found,) = answer_of(attn, ViewSnapshot(look), DEMO, "-F", "json")["heads"]
-    assert found["jensen_shannon"] == pytest.approx(changes[1, 2], rel=1e-4)
-    of_layer = answer_of(attn, ViewSnapshot(look, "heads"), DEMO, "-F", "json")["heads"]
-    assert {(one["layer"], one["head"]) for one in of_layer} == {place for place in changes if place[0] == 1}
-    everywhere = answer_of(attn, ViewSnapshot(replace(look, metric=None), "map"), DEMO, "-F", "json")["heads"]
-    found = {(one["layer"], one["head"]): one["jensen_shannon"] for one in everywhere}
-    assert found == pytest.approx(changes, rel=1e-4, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "change", [{"numbers": "norms"}, {"question": Query(TEXT, mask="full")}, {"question": Query("-")}]
-)
-def test_what_no_command_compares_is_shown_by_itself(change: dict[str, Any]) -> None:
-    look = replace(ViewState(Query("time"), held=Query(TEXT)), **change)
-    command = command_of(ViewSnapshot(look), InputSource())
-    assert (command.name, command.texts) == ("inspect", (look.question.text,))
 
 
 def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:

@@ -1,8 +1,6 @@
 """Answers: each stage says what the functions of the package say of the same text, and nothing is computed twice."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ from asked_models import Made, Plain
 from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
-from attncli.analysis.diff import HeadDifference
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.explore.computation import ComputedView, IncrementalComputation, reason
@@ -64,10 +61,6 @@ def assert_measured(answer: ComputedView, layers: list[int], text: str = TEXT, *
             assert head.metrics[name] == (value if value is None else pytest.approx(value, rel=1e-5, abs=1e-6))
 
 
-def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
-    return {(one.layer, one.head): one.jensen_shannon for one in heads}
-
-
 # --- stages -----------------------------------------------------------------------------------------------------
 
 
@@ -93,19 +86,6 @@ def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
     assert_same(rollout.shown, attncli.derive(demo(layer="all"), rollout=True, layer=2))
     assert_measured(rollout, EVERY)  # of the weights
     assert rollout.room().heads == (0, 1, 2, 3)  # to come back to
-
-
-def test_a_held_question_is_compared(model: Plain) -> None:
-    look = LOOK.holding().asking(OTHER)
-    _, alone, both, *_, last = answering_of(model).results(look)
-    assert (alone.held, alone.changes) == (None, ())
-    assert_same(both.held, demo())
-    assert_same(both.shown, demo(OTHER))
-    everywhere = attncli.diff(demo(layer="all"), demo(OTHER, "all"))
-    assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
-    norms = last_of(model, look.counting("norms"))
-    assert_same(norms.held, attncli.derive(demo(), norms=True))
-    assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
 
 
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
@@ -138,51 +118,7 @@ def test_what_was_computed_is_not_asked_for_again(model: Plain) -> None:
     assert questions(LOOK) == questions(LOOK.counting("norms")) == questions(LOOK.moved(Limits(), 1, 1)) == []
     assert questions(replace(LOOK, layer=1)) == [(TEXT, [1])]
     assert questions(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
-    assert questions(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
-    assert questions(replace(LOOK, layer=0)) == []
-    held = LOOK.holding().asking(OTHER)
-    assert questions(held) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
-    assert questions(held.asking(TEXT)) == []
-
-
-def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
-    answering = answering_of(model)
-    answers = answering.results(LOOK)
-    dropped = [next(answers) for _ in range(4)][-1]
-    answers.close()
-    assert_measured(dropped, [1, 2])
-    model.requests.clear()
-    first, *_, last = answering.results(LOOK.next_head(Limits(heads=(0, 1))))
-    assert_measured(first, [1, 2])
-    assert_measured(last, EVERY)
-    assert model.requests == [(TEXT, [3]), (TEXT, [0])]
-
-
-def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
-    answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
-    last_of(answering, replace(LOOK, layer=0))
-    model.requests.clear()
-    answers = answering.results(LOOK.asking(OTHER))
-    tokens, *on_the_way, layer = (next(answers) for _ in range(4))
-    assert model.requests == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
-    assert {answer.shown for answer in (tokens, *on_the_way)} == {None}
-    assert_same(layer.shown, demo(OTHER))
-    model.requests.clear()
-    last_of(answering, LOOK.asking(OTHER).counting("norms"))
-    assert (OTHER, [2]) not in model.requests
-
-
-def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = replace(LOOK, held=Query(OTHER))
-    stages = [answer for answer in answering_of(model).results(look) if answer.shown is not None]
-    monkeypatch.delattr("attncli.trace.layer.Stages")  # whatever is derived now is derived while drawing
-    for answer in stages:
-        sight = answer.sight()
-        assert sight is not None
-        assert sight.held is answer.held
-        assert sight.scale(None).high > 0
-    assert stages[0].held is None
-    assert stages[-1].held is not None
+    assert questions(LOOK.asking(OTHER)) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------
@@ -202,19 +138,6 @@ def two_sided(question: Query) -> Trace:
         layers += [layer(index, "decoder", 4, 4), layer(index, "cross", 4, 5)]
     queries, keys = tokens_of(*"abcd"), tokens_of(*"vwxyz")
     return trace_of(*layers, queries=queries, keys=keys, text=question.text, target="t")
-
-
-def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
-    class Together(Made):
-        def steps(self, layers: Sequence[int]) -> list[list[int]]:
-            return [list(layers)]
-
-    first, *_, last = answering_of(Together(two_sided, range(4))).results(ViewState(Query("a", target="b")).holding())
-    assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
-    assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
-    assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))
-    assert last.failure == ""
-    assert {one.layer for one in last.changes} == {0, 1, 2}
 
 
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
@@ -268,14 +191,6 @@ def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None
     assert (last.is_whole, last.shown, last.room().heads) == (True, None, (0,))
     assert last.survey is not None
     assert last_of(answering, ViewState(Query("s"))).failure == ""
-
-
-def test_a_held_question_that_shares_nothing_is_said() -> None:
-    last = last_of(Plain(1), ViewState(Query("time flies")).holding().asking("nothing else"))
-    assert "share no token" in last.failure
-    assert last.changes == ()
-    assert last.held is not None
-    assert last.survey is not None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from explored import Driven, driven
 from safetensors.numpy import save_file
 
-from attncli.analysis.metric_names import OF_PICTURES
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.command import InputSource, ViewSnapshot, command_of
 from attncli.explore.view_state import ViewState
@@ -72,20 +71,6 @@ def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None
     asyncio.run(within())
 
 
-def test_a_click_chooses_a_cell_and_the_text_shows_no_others(dump: Path) -> None:
-    async def within() -> None:
-        async with driven(model=lambda: opened(dump), text="", size=(100, 30), tier="truecolor") as one:
-            await one.press("escape")
-            pane = one.app.query_one("#head")
-            await one.pilot.click("#head", offset=(pane.size.width // 3, 3))
-            await one.settled()
-            assert one.look.query == 0
-            assert one.look.key in GRID[0]
-            assert len(one.seen("tokens").split("\n")[1].split()) <= 4  # in a frame
-
-    asyncio.run(within())
-
-
 def test_neighbours_are_those_of_the_picture(dump: Path) -> None:
     layout = sight_of(dump).layout
     assert layout is not None
@@ -121,20 +106,6 @@ def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Boun
             assert {small.at(*place) for place in np.ndindex(room.lines, room.width)} - {None} == {0, 1}
 
 
-def test_the_heaviest_cell_is_the_brightest(dump: Path) -> None:
-    sight = sight_of(dump)
-    drawn = large_picture(sight, CellCursor(0, 0, 0), None, Palette("truecolor"), Bounds(30, 60))
-    lightness: dict[int, float] = {}
-    for line in range(30):
-        letters = [segment for segment in drawn.block.lines[line] for _ in segment.text]
-        for column, segment in enumerate(letters):
-            cell = drawn.at(line, column)
-            if cell is not None and segment.text == "▀" and segment.style and segment.style.color:
-                lightness[cell] = sum(segment.style.color.get_truecolor())
-    weights = sight.layer.head(0, [0]).weights[0]
-    assert sorted(lightness, key=lambda cell: -lightness[cell])[0] == 1 + int(weights[1:].argmax())
-
-
 def test_the_command_has_the_query_and_the_picture() -> None:
     look = ViewState(Query("dog.png"), layer=1, head=2, query=5)
     alone = command_of(ViewSnapshot(look, "head", has_picture=True), InputSource(("-m", "vit"), reads_pictures=True))
@@ -166,17 +137,5 @@ def test_a_question_is_typed_and_the_picture_follows() -> None:
             await one.until(lambda: "without L1H2: next token" in one.seen("status"))
             await one.press("/", *"@r3c0", "enter", "escape")
             assert "each word on the colour of its weight on r3c0" in one.seen("tokens")
-
-    asyncio.run(within())
-
-
-def test_metrics_of_pictures_are_on_the_map_beside_those_of_text(dump: Path) -> None:
-    async def within() -> None:
-        async with driven(model=lambda: opened(dump), text="") as one:
-            await one.press("escape", "T")
-            while one.look.metric != "region":
-                assert one.look.metric in OF_PICTURES
-                await one.press("T")
-            assert "region" in one.seen("map")
 
     asyncio.run(within())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from traces import tokens_of
 
 from attncli.engines.interactive import Query
-from attncli.explore.view_state import Limits, Viewport, ViewState
+from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.tokens import Token, Tokens
 
 WORDS = ("[CLS]", "time", "fl", "##ies", "like", "an", "arrow", "[SEP]")
@@ -35,7 +35,6 @@ keys_pressed = st.one_of(
     st.tuples(st.just("next_kind")),
     st.tuples(st.just("finding"), st.sampled_from(["q", "k", "Q", "7", "zz", ""])),
     st.tuples(st.just("scrolled"), steps, steps),
-    st.tuples(st.just("zoomed"), steps),
 )
 
 
@@ -69,10 +68,7 @@ def test_whatever_the_keys_and_the_answers_one_looks_at_what_there_is(sessions: 
         assert is_within(look, room)
         for name, *arguments in keys:
             shown = shown_of(look, room, step)
-            if name == "zoomed":
-                look = look.zoomed(shown, 3, *arguments)
-                assert 0 <= look.port.zoom <= 3
-            elif name == "scrolled":
+            if name == "scrolled":
                 look = look.scrolled(room, shown, *arguments)
                 assert look.port[:2] == tuple(part.start for part in shown_of(look, room, step))
             else:
@@ -80,27 +76,6 @@ def test_whatever_the_keys_and_the_answers_one_looks_at_what_there_is(sessions: 
             assert is_within(look, room)
             assert min(look.port) >= 0
         before = room
-
-
-def test_the_cursor_stays_where_it_is_seen_while_one_zooms() -> None:
-    look = LOOK.on(Limits(), query=150, key=30)
-    near = look.zoomed((range(0, 200, 10), range(0, 200, 5)), 3, 1)
-    assert near.port == Viewport(75, 15, 1)
-    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, 9).port == Viewport(132, 27, 3)
-    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, -1).port == Viewport(0, 0, 0)
-    assert near.zoomed((range(200), range(200)), 0, 1).port.zoom == 0
-
-
-def test_scrolling_takes_the_cursor_along_and_ends_where_the_text_does() -> None:
-    tokens = tokens_of(*"a" * 100)
-    room = Limits((0,), ("self",), (0,), tokens, tokens)
-    shown = range(20), range(0, 40, 4)
-    look = LOOK.on(room, query=5, key=3).scrolled(room, shown, 10, 1)
-    assert (look.port, look.query, look.key) == (Viewport(10, 4, 0), 10, 4)
-    look = look.scrolled(room, shown, 500, 500)
-    assert (look.port, look.query, look.key) == (Viewport(80, 60, 0), 80, 60)
-    look = look.scrolled(room, (range(80, 100), range(60, 100, 4)), -500)
-    assert (look.port, look.query) == (Viewport(0, 60, 0), 19)
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------

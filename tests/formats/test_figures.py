@@ -12,21 +12,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from pages import ODD, odd_trace, pictured_trace, random_trace, tokens, translation
-from rich.segment import Segment
-from rich.style import Style
+from pages import ODD, odd_trace, pictured_trace, random_trace, tokens
 from traces import layer_of, trace_of
 
 import attncli
-from attncli import errors
-from attncli.analysis.derive import derived_trace
-from attncli.errors import InputError, LoadError, UsageError
-from attncli.formats.figures import Size, figure_of, figure_of_views, written
-from attncli.formats.pictures import Drawing
-from attncli.render.block import block
-from attncli.render.picture import COVER, DARK, DIMMED
-from attncli.trace.layout import ImageGrid
-from attncli.trace.trace import Derivation
+from attncli.formats.figures import Size, figure_of, written
+from attncli.render.picture import COVER
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -112,23 +103,6 @@ def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
     assert labels(axes.yaxis)[-1] == "blind !"
 
 
-def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> None:
-    words = tokens(*(f"w{index}" for index in range(900)))
-    weights = np.zeros((1, 900, 900), np.float32)
-    weights[0, :, 0] = 0.25
-    weights[0, 701, 699] = 0.75
-    layer = replace(layer_of(*np.zeros((3, 1, 900, 1), np.float32)), recorded_weights=weights, recorded_scores=weights)
-    figure = figure_of(trace_of(layer, queries=words, keys=words), size=Size.of("1.4in"))
-    (axes,) = maps_in(figure)
-    pool = int(re.search(r"largest of (\d+)×\1", words_of(figure))[1])
-    assert pool > 1
-    assert axes.images[0].get_array().shape[:2] == (-(-900 // pool), -(-900 // pool))
-    painted = np.asarray(axes.images[0].get_array())[701 // pool, 699 // pool, :3] * 255
-    assert painted == pytest.approx(color_at(0.75**0.5), abs=2)
-    assert figure.axes[-1].get_xlabel() == "weights, sqrt scale"
-    assert labels(figure.axes[-1].xaxis)[:2] == ["0", "1"]
-
-
 # --- tokens along the axes ---------------------------------------------------------------------------------
 
 
@@ -163,30 +137,7 @@ def test_tokens_are_never_taken_for_formulas_and_what_no_font_has_is_escaped(rec
     assert not recwarn.list
 
 
-def test_an_encoder_decoder_has_the_tokens_of_each_side() -> None:
-    maps = maps_in(figure_of(translation()))
-    assert [axes.get_title("left") for axes in maps][::2] == ["L0 encoder H0", "L0 decoder H0", "L0 cross H0"]
-    assert labels(maps[4].yaxis) == ["Zeit", "fliegt"]
-    assert labels(maps[5].xaxis) == ["time", "flies", "fast"]
-
-
 # --- sizes and files ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "height"),
-    [("84mm", 84 / 25.4, None), ("8.4cm", 8.4 / 2.54, None), ("238pt", 238 / 72, None),
-     ("3.3in × 50.8mm", 3.3, 2), (".5inx100in", None, None), ("3.3", None, None), ("-3in", None, None),
-     ("101in", None, None)],
-)  # fmt: skip
-def test_a_size_is_a_width_or_a_width_and_a_height(text: str, width: float | None, height: float | None) -> None:
-    if width is None:
-        with pytest.raises(UsageError, match=r"--size .*expected"):
-            Size.of(text)
-        return
-    size = Size.of(text)
-    assert size.width / 72 == pytest.approx(width)
-    assert size.height is None if height is None else size.height / 72 == pytest.approx(height)
 
 
 def test_a_file_has_its_size_its_fonts_and_the_same_bytes_whatever_the_user_has_set() -> None:
@@ -202,11 +153,6 @@ def test_a_file_has_its_size_its_fonts_and_the_same_bytes_whatever_the_user_has_
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "figure.dpi": 20, "text.color": "blue"}):
         assert {form: made(form) for form in files} == files
     assert dict(matplotlib.rcParams) == before
-
-
-def test_too_many_maps_for_a_size_are_refused() -> None:
-    with pytest.raises(UsageError, match="24 maps do not fit a figure of this size"):
-        figure_of(random_trace(4, 6, 3), size=Size.of("1inx1in"))
 
 
 # --- pictures ----------------------------------------------------------------------------------------------
@@ -246,49 +192,6 @@ def test_the_picture_is_covered_as_far_as_the_weight_of_each_cell() -> None:
     assert len(title) < 40
 
 
-def test_a_cell_that_is_the_query_is_framed_and_what_it_may_not_attend_to_is_dark() -> None:
-    trace = pictured_trace()
-    figure = figure_of(trace.only(trace.layers[0], (1,)), View(queries=(4,)))
-    plain, tiles, overview = maps_in(figure)
-    share = float(trace.layer(0).head(1).weights[4, 1:9].sum())
-    assert [axes.get_title("left") for axes in (tiles, overview)] == [f"L0 H1 {share:.0%}", "L0 H1 overview 0%"]
-    (frame,) = tiles.patches
-    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((12, 20), 12, 20)
-    assert not plain.patches
-    assert not overview.patches
-    assert [np.asarray(image.get_array())[..., 3].any() for image in tiles.images[1:]] == [True, False]
-    light = np.asarray(tiles.images[0].get_array())[..., 0] / (
-        trace.pictures[0].pixels / 255 @ [0.2126, 0.7152, 0.0722]
-    )
-    np.testing.assert_allclose(light[:, :24], DIMMED, rtol=1e-6)
-    np.testing.assert_allclose(light[:, 24:], DARK, rtol=1e-6)
-    assert "the query's own cell" in words_of(figure)
-
-
-def test_weights_that_are_no_numbers_are_left_dark() -> None:
-    grid = ImageGrid(0, 2, 2)
-    figure = figure_of(replace(odd_trace(), grids=(grid,)), View(queries=(1,)))
-    (axes,) = maps_in(figure)
-    painted = np.asarray(axes.images[0].get_array())
-    assert not np.isfinite(odd_trace().layers[0].head(0).weights[1, :3]).any()
-    assert not painted[..., 3].any()
-    assert "no number" in words_of(figure)
-
-
-def test_of_norms_a_head_has_no_share() -> None:
-    trace = pictured_trace()
-    figure = figure_of(derived_trace(trace, Derivation(norms=True)))
-    assert [axes.get_title("left") for axes in maps_in(figure)[1:]] == ["L0 H0", "L0 H1", "L0 H2"]
-    assert figure.axes[-1].get_xlabel() == "norms of 14 ?, sqrt scale"
-
-
-def test_pictures_need_room_and_have_no_colours_for_a_printer() -> None:
-    with pytest.raises(UsageError, match=r"4 pictures do not fit.*--layer and --head"):
-        figure_of(pictured_trace(), size=Size.of("1inx1in"))
-    figure = figure_of(pictured_trace(), View(queries=(2,)), "gray")
-    assert np.ptp(pixels(figure), axis=2).max() <= 24
-
-
 # --- the command -------------------------------------------------------------------------------------------
 
 
@@ -300,12 +203,6 @@ def test_inspect_draws_a_figure_and_without_a_size_an_svg_is_the_terminals(attn:
     assert path.read_bytes() == written(expected, "svg", f"attn inspect: {SENTENCE}")
     assert attn("inspect", SENTENCE, "-o", path).code == 0
     assert path.read_text(encoding="utf-8").count("<text") > 20  # a figure has outlines of letters
-
-
-def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "figure.png"
-    assert attn("inspect", SENTENCE, "--color", "never", "-o", path).code == 0
-    assert np.ptp(imread(path)[..., :3] * 255, axis=2).max() <= 24  # the ink of words is a little blue
 
 
 @pytest.mark.parametrize(
@@ -326,42 +223,3 @@ def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert words in ran.err
     assert not list(tmp_path.iterdir())
-
-
-def test_without_matplotlib_one_sentence_says_how_to_get_it(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
-    ran = attn("tokens", "a b", "-o", tmp_path / "x.pdf")
-    command = errors.install_command("matplotlib")
-    assert (ran.code, ran.err) == (3, f"attn: a figure needs matplotlib, which is not installed: {command}\n")
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(LoadError, match="matplotlib"):
-        figure_of(attncli.inspect("a b"))
-
-
-# --- any view ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arguments", [["diff", "a b c", "a c"], ["tokens", "日本 שלום a"]], ids=" ".join)
-def test_other_commands_draw_their_view(attn: Run, tmp_path: Path, arguments: list[str]) -> None:
-    path = tmp_path / "view.pdf"
-    assert attn(*arguments, "-o", path).out == ""
-    assert path.read_bytes().startswith(b"%PDF-1.")
-
-
-def test_a_drawn_view_has_the_words_and_the_colours_of_its_lines() -> None:
-    lines = [
-        [Segment("plain "), Segment("bold", Style(bold=True)), Segment(" dim", Style(dim=True))],
-        [Segment("  ", Style(bgcolor="#ff0000")), Segment("▀▄", Style(color="#00ff00", bgcolor="#0000ff"))],
-    ]
-    figure = figure_of_views([Drawing("title", block(lines))])
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == ["plain", "bold", "dim"]
-    drawn = pixels(figure)
-    red, green, blue, white = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
-    for row, expected in ((1.2, [red, red, green, blue, white]), (1.8, [red, red, blue, green, white])):
-        seen = [cell_color(drawn, axes, row, column + 0.5) for column in range(5)]
-        assert [tuple(map(int, color)) for color in seen] == expected
-    with pytest.raises(InputError, match="5000 lines of 1 cells, more than a page holds"):
-        figure_of_views([Drawing("", block([[Segment("x")]] * 5000))])

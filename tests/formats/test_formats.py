@@ -99,16 +99,6 @@ def test_all_digits_are_there_and_no_more(attn: Run, tmp_path: Path) -> None:
     )
 
 
-def test_precision_rounds_every_number_of_a_head(attn: Run) -> None:
-    full, short = heads_of(attn, SENTENCE)[2], heads_of(attn, SENTENCE, "--precision", "2")[2]
-    np.testing.assert_allclose(short["scores"], full["scores"], atol=0.00501)
-    assert short["scores"] == [[round(score, 2) for score in row] for row in short["scores"]]
-    for name, value in full["metrics"].items():
-        assert short["metrics"][name] == (None if value is None else pytest.approx(value, abs=0.00501))
-    rows = attn("inspect", SENTENCE, "-F", "tsv", "--precision", "2").out
-    assert max(map(len, re.findall(r"(?<=\.)\d+", rows))) == 2
-
-
 # --- the JSON document -------------------------------------------------------------------------------------
 
 
@@ -125,16 +115,6 @@ def test_show_selects_what_heads_hold_and_nothing_else(attn: Run) -> None:
         assert ("projected" in layer) is (part == "output")
         layer.pop("projected", None)
         assert layer == default
-
-
-def test_the_projected_heads_are_the_outputs_times_w_o(attn: Run) -> None:
-    (layer,) = attn("inspect", SENTENCE, "-F", "json", "--show", "output", "-q", "like").json["layers"]
-    projection = attncli.inspect(SENTENCE).layer(0).out_projection
-    assert projection is not None
-    joined = np.concatenate([np.array(head["output"]) for head in layer["heads"]], axis=-1)
-    np.testing.assert_allclose(joined @ projection, layer["projected"], atol=1e-5)
-    bare = attn("inspect", SENTENCE, "-F", "json", "--show", "output", "--no-out-proj").json
-    assert "projected" not in bare["layers"][0]
 
 
 def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run, tmp_path: Path) -> None:
@@ -155,30 +135,6 @@ def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run, t
     assert [row["score"] for row in rows] == ["inf", "inf", "-inf", "-inf"]
 
 
-def test_rows_and_columns_are_the_tokens_that_are_listed(attn: Run, minilm: str) -> None:
-    parts = "q,k,v,scores,mask,weights,output,metrics"
-    base = ("inspect", SENTENCE, "-m", minilm, "-H", "5", "-F", "json", "--show", parts)
-    whole = attn(*base).json
-    (all_of_it,) = whole["layers"][0]["heads"]
-    chosen = {
-        ("-q", "arrow", "-q", "time", "-k", "-1", "-k", "like"): ([5, 1], [6, 3]),
-        ("--hide-special", "--key", "[CLS]"): ([1, 2, 3, 4, 5], [0]),
-    }
-    for options, (rows, columns) in chosen.items():
-        document = attn(*base, *options).json
-        assert [token["index"] for token in document["query_tokens"]] == rows
-        assert [token["index"] for token in document["key_tokens"]] == columns
-        (head,) = document["layers"][0]["heads"]
-        for name in ("scores", "mask", "weights"):
-            # One row alone is multiplied by another routine, which rounds the last digit otherwise.
-            np.testing.assert_allclose(head[name], np.array(all_of_it[name])[np.ix_(rows, columns)], rtol=1e-5)
-        np.testing.assert_allclose(head["output"], np.array(all_of_it["output"])[rows], atol=1e-6)
-        for name, places in (("q", rows), ("k", columns), ("v", columns)):
-            assert head[name] == [all_of_it[name][index] for index in places]
-        assert head["metrics"] == all_of_it["metrics"]
-        assert document["layers"][0]["shapes"] == whole["layers"][0]["shapes"]
-
-
 def test_several_sentences_are_an_array_and_one_is_a_document(attn: Run) -> None:
     texts = ["time flies", "fruit", "like an arrow"]
     alone = [attn("inspect", text, "-F", "json").json | {"sentence": n} for n, text in enumerate(texts, start=1)]
@@ -189,14 +145,6 @@ def test_several_sentences_are_an_array_and_one_is_a_document(attn: Run) -> None
 
 
 # --- files -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arguments", ["out.tsv -F json", "out.gif", "out"])
-def test_a_format_that_contradicts_the_ending_is_refused(attn: Run, folder: Path, arguments: str) -> None:
-    ran = attn("inspect", "time flies", "-o", *arguments.split())
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"attn: {'--format' if '-F' in arguments else '--output'} ")
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["json", "svg", "html", "md"])

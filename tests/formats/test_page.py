@@ -8,13 +8,11 @@ import re
 import tomllib
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import (
@@ -27,17 +25,14 @@ from pages import (
     random_trace,
     to_three_decimals,
     tokens,
-    translation,
     unpacked,
     weights_in,
     written,
 )
 from traces import layer_of, trace_of
 
-from attncli.errors import InputError
 from attncli.formats.page import write_page
 from attncli.formats.page.packing import counts_of
-from attncli.trace.layout import Picture
 from attncli.trace.trace import Provenance
 from attncli.trace.view import View
 
@@ -68,14 +63,6 @@ def test_a_weight_is_rounded_once_and_correctly(value: float) -> None:
     assert counts_of(np.array([[value]]), 3)[0, 0] / 1000 == to_three_decimals(value)
     single = np.float32(value)
     assert counts_of(single[None, None], 3)[0, 0] / 1000 == to_three_decimals(float(single))
-
-
-def test_ties_and_their_neighbours_are_rounded_as_they_are() -> None:
-    ties = np.array([0.0625, 0.1875, 0.3125, 0.0005, 0.0015, 0.0025, 0.4995, 1 - 2**-24])
-    near = [np.nextafter(ties, 0), np.nextafter(ties, 1)]
-    for values in (ties, ties.astype(np.float32), ties.astype(np.float16), *near):
-        rounded = [to_three_decimals(value) for value in values.tolist()]
-        assert (counts_of(values[None], 3)[0] / 1000).tolist() == rounded
 
 
 def test_what_is_no_number_or_masked_has_a_code_of_its_own(tmp_path: Path) -> None:
@@ -117,18 +104,6 @@ def test_rows_columns_heads_and_special_tokens_are_those_that_were_chosen(
         assert weights_in(page)[0, head["head"]] == head["weights"]
 
 
-def test_heads_that_agree_share_their_mask(tmp_path: Path) -> None:
-    page = written(translation(), tmp_path / "translation.html").read_text()
-    blocks = Elements(page).by_id()
-    assert [blocks[f"weights-{place}-{head}"][0]["data-mask"] for place in range(3) for head in range(2)] == [
-        "mask-0", "mask-0", "mask-1", "mask-1", "mask-2", "mask-2"
-    ]  # fmt: skip
-    layers = document_of(page)["layers"]
-    assert [(layer["kind"], layer["rows"], layer["columns"]) for layer in layers] == [
-        ("encoder", 0, 0), ("decoder", 1, 1), ("cross", 1, 0)
-    ]  # fmt: skip
-
-
 # --- pictures ----------------------------------------------------------------------------------------------
 
 
@@ -164,28 +139,6 @@ def test_a_page_holds_the_picture_the_place_of_each_cell_and_weights_to_four_dec
         assert weights_in(page)[0, head] == expected
 
 
-def test_a_large_picture_is_made_smaller(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (300, 1024, 3), np.uint8)
-    trace = pictured_trace()
-    trace = replace(trace, pictures=(Picture("wide.png", 2048, 600, pixels),))
-    found = np.array(pixels_in(written(trace, tmp_path / "page.html").read_text(), 0))
-    assert found.shape == (150, 512, 3)
-    means = pixels.reshape(150, 2, 512, 2, 3).mean((1, 3))
-    assert np.abs(found - means).max() <= 0.5
-
-
-def test_a_page_opens_at_the_last_word_and_else_at_the_first_query(tmp_path: Path) -> None:
-    for view, row in ((View(), 14), (View(queries=("3:6",)), 0)):
-        document = document_of(written(pictured_trace(), tmp_path / "page.html", view).read_text())
-        assert document["start"]["row"] == row
-
-
-def test_without_its_pixels_a_picture_is_its_cells(tmp_path: Path) -> None:
-    page = written(pictured_trace(has_picture=False), tmp_path / "page.html").read_text()
-    assert [canvas["size"] for canvas in document_of(page)["canvases"]] == [[48, 40], [2, 1]]
-    assert "picture-0" not in Elements(page).by_id()
-
-
 # --- size, memory, bytes -----------------------------------------------------------------------------------
 
 
@@ -204,13 +157,6 @@ def test_no_head_but_one_is_ever_expanded() -> None:
         return highest
 
     assert peak(12) - peak(3) < 9 * 600 * 600 * 4 / 3  # of nine more heads not even their packed form is held
-
-
-def test_a_head_that_no_browser_draws_is_refused() -> None:
-    length = 5000
-    vectors = np.zeros((1, length, 1), np.float32)
-    with pytest.raises(InputError, match="layer 0 has 5000 × 5000 cells"):
-        list(write_page([(1, trace_of(layer_of(vectors, vectors)))], View(), "viridis"))
 
 
 # --- safety ------------------------------------------------------------------------------------------------
@@ -250,43 +196,6 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
 
 
 # --- the command -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to html"),
-        (["-o", "page.html", "--show", "weights,q"], "give --show q,k"),
-        (["-o", "page.html", "--rollout"], "--rollout does not apply to html"),
-        (["-o", "page.html", "--top-keys", "2"], "--top-keys does not apply to html"),
-        (["fruit flies", "-o", "page.html"], "a page of html shows one sentence; run the command"),
-    ],
-)
-def test_what_is_no_page_is_a_usage_error(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = attn("inspect", SENTENCE, *arguments)
-    assert ran.code == 2
-    assert words in ran.err
-    assert ran.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
-    saved = tmp_path / "flies.safetensors"
-    first = page_of(attn, tmp_path / "page.html", SENTENCE, "--save", str(saved))
-    assert page_of(attn, tmp_path / "page.html", "--from", str(saved)) == first
-    printed = attn("inspect", "--from", saved, "-F", "html")
-    assert (printed.code, printed.out, printed.err) == (0, first, "")
-
-
-def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:
-    saved = tmp_path / "odd.safetensors"
-    odd_trace().save(saved)
-    ran = attn("inspect", "--from", saved, "-o", tmp_path / "odd.html", "--show", "q,k,weights")
-    assert ran.code == 0
-    assert "layer 0 gives its weights alone: k, q are left out" in ran.err
 
 
 def test_the_parts_of_a_page_are_packaged() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, pictured_trace, random_trace, to_three_decimals, translation, written
 
 from attncli.render.heatmap import scale_of_layer
@@ -189,13 +187,6 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(tmp_path: Path, opened
                 assert np.abs(near).max() <= 3, (row, column)  # a step of 256; logarithms are rounded differently
 
 
-def test_a_selection_keeps_the_colours_of_the_whole_page(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    trace = random_trace(1, 2, 6)
-    whole = colors_of(opened(written(trace, tmp_path / "page.html")), 6)
-    part = colors_of(opened(written(trace, tmp_path / "part.html", View(queries=(2, 4), keys=("w1", "w5")))), 2)
-    assert part == [[whole[row][column] for column in (1, 5)] for row in (2, 4)]
-
-
 def test_the_bars_add_up_to_q_times_k(inspected: Inspected, tiny_llama: str) -> None:
     page, document = inspected(SENTENCE, "-m", tiny_llama, "-H", "4", "--show", "q,k", rounded=False)
     (layer,) = document["layers"]
@@ -238,20 +229,6 @@ def test_the_arrow_keys_move_the_cell_and_the_page_says_it(inspected: Inspected)
     assert rows[5].split() == ["4", "arrow", "masked"]
 
 
-def test_a_head_is_chosen_with_the_keys(inspected: Inspected, minilm: str) -> None:
-    page, _ = inspected(SENTENCE, "-m", minilm, "-l", "all")
-    group = page.get_by_role("radiogroup", name="All heads")
-    assert group.get_by_role("radio").count() == 72
-    group.get_by_role("radio", name=re.compile("^layer 0, head 0(,|$)")).focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp"):
-        page.keyboard.press(key)
-        settled(page)
-    focused = page.evaluate("document.activeElement.ariaLabel")
-    assert group.get_by_role("radio", checked=True).get_attribute("aria-label") == focused
-    assert focused.startswith("layer 1, head 1")
-    assert (page.input_value("#layer"), page.input_value("#head")) == ("1", "1")
-
-
 def test_everything_is_reached_with_the_tabulator_and_has_a_name(tmp_path: Path, opened: Callable[..., Page]) -> None:
     page = opened(written(random_trace(2, 2, 30), tmp_path / "page.html", QK))
     reached = []
@@ -288,50 +265,6 @@ def test_the_sentence_stands_on_the_colours_of_the_chosen_querys_weights(inspect
     assert spoken(page).startswith("query 3 an, key ")
     page.keyboard.press("Home")
     assert page.locator("#keys [aria-selected=true]").all_inner_texts() == ["time"]
-
-
-def test_queries_that_are_not_the_keys_stand_above_them(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    page = opened(written(translation(), tmp_path / "page.html"))
-    page.get_by_label("kind").select_option("cross")
-    settled(page)
-    page.get_by_role("listbox", name="queries").get_by_role("option", name="Zeit").click()
-    page.get_by_role("listbox", name="keys", exact=True).get_by_role("option", name="flies").click()
-    assert page.inner_text("#cell").startswith("query 0 Zeit → key 1 flies: ")
-
-
-def test_the_choice_of_sentences_is_that_of_the_sentence_and_the_row(inspected: Inspected, minilm: str) -> None:
-    page, document = inspected(SENTENCE, "-m", minilm, "--pair", PAIR, "-H", "1")
-    segments = [token["segment"] for token in document["query_tokens"]]
-    for name, wanted in (("A → A", (0, 0)), ("A → B", (0, 1)), ("B → A", (1, 0)), ("B → B", (1, 1)), ("all", None)):
-        page.get_by_label("sentences").select_option(label=name)
-        settled(page)
-        for query in (2, 9):
-            point_at(page, query, 1)
-            chosen = [wanted in (None, (segments[query], segment)) for segment in segments]
-            assert [bool(paper) for paper in on_paper(page)] == chosen
-            assert page.locator("#row tr").count() == min(12, sum(chosen))
-
-
-def test_it_opens_on_the_head_with_the_strongest_label_and_says_what_heads_do(inspected: Inspected) -> None:
-    page, _ = inspected("the cat sat on the mat and the dog sat on the", "-m", "demo", "-l", "all")
-    heads = page.get_by_role("radiogroup", name="All heads")
-    assert heads.get_by_role("radio", checked=True).get_attribute("aria-label") == "layer 2, head 3, previous"
-    assert heads.get_by_role("radio", checked=True).inner_text() == "previous"
-    assert page.inner_text("#cell").startswith("query 12 the → key 11 on: 0.99")
-    assert page.inner_text("#proof") == "proof: not run (add --engine verify)"
-
-
-def test_on_a_wide_window_heads_map_and_row_stand_beside_each_other(inspected: Inspected) -> None:
-    page, _ = inspected(SENTENCE, "-m", "demo", "-l", "all")
-    for width, columns in ((1600, 3), (500, 1)):
-        page.set_viewport_size({"width": width, "height": 1000})
-        lefts = [
-            box["x"]
-            for each in ("#heads-section", "#map-section", "#details")
-            if (box := page.locator(each).bounding_box())
-        ]
-        assert len({round(left) for left in lefts}) == columns
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 # --- pictures ----------------------------------------------------------------------------------------------
@@ -413,31 +346,6 @@ def test_a_click_on_a_cell_makes_it_the_query_and_shows_the_words_that_look_at_i
     assert page.inner_text("#picture-text").startswith("query 11 overview r0c0 → ")
 
 
-def test_arrow_keys_move_over_the_cells_from_tile_to_tile_and_enter_chooses(
-    tmp_path: Path, opened: Callable[..., Page]
-) -> None:
-    page = opened(written(pictured_trace("full"), tmp_path / "page.html"), "#layer=0&head=0&query=0&key=1")
-    page.get_by_role("application", name="picture of layer 0, head 0; query 0 <s>, key 1 r0c0: ").focus()
-    for key, place in (
-        ("ArrowRight", "query 0 <s>, key 2 r0c1"), ("ArrowRight", "query 0 <s>, key 5 30,10"),
-        ("ArrowDown", "query 0 <s>, key 7 30,30"), ("ArrowDown", "query 0 <s>, key 7 30,30"),
-        ("ArrowLeft", "query 0 <s>, key 4 r1c1"), ("Enter", "query 4 r1c1, key 4 r1c1"),
-        ("ArrowUp", "query 4 r1c1, key 2 r0c1"),
-    ):  # fmt: skip
-        page.keyboard.press(key)
-        assert spoken(page).startswith(f"{place}: "), key
-
-
-def test_rows_that_are_not_in_the_page_are_no_queries(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    path = written(pictured_trace("full", has_picture=False), tmp_path / "page.html", View(queries=(12,)))
-    page = opened(path)
-    page.locator("[data-panel='0'] canvas").click()
-    assert page.inner_text("#picture-text").startswith("query 12 red → key ")
-    page = opened(written(random_trace(1, 2, 4), tmp_path / "text.html"))
-    assert page.locator("#picture-section").is_hidden()
-    assert page.locator("#attending-part").is_hidden()
-
-
 # --- units of the script -----------------------------------------------------------------------------------
 
 
@@ -453,17 +361,6 @@ def script(chromium: Browser) -> Iterator[Callable[[str], Any]]:
         page.add_script_tag(content=(files("attncli.formats.page") / f"{name}.js").read_text(encoding="utf-8"))
     yield page.evaluate
     page.close()
-
-
-def test_a_number_stands_along_the_colours_as_in_the_terminal(script: Callable[[str], Any]) -> None:
-    ramps: tuple[Ramp, ...] = ("linear", "sqrt", "log")
-    for ramp in ramps:
-        weights = [0, 0.0005, 0.001, 0.25, 0.5, 1, 3]
-        expected = Scale.up_to(1.0, ramp).placed(np.array(weights)).tolist()
-        assert script(f"[{', '.join(map(str, weights))}].map((w) => placed(1000 * w, '{ramp}'))") == pytest.approx(
-            expected
-        )
-        assert script(f"placed(numberAt(0.3, '{ramp}'), '{ramp}')") == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
@@ -486,31 +383,6 @@ def test_a_function_of_the_page_says(script: Callable[[str], Any], expression: s
     assert script(expression) == value
 
 
-def test_halves_and_pooled_maps_are_numpys(script: Callable[[str], Any]) -> None:
-    bits = np.array([0, 1, 1023, 1024, 15360, 31743, 32768, 48128], np.uint16)
-    assert script(f"{bits.tolist()}.map(half)") == bits.view(np.float16).astype(float).tolist()
-    assert script("[31744, 64512].map(half).map(String)") == ["Infinity", "-Infinity"]
-    pooled = script("""(() => {
-        const seen = (row, column) => (row < column ? MASKED : row);
-        const small = pool({ rows: { length: 128 }, columns: { length: 100 }, seen });
-        return [small.rows, small.columns, [...small.codes]];
-    })()""")
-    whole = np.where(np.tri(128, 100, dtype=bool), np.arange(128)[:, None], -32768)
-    starts = np.array([min(column for column in range(100) if column * 64 // 100 == at) for at in range(64)])
-    expected = np.maximum.reduceat(np.maximum.reduceat(whole, np.arange(0, 128, 2), axis=0), starts, axis=1)
-    assert pooled == [64, 64, expected.ravel().tolist()]
-
-
-# --- rows ---------------------------------------------------------------------------------------------------
-
-
-def test_a_row_whose_keys_are_not_shown_is_not_called_masked(inspected: Inspected) -> None:
-    page, document = inspected(SENTENCE, "-k", "arrow", "-H", "0")
-    (weight,) = document["layers"][0]["heads"][0]["weights"][4]
-    assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + [f"{weight:.3f}"]
-    assert "!" not in page.inner_text("#legend")
-
-
 # --- links and pictures ------------------------------------------------------------------------------------
 
 
@@ -529,53 +401,6 @@ def test_a_link_opens_at_its_head_and_cell(tmp_path: Path, opened: Callable[...,
     other.evaluate("location.hash = '#layer=0&head=1&query=7&key=0'")
     until(lambda: other.inner_text("#cell").startswith("query 7 w7 → key 0 w0"))
     assert (other.input_value("#layer"), other.input_value("#head")) == ("0", "1")
-
-
-def test_a_link_to_what_the_page_does_not_hold_opens_it_nevertheless(
-    tmp_path: Path, opened: Callable[..., Page]
-) -> None:
-    path = written(random_trace(2, 2, 4), tmp_path / "page.html")
-    for fragment in ("#layer=1&head=9&query=99&key=x", "#<b>&layer=%ff"):
-        page = opened(path, fragment)
-        assert page.inner_text("#cell").startswith("query 3 w3 → key ")
-        assert page.input_value("#head") in ("0", "1")
-
-
-def test_the_link_is_copied(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    page = opened(written(translation(), tmp_path / "page.html"), permissions=["clipboard-read", "clipboard-write"])
-    page.get_by_label("kind").select_option("cross")
-    settled(page)
-    point_at(page, 1, 2)
-    page.get_by_role("button", name="copy link").click()
-    until(lambda: spoken(page) == "link copied")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.evaluate("location.href")
-    assert copied.endswith(f"#layer=0&head={page.input_value('#head')}&kind=cross&query=1&key=2")
-
-
-def test_the_picture_is_what_is_shown(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    page = opened(written(random_trace(2, 2, 8), tmp_path / "page.html"), "#layer=1&head=1&query=0&key=0")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="save picture").click()
-    assert download.value.suggested_filename == "layer-1-head-1.png"
-    saved = np.round(imread(download.value.path())[..., :3] * 255)
-    shown = page.evaluate("""() => {
-        const canvas = document.getElementById("map-cells");
-        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
-        copy.fillStyle = "#ffffff";  // of a light page
-        copy.fillRect(0, 0, canvas.width, canvas.height);
-        copy.drawImage(canvas, 0, 0);
-        const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
-        return [canvas.width, canvas.height, [...data].filter((_, at) => at % 4 < 3)];
-    }""")
-    width, height, channels = shown
-    drawn = np.array(channels, float).reshape(height, width, 3)
-    below = next(
-        y for y in range(len(saved) - height) if np.abs(saved[y : y + height, 12 : 12 + width] - drawn).max() <= 1
-    )
-    words, legend = saved[:below], saved[below + height :]
-    assert (words != saved[0, 0]).any()
-    assert (legend != saved[0, 0]).any()
 
 
 # --- layers of several kinds, the mask, colours ------------------------------------------------------------
@@ -600,29 +425,6 @@ def test_the_kinds_of_an_encoder_decoder_are_chosen(tmp_path: Path, opened: Call
                 number = f"{to_three_decimals(float(weights[row, column])):.3f}" if allowed[row, column] else "masked"
                 assert point_at(page, row, column) == number
         assert page.locator("#sentences").is_hidden()
-
-
-def test_the_mask_is_drawn_in_two_colours(inspected: Inspected) -> None:
-    page, _ = inspected(SENTENCE)
-    page.get_by_label("show").select_option("mask")
-    settled(page)
-    assert all(messages in page.inner_text("#legend") for messages in ("attends", "masked", "mask causal"))
-
-
-def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    path = written(random_trace(1, 2, 5), tmp_path / "page.html")
-    background = "getComputedStyle(document.body).backgroundColor"
-    page = opened(path, color_scheme="light")
-    light = page.evaluate(background)
-    page.emulate_media(color_scheme="dark")
-    until(lambda: page.evaluate("document.documentElement.dataset.theme") == "dark")
-    dark = page.evaluate(background)
-    assert dark != light
-    button = page.get_by_role("button", name="theme")
-    for name, color in (("light", light), ("dark", dark), ("auto", dark)):
-        button.click()
-        assert button.inner_text() == f"theme: {name}"
-        assert page.evaluate(background) == color
 
 
 # --- work -------------------------------------------------------------------------------------------------

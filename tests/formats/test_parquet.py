@@ -1,7 +1,6 @@
 """Parquet: the rows of TSV with types, read back by pyarrow and by DuckDB."""
 
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from traces import layer_of, trace_of
 
 import attncli
-from attncli import errors
 from attncli.analysis.metric_names import OF_ANY_TEXT, OF_PICTURES
 from attncli.formats import parquet
 from attncli.trace.layout import ImageGrid, Picture
@@ -73,31 +71,6 @@ def test_a_bad_sentence_is_left_out_and_the_exit_code_says_so(attn: Run, tmp_pat
     assert set(pq.read_table(path)["sentence"].to_pylist()) == {1, 3}
     assert attn("inspect", "-o", path, stdin=b" \n\xff\n").code == 5
     assert len(pq.read_table(path)) == 0
-
-
-def test_a_file_may_have_any_name_and_be_a_pipe(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\xff.parquet")
-    ran = attn("tokens", "a b", "-o", path)
-    assert (ran.code, ran.err) == (0, "")
-    assert len(pq.read_table(io.BytesIO(path.read_bytes()))) > 0
-    assert list(tmp_path.iterdir()) == [path]
-    pipe = tmp_path / "pipe.parquet"
-    os.mkfifo(pipe)
-    ends = os.open(pipe, os.O_RDWR)
-    assert attn("inspect", "a b", "-o", pipe).err == ""
-    assert len(pq.read_table(io.BytesIO(os.read(ends, 65_536)))) == 16
-    os.close(ends)
-
-
-def test_it_needs_a_file_and_pyarrow(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = attn("inspect", "a b", "-F", "parquet")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: --format parquet writes a file; give --output attention.parquet\n"
-    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
-    ran = attn("inspect", "a b", "-o", tmp_path / "x.parquet")
-    assert (ran.code, ran.err.count("\n")) == (3, 1)
-    assert "install pyarrow" in ran.err
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("ending", ["parquet", "tsv"])

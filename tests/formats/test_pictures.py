@@ -218,35 +218,3 @@ def test_markup_in_tokens_and_sentences_is_text(attn: Run, tmp_path: Path) -> No
     assert root.findtext(f"{SVG}title") == f"attn inspect: {text}"
     assert attn("inspect", text, "-F", "md").out.startswith(f"## ``{text}``\n")
     assert attn("inspect", "`", "-F", "md").out.startswith("## `` ` ``\n")
-
-
-def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: Path) -> None:
-    labels = [("漢字", 4), ("שלום", 4), ("\u00e9", 1), ("time", 4)]
-    path = dump(tmp_path, ["漢字", "שלום", "e\u0301", "time"])
-    svg = texts_of(attn("inspect", "--from", path, "--show", "weights", "--precision", "4", "-F", "svg").out)
-    rows = [[text for text in svg if text[0] == row] for row in range(5, 9)]
-    for number, (row, (label, cells)) in enumerate(zip(rows, labels, strict=True)):
-        own = [text for text in row if text[3].endswith(label)]
-        assert own, label
-        assert own[0][3] in (label, f"{number} {label}")
-        assert own[0][1] + own[0][2] == 2 + cells
-        # The numbers stand under each other, whatever is on their left.
-        numbers = [column for _, column, _, words in row if re.fullmatch(r"[\d.]{6}", words)]
-        assert numbers == [column for _, column, _, words in rows[3] if re.fullmatch(r"[\d.]{6}", words)]
-        assert len(numbers) == 4
-    for ending in ("html", "md"):  # the mark that ends a run from the right
-        assert attn("tokens", "--from", path, "-F", ending).out.count("שלום\u200e") == 1
-
-
-def test_nothing_of_sixty_tokens_is_cut(attn: Run) -> None:
-    text = " ".join(f"word{number}" for number in range(60))
-    shown = {ending: attn("inspect", text, "-F", ending).out for ending in ENDINGS}
-    assert all("word59" in out for out in shown.values())
-    svg = shown["svg"]
-    root = ElementTree.fromstring(svg)
-    _, _, across, down = map(float, root.attrib["viewBox"].split())
-    assert [float(root.attrib[name]) for name in ("width", "height")] == pytest.approx([across * 0.75, down * 0.75])
-    ends = [column + width for _, column, width, _ in texts_of(svg)]
-    assert max([*ends, *(column + 1 for _, column in colors_of_svg(svg))]) == whole((across - 2 * MARGIN) / CELL)
-    assert max(row for row, *_ in texts_of(svg)) + 1 == whole((down - 2 * MARGIN) / LINE)
-    assert sum("word" in words for *_, words in texts_of(svg)) >= 60

@@ -1,4 +1,4 @@
-"""The explorer in this process, on a terminal in memory: what it draws after some keys."""
+"""The explorer in this process: keys that are pressed, and what it draws then."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from emulated import Emulated
 from rich.segment import Segment
 from textual import events
-from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
 from attncli.engines.interactive import Query, open_interactive
@@ -29,33 +27,6 @@ from attncli.render.palette import Palette
 MATERIALS = Path(__file__).parents[2] / "docs" / "cookbook" / "files"
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
 _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
-
-
-class KeyWalk:
-    """An explorer that runs, and the terminal that it draws on."""
-
-    def __init__(self, app: Explorer, screen: Emulated) -> None:
-        self.screen = screen
-        self._app = app
-
-    async def press(self, *keys: str) -> None:
-        """Press keys as people call them, or type texts, and wait for the picture each time."""
-        for key in keys:
-            await send(self._app, *([key] if key in _KEYS else key))
-            await self.drawn()
-
-    async def drawn(self) -> None:
-        """Wait for the picture of what was typed last."""
-        await fact(self._is_answered)
-        await send(self._app)
-        await fact(lambda: is_laid_out(self._app))
-        frames = self.screen.frames
-        self._app.screen.refresh()
-        await fact(lambda: self.screen.frames > frames)
-
-    def _is_answered(self) -> bool:
-        answer = self._app._renderer.answer
-        return answer is not None and answer.is_whole and answer.serves(self._app.look)
 
 
 async def send(app: Explorer, *keys: str) -> None:
@@ -75,13 +46,6 @@ async def send(app: Explorer, *keys: str) -> None:
                 await asyncio.wait_for(done.wait(), 60)
 
 
-def is_laid_out(app: Explorer) -> bool:
-    """Return whether every pane has the size that it is to have, and is drawn for it."""
-    panes = [pane for pane in app.query(BlockWidget) if pane.display and pane.size.area]
-    is_due = app._is_due or app.screen._layout_required
-    return not is_due and all(pane.drawn_for == pane.size for pane in panes)
-
-
 def _named(character: str) -> str:
     """Return what Textual calls the key of a character that is no letter."""
     name = unicodedata.name(character).lower().replace("-", "_").replace(" ", "_")
@@ -92,77 +56,6 @@ async def fact(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.002)
-
-
-def explored(
-    command: str, columns: int, lines: int, walk: Callable[[KeyWalk], Any], environment: Mapping[str, str]
-) -> None:
-    """Run the explorer as a command line says, and walk through it."""
-    arguments = iter(shlex.split(command)[2:])
-    model, text, tier, images = "demo", "", "truecolor", list[str]()
-    for argument in arguments:
-        if argument == "-m":
-            model = next(arguments)
-        elif argument == "--image":
-            images.append(str(MATERIALS / next(arguments)))
-        elif argument == "--color":
-            tier = {"never": "blocks"}[next(arguments)]
-        else:
-            text = argument
-    screen = Emulated(columns, lines)
-
-    class Driver(HeadlessDriver):
-        is_headless = False
-
-        def write(self, data: str) -> None:
-            screen.feed(data)
-
-    async def within() -> None:
-        app = Explorer(
-            open_interactive(model=model, image=images),
-            ViewState(Query(text)),
-            Palette(tier),
-            lambda look, path: "",
-            seeks_label=True,
-        )
-        app.driver_class = Driver
-
-        async def walked(_: Pilot[None]) -> None:
-            one = KeyWalk(app, screen)
-            try:
-                await one.drawn()
-                await walk(one)
-            finally:
-                app.exit()
-
-        await app.run_async(size=(columns, lines), auto_pilot=walked)
-
-    # Textual asks the environment how many colours its terminal has.
-    others = {
-        name: value for name, value in environment.items() if name not in {"NO_COLOR", "COLORTERM", "FORCE_COLOR"}
-    }
-    with patch.dict(os.environ, others | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}, clear=True):
-        asyncio.run(within())
-
-
-def screen_of(
-    command: str, columns: int, lines: int, keys: str, environment: Mapping[str, str]
-) -> list[Sequence[Segment]]:
-    """Return what the explorer shows after some keys; a text to type stands in quotes."""
-    seen: list[Sequence[Segment]] = []
-
-    async def walk(one: KeyWalk) -> None:
-        await one.press(*pressed(keys))
-        seen.extend(map(trimmed, one.screen.lines()))
-
-    explored(command, columns, lines, walk, environment)
-    return seen
-
-
-def pressed(keys: str) -> Iterator[str]:
-    """Yield the keys and texts of a line such as `Esc l "text" Enter`."""
-    for text, key in re.findall(r'"([^"]*)"|(\S+)', keys):
-        yield text or key
 
 
 class Driven:
@@ -183,14 +76,18 @@ class Driven:
         self.app.post_message(events.Paste(text))
         await self.settled()
 
+    def _is_laid_out(self) -> bool:
+        panes = [pane for pane in self.app.query(BlockWidget) if pane.display and pane.size.area]
+        is_due = self.app._is_due or self.app.screen._layout_required
+        return not is_due and all(pane.drawn_for == pane.size for pane in panes)
+
     async def settled(self) -> None:
         """Wait until every key has been dealt with, and drawn."""
         await send(self.app)
-        await fact(lambda: is_laid_out(self.app))
+        await fact(self._is_laid_out)
         assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for a fact."""
         await fact(is_so)
         await self.settled()
 
@@ -210,6 +107,11 @@ class Driven:
         pane = self.app.query_one(f"#{name}", BlockWidget)
         return (segment.style for y in range(pane.size.height) for segment in pane.render_line(y))
 
+    def screen(self) -> list[Sequence[Segment]]:
+        """Return the lines of the whole screen, a segment a character."""
+        strips = self.app.screen._compositor.render_strips()
+        return [[Segment(letter, style) for text, style, _ in strip for letter in text] for strip in strips]
+
     @property
     def typed(self) -> str:
         return self.app.query_one("#text", LineInput).value
@@ -220,14 +122,51 @@ async def driven(
     model: Callable[[], Any] = open_interactive,
     size: tuple[int, int] = (80, 24),
     text: str = "time flies like an arrow",
-    save: Callable[..., str] = lambda look, path: f"saved {path}",
     tier: str = "blocks",
     seeks_label: bool = False,
 ) -> AsyncIterator[Driven]:
     """Run an explorer, and wait for its first picture."""
     source = model()
-    app = Explorer(source, ViewState(Query(text)), Palette(tier), save, seeks_label)
+    app = Explorer(source, ViewState(Query(text)), Palette(tier), lambda look, path: f"saved {path}", seeks_label)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot, source)
         await one.answered()
         yield one
+
+
+@asynccontextmanager
+async def driven_by(command: str, columns: int, lines: int, environment: Mapping[str, str]) -> AsyncIterator[Driven]:
+    """Run the explorer as a command line says."""
+    arguments = iter(shlex.split(command)[2:])
+    model, text, tier, images = "demo", "", "truecolor", list[str]()
+    for argument in arguments:
+        if argument == "-m":
+            model = next(arguments)
+        elif argument == "--image":
+            images.append(str(MATERIALS / next(arguments)))
+        elif argument == "--color":
+            tier = {"never": "blocks"}[next(arguments)]
+        else:
+            text = argument
+    # Textual asks the environment how many colours its terminal has.
+    others = {name: value for name, value in environment.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
+    with patch.dict(os.environ, others | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}, clear=True):
+        opened = driven(lambda: open_interactive(model=model, image=images), (columns, lines), text, tier, True)
+        async with opened as one:
+            yield one
+
+
+def screen_of(
+    command: str, columns: int, lines: int, keys: str, environment: Mapping[str, str]
+) -> list[Sequence[Segment]]:
+    """Return what the explorer shows after some keys, such as `Esc l "text" Enter`; a text to type is in quotes."""
+
+    async def within() -> list[Sequence[Segment]]:
+        async with driven_by(command, columns, lines, environment) as one:
+            for text, key in re.findall(r'"([^"]*)"|(\S+)', keys):
+                for each in [key] if key in _KEYS else text or key:
+                    await one.press(each)
+                    await one.answered()
+            return [trimmed(line) for line in one.screen()]
+
+    return asyncio.run(within())

@@ -58,108 +58,82 @@ grammatical = st.recursive(
 )
 
 
-@st.composite
-def _mutated(draw: st.DrawFn) -> str:
-    """A valid expression with a piece of it lost, doubled or replaced."""
-    text = draw(grammatical)
-    start = draw(st.integers(0, len(text)))
-    stop = draw(st.integers(start, min(start + 5, len(text))))
-    piece = draw(st.sampled_from([*"&|~(),=-0 \"'", "", text[start:stop] * 2, "file(", "\x1b", "٣", "²", "ﬁle"]))
-    return text[:start] + piece + text[stop:]
-
-
-_deep = st.builds(
-    lambda left, times, right: left * times + "causal" + right * times,
-    st.sampled_from(["(", "~", "~(", "causal & (", "causal | ~("]),
-    st.sampled_from([50, 99, 100, 101, 10_000]),
-    st.sampled_from(["", ")", ") & causal"]),
-)
-_wide = st.builds(
-    lambda sign, times: sign.join(["causal"] * times), st.sampled_from("&|"), st.sampled_from([100, 3000])
-)
+_odd = [
+    *(f"{start}causal{end}" for start in ("(", "~" * 101, "~(" * 10_000, "causal & (" * 99) for end in ("", ")")),
+    " & ".join(["causal"] * 3000), "file(", "causal window", "=", "pad(left", "٣", "²", "ﬁle",
+]  # fmt: skip
 _files = st.sampled_from(
-    [
-        *("mask.npy", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
-        *("missing.npy", 'causal & file("mask.npy")', "file('')", ".npy", "/.pt", "text.txt"),
-    ]
+    ["mask.npy", "mask.safetensors", "mask.pt", 'file("mask.npy")', 'causal & file("mask.npy")', "missing.npy", ".npy"]
 )
-masks = st.one_of(grammatical, grammatical, _mutated(), texts, _files, _deep | _wide)
+masks = st.one_of(grammatical, grammatical, texts, _files, st.sampled_from(_odd))
 
 # --- command lines -----------------------------------------------------------------------------------------
 
-_HUGE = "9" * 5000  # more digits than Python turns into a number
-_ENDINGS = "json jsonl tsv csv svg html md txt parquet npy npz pt safetensors".split()
-_checkpoints = (["tiny"], [".", "missing", "no-one/nothing", "a/b/c", "", "text.txt", "\x1b[2J"])
-_indices = (["0", "-1", "all", "0,0"], ["1", "0-1", "1-0", "0,", "", "x", "-", "0--1", "99", _HUGE, "٣", "0-999999999"])
-_decimals = (["0", "0.5", "1", "0.1"], ["1e-9", "-0.0", "nan", "inf", "-inf", "1e999", "1_0", "", "x", "٣", _HUGE])
-_names = st.sampled_from([f"out.{ending}" for ending in _ENDINGS])
-
+_names = st.sampled_from([f"out.{ending}" for ending in "json jsonl tsv csv svg html md txt parquet npy pt".split()])
 Values = st.SearchStrategy[str] | list[str]
+# What makes no sense for any option, or hardly; the last number has more digits than Python turns into one.
+ODD = [
+    "", " ", ",", ".", "-", "0", "-1", "7", "1.5", "1e3", "1_0", "٣", "nan", "inf", "1e999", "9" * 20, "9" * 5000, "x",
+    "X=", "0-999999999", "1-0", "0--1", "2x", "0x1", "9999x9999", "-1GB", "1e9in", "a\nb", "\x1b[2J", "x\x1b[2J:1",
+    "missing", "missing/out.json", "missing.gz", "/out.json/x.json", "text.txt/x", "x://y", "file:///missing", "[",
+    "**", "no-one/nothing", "a/b/c", "mask.npy", "trace.safetensors", "bytes.txt", "empty.txt", "time " * 40,
+]  # fmt: skip
+_CHECKPOINTS = ["tiny", "tiny", "tiny", "."]
+_MASKS = st.one_of(grammatical, grammatical, grammatical, _files)
 
-# By metavar: what makes sense, and what does not, or hardly.
-BY_METAVAR: dict[str, tuple[Values, Values]] = {
-    "N": (["1", "2", "3", "8"], ["0", "7", "40", "64", "-1", "", "x", "1.5", "1e3", "٣", "1_0", "9" * 20, _HUGE]),
-    "N|QxK": (["3", "8", "2x5"], ["0", "x", "3x", "3x0", "-1", "", "1e3", "٣", "9" * 20, _HUGE]),
-    "NUMBER": _decimals,
-    "LAYERS": _indices,
-    "HEADS": _indices,
-    "TEXT": (st.one_of(*[texts.map("time {}".format)] * 3, texts), ["", " ", "time " * 40, "a" * 5000]),
-    "TOKEN": (["0", "-1", "time"], texts | st.sampled_from(["99", "x", "", _HUGE, "٣"])),
-    "PARTS": (st.lists(st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()),
-        min_size=1).map(",".join), ["", ",", "x", "embeddings", "proof", "q,q", "Q"]),
-    "METRICS": (["entropy", "self,previous", "sink"], ["", ",", "x", "entropy,", "self,self", "\x1b[2J"]),
-    "METRIC": (["entropy", "-sink", "previous"], ["", "-", "x", "entropy,self", "--self", "\x1b[2J"]),
-    "CODES": (["leak", "leak,pad", "dead-row"], ["", ",", "x", "leak,"]),
-    "EXPR": (st.one_of(grammatical, grammatical, grammatical, _files), masks),
-    "PATH|URL": (["text.txt", "table.csv", "lines.jsonl"], [*("bytes.txt", "empty.txt", "missing.txt", ".", "",
-        "trace.safetensors", "*.csv", "[", "**", "missing/*"), *("missing.gz", "text.txt/x", "x://y",
-        "file:///missing", "a\nb.csv", "\x1b[2J.jsonl", "missing.parquet")]),
-    "FILE": (_names, ["out", "missing/out.json", ".", "", "a\nb.json", "\x1b[2J.json", "OUT.SVG", "/out.json/x.json"]),
-    "FILE.safetensors": (["out.safetensors"], ["out", "missing/x", ".", ""]),
-    "sqrt|none|NUMBER": (["sqrt", "none", "0.5"], _decimals[1]),
-    "words|TOKENIZER": (["words", "tokenizer.json", "tiny"], [".", "missing", "no-one/nothing", "", "text.txt"]),
-    "auto": (["auto", "cpu"], ["", "x"]),
-    "SIZE": (["20GB", "1 MB", "0", "3.3in", "84mmx2in"], ["0in", "in", "1e9in", "", "x", "-1GB", "1.5.5GB", "GB",
-        _HUGE, "٣GB"]),
-    "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "mask\x1b[2J"]),
-    "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
-    "MODEL": _checkpoints,
-    "NAME_OR_FOLDER": _checkpoints,
-    "SCRIPT ARGS": (["program.py"], ["missing.py", "text.txt", "bytes.txt", ".", ""]),
-    "LENGTHS": (["2", "4,1"], ["0", "-1", "", "x", "2,", "1.5", "mask.npy", _HUGE, "٣"]),
-    "MODULE": (["program"], ["missing", ""]),
-    "GLOB": (["program.py", "*:5"], ["missing", "", "[", "*" * 50]),
-    "N|auto": (["1", "auto"], ["0", "-1", "", "x", "1.5", "٣", _HUGE]),
-    "ray|ray://HOST:PORT": (["ray://127.0.0.1:1"], ["", "ray:", "ray://x", "ray://\x1b[2J:1", "dask", _HUGE]),
-    "FILE|FOLDER|GLOB": (["missing.png", "text.txt"], ["", ".", "[", "*.png", "\x1b[2J.png", "a\nb.png"]),
-    "ROWSxCOLUMNS": (["1x2", "2x1"], ["0x1", "x", "", "2", "-1x1", "9999x9999", "1e3x1", "٣x1", _HUGE]),
-    "zero|mean|TEXT": (["zero", "mean", "flies time"], ["", " ", "x", "\x1b[2J"]),
-    "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
-}  # fmt: skip
-BY_METAVAR["TOKENS"] = BY_METAVAR["TOKEN"]
-BY_METAVAR["FILE|FOLDER/"] = BY_METAVAR["FILE"]
-BY_METAVAR |= dict.fromkeys(("EXPR|FILE", "EXPR|FILE|none", "[PATTERN=]EXPR"), BY_METAVAR["EXPR"])
-_SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])
-_SHELLS = (["bash", "zsh", "fish", "powershell"], ["sh", ""])
-_OF_SCRIPTS = (["attn", "inspect", "--mask", "-m", "mask", "show"], ["-", "=", "", "bash"])
+# What makes sense, by metavar.
+BY_METAVAR: dict[str, Values] = {
+    "N": ["1", "2", "3", "8"],
+    "N|QxK": ["3", "8", "2x5"],
+    "NUMBER": ["0", "0.5", "1", "0.1"],
+    **{name: ["0", "-1", "all", "0,0"] for name in ("LAYERS", "HEADS")},
+    "TEXT": st.one_of(*[texts.map("time {}".format)] * 3, texts),
+    **{name: ["0", "-1", "time"] for name in ("TOKEN", "TOKENS")},
+    "PARTS": st.lists(
+        st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()), min_size=1
+    ).map(",".join),
+    "METRICS": ["entropy", "self,previous", "sink"],
+    "METRIC": ["entropy", "-sink", "previous"],
+    "CODES": ["leak", "leak,pad", "dead-row"],
+    **dict.fromkeys(("EXPR", "EXPR|FILE", "EXPR|FILE|none", "[PATTERN=]EXPR"), _MASKS),
+    "PATH|URL": ["text.txt", "table.csv", "lines.jsonl"],
+    **dict.fromkeys(("FILE", "FILE|FOLDER/"), _names),
+    "FILE.safetensors": ["out.safetensors"],
+    "sqrt|none|NUMBER": ["sqrt", "none", "0.5"],
+    "words|TOKENIZER": ["words", "tokenizer.json", "tiny"],
+    "auto": ["auto", "cpu"],
+    "SIZE": ["20GB", "1 MB", "0", "3.3in"],
+    "TOPIC": ["masks", "formats", "inspect", "mask"],
+    "NAME": ["cpu", "main"],
+    **dict.fromkeys(("MODEL", "NAME_OR_FOLDER"), _CHECKPOINTS),
+    "SCRIPT ARGS": ["program.py"],
+    "LENGTHS": ["2", "4,1"],
+    "MODULE": ["program"],
+    "GLOB": ["program.py", "*:5"],
+    "N|auto": ["1", "auto"],
+    "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"],
+    "FILE|FOLDER|GLOB": ["missing.png", "text.txt"],
+    "ROWSxCOLUMNS": ["1x2", "2x1"],
+    "zero|mean|TEXT": ["zero", "mean", "flies time"],
+    "DIR": ["saved"],
+}
 
 
 def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
     """What one parameter may be given: its choices, or what its metavar stands for; where it is wild, anything."""
     choices = [value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str)]
     if choices:
-        sane, odd = choices, [choices[0].upper(), "", "x"]
+        sane: Values = choices
     elif parameter.metavar is None:
-        sane, odd = _SHELLS if parameter.name == "shell" else _OF_SCRIPTS
+        sane = ["bash", "zsh"] if parameter.name == "shell" else ["attn", "inspect", "--mask", "-m"]
     elif parameter.name == "width":
-        sane, odd = ["40", "60", "100", "200", "100000"], BY_METAVAR["N"][1]
+        sane = ["40", "60", "100", "200", "100000"]
     else:
-        sane, odd = _SAVED if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
-    likely, unusual = (st.sampled_from(one) if isinstance(one, list) else one for one in (sane, odd))
-    if not is_wild:
+        sane = ["trace.safetensors", "dump.safetensors"] if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
+    likely = st.sampled_from(sane) if isinstance(sane, list) else sane
+    if not is_wild or parameter.metavar in ("MODULE", "DIR"):  # of any name one is run, or made
         return likely
-    is_safe = parameter.metavar not in ("MODULE", "DIR")  # of any name one is run, or made
-    return st.one_of(unusual, unusual, likely, *([texts] if is_safe else []))
+    return st.one_of(masks if sane is _MASKS else st.sampled_from(ODD), likely, texts)
 
 
 @dataclass(frozen=True)

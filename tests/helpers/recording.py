@@ -7,6 +7,7 @@ one of them.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -14,7 +15,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from explored import KeyWalk, explored
+from explored import driven_by
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
@@ -29,28 +30,21 @@ CELL, LINE, MARGIN = 12, 24.4, 24
 STILL = 0.6  # how far into the recording the frame is that stands still
 
 
-class Step(NamedTuple):
-    """Keys, as people call them, or a text; how many seconds each is seen, and the last one besides."""
-
-    keys: str | Sequence[str]
-    seconds: float
-    besides: float = 0.0
-
-
-STEPS = (
-    Step(" on the", 0.25, 1.2),
-    Step(["Esc"], 0.6),
-    Step(["PgDn"], 0.9),  # to layer 3, whose head 3 looks for what followed before
-    Step(["←"] * 3, 0.3, 0.8),
-    Step(["w"], 2.2),
-    Step(["w"], 0.3),
-    Step(["m"], 0.4),
-    Step("window(4)", 0.13, 1.0),
-    Step(["Esc"], 0.6),
-    Step(["d"], 0.7),
-    Step(["i"], 0.4),
-    Step(["Home", *["Delete"] * 3], 0.2),
-    Step("no", 0.2, 2.0),
+# Keys, as people call them, or a text; how many seconds each is seen, and the last one besides.
+STEPS: tuple[tuple[str | list[str], float, float], ...] = (
+    (" on the", 0.25, 1.2),
+    (["Esc"], 0.6, 0),
+    (["PgDn"], 0.9, 0),  # to layer 3, whose head 3 looks for what followed before
+    (["←"] * 3, 0.3, 0.8),
+    (["w"], 2.2, 0),
+    (["w"], 0.3, 0),
+    (["m"], 0.4, 0),
+    ("window(4)", 0.13, 1.0),
+    (["Esc"], 0.6, 0),
+    (["d"], 0.7, 0),
+    (["i"], 0.4, 0),
+    (["Home", *["Delete"] * 3], 0.2, 0),
+    ("no", 0.2, 2.0),
 )
 
 
@@ -61,20 +55,41 @@ class Frame(NamedTuple):
     lines: list[Sequence[Segment]]
 
 
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">
+<title>{title}</title>
+<style>
+text{{font:20px {fonts};white-space:pre;transform:translateY(18.5px)}}
+path{{transform:scale({cell},{line});shape-rendering:crispEdges}}
+g>g{{visibility:hidden}}
+{rules}
+@media(prefers-reduced-motion:reduce){{g>g{{animation:none!important}}}}
+</style>
+<defs>
+{lines}
+</defs>
+<rect width="100%" height="100%" fill="{paper}"/>
+<g transform="translate({margin},{margin})">
+{groups}
+</g>
+</svg>
+"""
+
+
 def recorded(environment: Mapping[str, str]) -> list[Frame]:
     """Return the frames."""
-    frames: list[Frame] = []
 
-    async def walk(one: KeyWalk) -> None:
-        frames.append(Frame(1.0, one.screen.lines()))
-        for step in STEPS:
-            for place, key in enumerate(step.keys):
-                await one.press(key)
-                seconds = step.seconds + step.besides * (place == len(step.keys) - 1)
-                frames.append(Frame(seconds, one.screen.lines()))
+    async def within() -> list[Frame]:
+        async with driven_by(COMMAND, COLUMNS, LINES, environment) as one:
+            frames = [Frame(1.0, one.screen())]
+            for keys, seconds, besides in STEPS:
+                for place, key in enumerate(keys, start=1):
+                    await one.press(key)
+                    await one.answered()
+                    frames.append(Frame(seconds + besides * (place == len(keys)), one.screen()))
+            return frames
 
-    explored(COMMAND, COLUMNS, LINES, walk, environment)
-    return frames
+    return asyncio.run(within())
 
 
 def picture(frames: Sequence[Frame]) -> str:
@@ -94,28 +109,11 @@ def picture(frames: Sequence[Frame]) -> str:
         uses = "".join(f'<use href="#{name}" y="{row * LINE:g}"/>' for row, name in enumerate(places[place]) if name)
         groups.append(f'<g id="f{place}">{uses}</g>')
     across, down = COLUMNS * CELL + 2 * MARGIN, LINES * LINE + 2 * MARGIN
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{across * 0.75:g}" height="{down * 0.75:g}"'
-        f' viewBox="0 0 {across:g} {down:g}">',
-        f"<title>{escape(TITLE)}</title>",
-        "<style>",
-        f"text{{font:20px {FONTS};white-space:pre;transform:translateY(18.5px)}}",
-        f"path{{transform:scale({CELL}px,{LINE}px);shape-rendering:crispEdges}}".replace("px", ""),
-        "g>g{visibility:hidden}",
-        *drawn.styles(),
-        *seen,
-        "@media(prefers-reduced-motion:reduce){g>g{animation:none!important}}",
-        "</style>",
-        "<defs>",
-        *drawn.lines(),
-        "</defs>",
-        f'<rect width="100%" height="100%" fill="{THEME.background_color.hex}"/>',
-        f'<g transform="translate({MARGIN},{MARGIN})">',
-        *groups,
-        "</g>",
-        "</svg>",
-        "",
-    ])  # fmt: skip
+    return _SVG.format(
+        width=across * 0.75, height=down * 0.75, across=across, down=down, title=escape(TITLE), fonts=FONTS, cell=CELL,
+        line=LINE, margin=MARGIN, paper=THEME.background_color.hex, rules="\n".join([*drawn.rules(), *seen]),
+        lines="\n".join(drawn.lines()), groups="\n".join(groups),
+    )  # fmt: skip
 
 
 class _DrawnFrame:
@@ -131,11 +129,9 @@ class _DrawnFrame:
         return self._names.setdefault(content, f"l{len(self._names)}") if content else ""
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines."""
         return (f'<g id="{name}">{content}</g>' for content, name in self._names.items())
 
-    def styles(self) -> Iterator[str]:
-        """Yield the rules of the style sheet."""
+    def rules(self) -> Iterator[str]:
         return (f".{name}{{{rule}}}" for rule, name in self._styles.items())
 
     def _style(self, rule: str) -> str:
@@ -144,56 +140,44 @@ class _DrawnFrame:
     def _areas(self, cells: Sequence[Segment]) -> Iterator[str]:
         """Yield the backgrounds, and above them the characters that are half of one, a path for each colour."""
         paths: dict[str, list[str]] = {}
-        for column, width, (text, style) in _runs(cells):
+        column = 0
+        for (half, style), run in groupby(cells, lambda cell: (cell.text if cell.text in "▀▄" else "", _style(cell))):
+            width = sum(cell.cell_length for cell in run)
             ink, paper = _colors(style)
             parts = [(paper, "0h{}v1h-{}")] if paper else []
-            if text in ("▀", "▄"):
-                parts.append((ink, ".5h{}v.5h-{}" if text == "▄" else "0h{}v.5h-{}"))
+            parts += [(ink, ".5h{}v.5h-{}" if half == "▄" else "0h{}v.5h-{}")] if half else []
             for color, form in parts:
                 paths.setdefault(self._style(f"fill:{color}"), []).append(f"M{column} {form.format(width, width)}")
+            column += width
         return (f'<path class="{name}" d="{"".join(parts)}"/>' for name, parts in paths.items())
 
     def _texts(self, cells: Sequence[Segment]) -> Iterator[str]:
         """Yield the texts; what fonts may lack or give another width has a box as wide as its cells."""
         column = 0
-        for style, run in groupby(cells, key=lambda cell: cell.style or Style.null()):
-            text = "".join(cell.text for cell in run)
-            for part, width, is_boxed in boxed_runs(text):
+        for style, run in groupby(cells, _style):
+            for part, width, is_boxed in boxed_runs("".join(cell.text for cell in run)):
                 blank = len(part) - len(part.lstrip())
                 if (shown := part.strip()) and not set(shown) <= set("▀▄"):
-                    ink, _ = _colors(style)
-                    rule = f"fill:{ink}" + (";font-weight:bold" if style.bold else "")
+                    rule = f"fill:{_colors(style)[0]}" + (";font-weight:bold" if style.bold else "")
                     length = (width if is_boxed else len(shown)) * CELL
                     place = f'x="{(column + blank) * CELL}" textLength="{length}"'
                     yield f'<text class="{self._style(rule)}" {place}>{escape(shown, quote=False)}</text>'
                 column += width
 
 
-def _runs(cells: Sequence[Segment]) -> Iterator[tuple[int, int, tuple[str, Style]]]:
-    """Yield runs of cells with the same area: the first column, how many, and a half character or nothing."""
-    column = 0
-
-    def area(cell: Segment) -> tuple[str, Style]:
-        return (cell.text if cell.text in ("▀", "▄") else ""), cell.style or Style.null()
-
-    for key, run in groupby(cells, key=area):
-        width = sum(cell.cell_length for cell in run)
-        yield column, width, key
-        column += width
+def _style(cell: Segment) -> Style:
+    return cell.style or Style.null()
 
 
 def _colors(style: Style) -> tuple[str, str]:
     """Return the colours of a style on paper, those of the text and of the background; none is empty."""
-    ink, paper = _hex(style.color, True), _hex(style.bgcolor, False) if style.bgcolor else ""
+    ink = (style.color or Color.default()).get_truecolor(THEME, True).hex
+    paper = style.bgcolor.get_truecolor(THEME, False).hex if style.bgcolor else ""
     if style.reverse:
         ink, paper = paper or THEME.background_color.hex, ink
     elif style.dim:
         ink = FAINT
     return ink, "" if paper == THEME.background_color.hex else paper
-
-
-def _hex(color: Color | None, is_ink: bool) -> str:
-    return (color or Color.default()).get_truecolor(THEME, is_ink).hex
 
 
 def write() -> None:

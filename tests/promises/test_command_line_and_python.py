@@ -52,12 +52,8 @@ def test_a_trace_is_the_same(options: str, attn: Run, tiny_llama: str, tmp_path:
 
 def test_derived_numbers_are_the_same(attn: Run, tiny_llama: str) -> None:
     trace = attncli.inspect(TEXT, model=tiny_llama, layer="all")
-    for option, keywords in {
-        "--norms": {"norms": True},
-        "--mean layers": {"mean": "layers"},
-        "--rollout": {"rollout": True, "layer": "all"},
-    }.items():
-        ran = attn("inspect", TEXT, "-m", tiny_llama, "-l", "all", *option.split(), "-F", "json")
+    for option, keywords in {"--norms": {"norms": True}, "--rollout": {"rollout": True, "layer": "all"}}.items():
+        ran = attn("inspect", TEXT, "-m", tiny_llama, "-l", "all", option, "-F", "json")
         derived = attncli.derive(trace, **keywords)
         for shown, layer in zip(ran.json["layers"], derived.layers, strict=True):
             for head, own_head in zip(shown["heads"], layer.heads, strict=True):
@@ -74,23 +70,13 @@ def test_metrics_of_heads_are_the_same(attn: Run) -> None:
         assert head.metrics.items() <= row.items()
 
 
-def test_tokens_are_the_same(attn: Run) -> None:
-    tokens = attncli.tokenize(TEXT, model="demo").tokens
-    assert [row["id"] for row in attn("tokens", TEXT, "-m", "demo", "-F", "json").json["tokens"]] == tokens.ids
-
-
-def test_the_parts_of_a_score_are_the_same(attn: Run) -> None:
+def test_parts_of_a_score_and_differences_are_the_same(attn: Run) -> None:
     row = attn("why", TEXT, "-q", "arrow", "-k", "flies", "-H", "1", "-F", "json").json
     (cell,) = attncli.why(TEXT, query="arrow", key="flies", head=1)
     assert {np.float32(cell.score), np.float32(cell.weight)} <= set(map(np.float32, numbers(row)))
-
-
-def test_a_difference_is_the_same(attn: Run) -> None:
     other = "fruit flies like an arrow"
     shown = attn("diff", TEXT, other, "-m", "demo", "-F", "json").json
-    report = attncli.diff(
-        attncli.inspect(TEXT, model="demo", layer="all"), attncli.inspect(other, model="demo", layer="all")
-    )
+    report = attncli.diff(*(attncli.inspect(text, model="demo", layer="all") for text in (TEXT, other)))
     assert {float(head.jensen_shannon) for head in report.heads} <= numbers(shown)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import TIMES
 from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -82,24 +81,19 @@ def test_of_a_checkpoint(name: str, attn: Run, checkpoint: Path) -> None:
     commands = [
         ["inspect", "w7 w8 time flies", "-l", "all", "-m", checkpoint],
         ["inspect", "w7 w8 time flies", "-l", "all", "--engine", "transformers", "-m", checkpoint],
-        ["heads", "w7 w8 time flies", "--engine", "transformers", "-m", checkpoint],
         ["mask", "model", "-m", checkpoint, "w7 time", "w8"],
         ["check", "-m", checkpoint, "w7 w8 time"],
-        ["tokens", "w7 time", "-m", checkpoint],
     ]
     path = checkpoint / name
     document = json.loads(path.read_text(encoding="utf-8"))
-    drawn = random.Random(name * TIMES)
+    drawn = random.Random(name)
     ended = Counter(attn(*command).code for command in commands)
     assert set(ended) <= {OK, FINDINGS}
-    for place in list(places(document)) * TIMES:
+    for place in places(document):
         other = drawn.choice(OTHERS)
         command = drawn.choice(commands)
         path.write_text(with_another(document, place, other), encoding="utf-8")
         ran = attn(*command)
-        try:
-            answered_or_refused(ran)
-        except AssertionError as error:
-            raise AssertionError(f"{place} is {other}: {command[:2]}: {error}") from None
+        answered_or_refused(ran)
         ended[ran.code] += 1
     assert name == "generation_config.json" or ended[LOAD]

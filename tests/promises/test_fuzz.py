@@ -32,16 +32,12 @@ COMMANDS = commands(get_command(app))
 _SECONDS = 60  # for one example, on a machine that has other things to do
 
 
-class Stuck(BaseException):
-    """An example took too long."""
-
-
 @contextmanager
 def time_limit() -> Iterator[None]:
     """End the block after `_SECONDS`, whatever it does."""
 
     def stop(*_: object) -> None:
-        raise Stuck
+        pytest.exit("an example took too long")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(_SECONDS)
@@ -85,20 +81,6 @@ def folder(attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.Monke
     return folder
 
 
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
-def remove_what_came(folder: Path, before: set[str]) -> Iterator[Path]:
-    """Yield the files that were not there before, and remove them."""
-    for name in names(folder) - before:
-        yield folder / name
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-        else:
-            (folder / name).unlink()
-
-
 def held(attn: Run, line: Line) -> Any:
     """Run a line, and hold its outcome to what every run promises."""
     note(repr(line.words))
@@ -106,10 +88,8 @@ def held(attn: Run, line: Line) -> Any:
         ran = attn(*line.words, stdin=line.stdin)
     note(f"{ran.code}\n{ran.err[:2000]}\n{ran.out[:2000]}")
     form = line.given("--format", "-F") or "table"
-    is_script = line.path[0] == "completion"
-    if is_script:
+    if line.path[0] == "completion":
         assert ran.code in CODES
-        assert not ran.err or ran.code != OK or {"--verbose", "-v"} & {*line.words}
         return ran
     if line.path == ("run",) and ran.code not in (USAGE, INPUT):  # what a program says is its own, and the table beside
         assert ran.code in CODES
@@ -122,14 +102,15 @@ def held(attn: Run, line: Line) -> Any:
 @examples(700)
 @given(line=lines(COMMANDS))
 def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: Path) -> None:
-    before = names(folder)
+    before = {*folder.iterdir()}
     ran = held(attn, line)
-    for path in remove_what_came(folder, before):
+    for path in {*folder.iterdir()} - before:
         assert path.name.removesuffix(".part") in {line.given("--output", "-o"), line.given("--save")}
         assert ran.code in (OK, FINDINGS, INPUT) or path.is_dir()  # which is made before a program is looked for
         form = path.suffix.lower()[1:]
         if form in READERS and ran.code in (OK, FINDINGS) and line.path != ("mask", "convert"):
             hold(ran.code, path.read_text(encoding="utf-8"), "", form)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @examples(700)
@@ -145,7 +126,7 @@ def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more:
     hold(ran.code, ran.out, ran.err, form, "always" in more)
     lines = [line.rstrip(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     filled = {number: line for number, line in enumerate(lines, start=1) if line.decode(errors="replace").strip()}
-    bad = [number for number, line in filled.items() if not is_sentence(line)]
+    bad = [number for number, line in filled.items() if line.decode(errors="replace").encode() != line]
     if form == "html" and len(filled) > 1:  # a page shows one trace
         assert ran.code == USAGE
         return
@@ -162,11 +143,3 @@ def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more:
             for token in one["key_tokens"]:
                 of = one["pair"] if token["segment"] else one["text"]
                 assert of[token["start"] : token["end"]] == token["text"]
-
-
-def is_sentence(line: bytes) -> bool:
-    """Whether a line is UTF-8 and holds something to read."""
-    try:
-        return bool(line.decode("utf-8").strip())
-    except UnicodeDecodeError:
-        return False

@@ -84,14 +84,13 @@ def test_the_record_sees_a_connection_and_a_look_up() -> None:
     script = (
         "import apart, socket, sys\nsys.addaudithook(apart.refuse)\n"
         "for call in (lambda: socket.create_connection(('example.org', 80)), "
-        "lambda: socket.socket().connect(('192.0.2.1', 80)), "
-        "lambda: __import__('urllib.request').request.urlopen('http://example.com')):\n"
+        "lambda: socket.socket().connect(('192.0.2.1', 80))):\n"
         "    try:\n        call()\n    except OSError:\n        pass\n"
         "print(*apart.HOSTS)"
     )
-    command = [sys.executable, "-c", script]
-    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(apart.__file__).parent)
-    assert ran.stdout.split() == [b"example.org", b"192.0.2.1", b"example.com"]
+    folder = Path(apart.__file__).parent
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, cwd=folder)
+    assert ran.stdout.split() == [b"example.org", b"192.0.2.1"]
 
 
 def test_every_command_is_run() -> None:
@@ -115,40 +114,14 @@ def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., Ended]
         assert not ran.unrouted or not no_route, name  # below Python
 
 
-@pytest.mark.system
-def test_the_kernel_counts_what_leaves_a_namespace_without_a_route(no_route: tuple[str, ...]) -> None:
-    if not no_route:
-        pytest.skip("this machine forbids network namespaces")
-    script = (
-        "import apart, socket\nprint(apart.unrouted())\n"
-        "for call in (lambda: socket.create_connection(('192.0.2.1', 80)), "
-        "lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 53))):\n"
-        "    try:\n        call()\n    except OSError:\n        print(apart.unrouted())"
-    )
-    command = [*NO_ROUTE, sys.executable, "-c", script]
-    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(apart.__file__).parent)
-    assert ran.stdout.split() == [b"0", b"1", b"2"]
-
-
-def test_a_name_on_the_hub_is_asked_of_the_hub_alone(
-    recorded: Callable[..., Ended],
-) -> None:
-    lines = {option: ["inspect", "time flies", option, "no-one/nothing"] for option in ("-m", "--vocab")}
-    lines["tokens"] = ["tokens", "time flies", "-m", "no-one/nothing"]
-    for line in lines.values():
-        ended = recorded({"offline": [*line, "--offline"], "told": [*line, "--verbose"], "again": line})
-        assert {name: set(ran.hosts) for name, ran in ended.items()} == {
-            "offline": set(),
-            "told": {"huggingface.co"},
-            "again": {"huggingface.co"},
-        }
-        for name in ("offline", "again"):
-            ran, is_asked = ended[name], name == "again"
-            refused(ran, LOAD)
-            assert "was not found" in ran.err, ran.err
-            assert ("Network is unreachable" in ran.err) == is_asked, ran.err
-        assert ended["told"].code == LOAD
-        assert "Retrying" not in ended["told"].err  # for half a minute
+def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., Ended]) -> None:
+    for option in ("-m", "--vocab"):
+        line = ["inspect", "time flies", option, "no-one/nothing"]
+        ended = recorded({"offline": [*line, "--offline"], "online": line})
+        assert {name: set(ran.hosts) for name, ran in ended.items()} == {"offline": set(), "online": {"huggingface.co"}}
+        for name, ran in ended.items():
+            refused(ran, LOAD, "was not found")
+            assert ("Network is unreachable" in ran.err) == (name == "online"), ran.err
 
 
 def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_told_to() -> None:

@@ -113,44 +113,11 @@ def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_pa
         assert [json.loads(line)["text"] for line in lines[:-1]] == (["time flies", "an arrow"] * 20)[: len(lines) - 1]
 
 
-def test_a_signal_while_the_first_part_of_a_folder_grows_leaves_none(tmp_path: Path) -> None:
-    sentences, folder = tmp_path / "sentences.txt", tmp_path / "out"
-    sentences.write_text("time flies like an arrow\n" * 4000)
-    line = ["inspect", "--file", str(sentences), "-j", "2", "-F", "jsonl", "-o", f"{folder}/"]
-    with subprocess.Popen([*ATTN, *line], stderr=subprocess.PIPE) as running:
-        _await(lambda: any(folder.glob(".attn-*")))
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(timeout=60) == 128 + signal.SIGTERM
-        assert running.stderr is not None
-        assert running.stderr.read() == b"attn: stopped; no part was written yet\n"
-    assert not folder.exists()
-
-
-def test_what_a_shell_had_us_ignore_is_ignored(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    command = (
-        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    with subprocess.Popen(
-        [ATTN[0], "-c", command, *ATTN, "inspect", "-", "-o", str(out)], stdin=subprocess.PIPE
-    ) as run:
-        assert run.stdin is not None
-        run.stdin.write(b"time flies\n")
-        run.stdin.flush()
-        _await(lambda: any(tmp_path.iterdir()))
-        run.send_signal(signal.SIGHUP)
-        run.stdin.close()
-        assert run.wait(timeout=60) == 0
-    assert out.exists()
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--help"],
-        ["completion", "bash"],
         *(["inspect", "--file", "SENTENCES", "-F", form] for form in ("table", "json", "tsv", "svg")),
-        ["heads", "--file", "SENTENCES"],
         ["mask", "check", "causal", "--expect", "window(2)", "--size", "9"],
     ],
     ids=" ".join,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from live_calls import CAUSAL, B, T, mask_argument, sdpa
+from live_calls import CAUSAL, T, mask_argument, sdpa
 from rich.cells import cell_len
 from running import plain, printed
 from views import TIERS
@@ -79,26 +79,3 @@ def test_a_finding_stands_with_the_lines_of_code_the_wrong_cells_and_a_command(f
     more = shown.index("more: attn run --place model.py:4")
     assert (more > start, shown[more + 1]) == (True, "      leak")
     assert shown[-1] == "3 errors"
-
-
-def test_errors_come_before_notes_and_have_colours_where_there_are_some() -> None:
-    calls = Calls()
-    calls.take(sdpa(at=PLACES[2], unsupported="the score_mod"))
-    calls.take(sdpa(is_causal=True, size=(B, 1, T), at=PLACES[0]))
-    calls.finish()
-    for width in (60, 200):
-        text = printed(calls_parts(calls, COLORED, width), COLORED, width)
-        assert plain(text).index("error  shape") < plain(text).index("note  not checked")
-        assert "\x1b[1;31merror" in text
-        assert "\x1b[33mnot checked" in text
-        assert "\x1b" not in printed(calls_parts(calls, PLAIN, width), PLAIN, width)
-
-
-def test_wrong_cells_take_half_of_a_screen() -> None:
-    calls = Calls("causal")
-    calls.take(sdpa(size=(1, 64, 64)))
-    calls.finish()
-    for height, cells in ((23, "4×4"), (59, "3×3"), (None, "")):
-        lines = printed(calls_parts(calls, Palette(), 80, height=height), Palette(), 80).splitlines()
-        assert any(line.endswith(f"a cell is {cells}") for line in lines) == bool(cells)
-        assert (len(lines) > 64) == (height is None)

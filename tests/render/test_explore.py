@@ -13,18 +13,16 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
-from attncli.render.explore.cell import cell_line, help_page, status_lines, why_box
+from attncli.render.explore.cell import cell_line, status_lines, why_box
 from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.pane import INSET, PaneContent, faded, framed, inside
+from attncli.render.explore.pane import PaneContent
 from attncli.render.explore.tokens import WeightedRow, token_strip
 from attncli.render.fit import Bounds
-from attncli.render.heatmap import scale_of_layer
-from attncli.render.palette import Palette, Scale
+from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
-from attncli.trace.view import View
 
 COLOUR, SHADES, ASCII = Palette("truecolor"), Palette("blocks"), Palette("ascii", "ascii")
 PALETTES = {"truecolor": COLOUR, "256": Palette("256"), "blocks": SHADES, "ascii": ASCII}
@@ -105,33 +103,6 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
 
 
-@pytest.mark.parametrize("has_sides", [False, True])
-def test_a_frame_fits_the_room_and_has_the_title_in_it(has_sides: bool) -> None:
-    for palette, room in product(PALETTES.values(), (Bounds(3, 12), Bounds(20, 60))):
-        within = inside(room, has_sides)
-        block = drawn_head(sight_of(9), (1, 3, 2), palette, within).block
-        shown = texts(fits(framed(block, room, palette, True, has_sides), room))
-        assert len(shown) == room.lines or not has_sides
-        if has_sides:
-            assert {len(line) for line in shown} == {room.width}
-        margin = INSET if has_sides else 0
-        assert [line[margin : margin + within.width].rstrip() for line in shown[1 : len(block.lines)]] == [
-            line.rstrip() for line in texts(block)[1 : room.lines]
-        ] or room.lines < 4
-        assert texts(block)[0] in shown[0]
-
-
-def test_help_has_its_parts_below_each_other_or_in_two_columns() -> None:
-    parts = {name: {f"{name} does {n}": f"{n}" for n in range(5)} for name in ("one", "two", "three")}
-    narrow, wide = (texts(help_page(parts, SHADES, width)) for width in (30, 120))
-    assert [line.strip() for line in narrow if line and line[0].isalpha()] == list(parts)
-    assert (len(narrow), len(wide)) == (20, 13)
-    for name, part in parts.items():
-        for does, key in part.items():
-            assert any(line.strip() == f"{key}  {does}" for line in narrow)
-            assert any(f"{key}  {does}" in line for line in wide), name
-
-
 # --- the large head ---
 
 
@@ -169,12 +140,6 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     assert read > (tokens - 2) * (tokens - 3) // 2
 
 
-def test_the_ends_of_colours_are_those_of_other_views() -> None:
-    for trace in (toy(20), toy(300), odd().trace):
-        layer = trace.layers[0]
-        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer)
-
-
 def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
     rows = [
         line for line in texts(drawn_head(sight_of(9), (1, 3, 2), COLOUR, Bounds(14, 70)).block) if line[1:2].isdigit()
@@ -200,27 +165,6 @@ def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> Non
     assert f"largest of {rows.step}×{columns.step}" in texts(large.block)[0]
 
 
-def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -> None:
-    sight, room, cursor = sight_of(2000, 2), Bounds(24, 70), (0, 1234, 99)
-    steps = []
-    whole = drawn_head(sight, cursor, COLOUR, room)
-    assert (whole.window.rows[0], whole.window.columns[0]) == (0, 0)
-    assert whole.window.rows[-1] + whole.window.rows.step >= 2000
-    for zoom in range(whole.zooms + 2):
-        large = drawn_head(sight, cursor, COLOUR, room, (0, 0, zoom))
-        parts = []
-        for mark, part, place in zip("▸▾", large.window, cursor[1:], strict=False):
-            parts.append(f"{mark} {part.start}–{min(part.start + len(part) * part.step, 2000) - 1} of 2,000")
-            assert place in range(part[0], part[-1] + part.step)
-        assert (" ".join(parts) in texts(large.block)[0]) == (zoom > 0)
-        steps.append((large.window.rows.step, large.window.columns.step))
-    assert steps[-2:] == [(1, 1), (1, 1)]
-    assert all(later == (-(-steps[0][0] // 2**n), -(-steps[0][1] // 2**n)) for n, later in enumerate(steps))
-    zoomed = drawn_head(sight, cursor, COLOUR, room, (0, 0, whole.zooms)).window
-    found = sight.pooled(0, zoomed.rows, zoomed.columns).values
-    assert found == pytest.approx(softmax_of(sight.trace, 0)[np.ix_(zoomed.rows, zoomed.columns)], rel=1e-4, abs=1e-7)
-
-
 @pytest.mark.parametrize(("tokens", "zoom", "tier"), [(9, 0, "truecolor"), (40, 0, "ascii"), (300, 2, "blocks")])
 def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens: int, zoom: int, tier: str) -> None:
     sight, palette, room = sight_of(tokens), PALETTES[tier], Bounds(17, 50)
@@ -236,23 +180,6 @@ def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens:
         assert shown[line].startswith(palette.fit("▸"))
         assert shown[line][1:].split()[0] == str(query)
         assert width > 4 or abs(shown[1].index(palette.fit("▾")) - column) < width
-
-
-def test_pairs_are_parted_and_a_rule_is_no_cell() -> None:
-    trace = attncli.inspect("a b c", pair="d e")
-    sight = LayerViewCache(trace, trace.layers[0])
-    for room, palette in product((Bounds(12, 60), Bounds(7, 20)), PALETTES.values()):
-        large = drawn_head(sight, (0, 3, 1), palette, room)
-        lines = texts(fits(large.block, room))
-        if large.window.rows.step == 1 and large.window.columns.step == 1:
-            (rule,) = [number for number, line in enumerate(lines) if palette.fit("┼") in line]
-            crossing = lines[rule].index(palette.fit("┼"))
-            assert all(large.at(rule, column) is None for column in range(room.width))
-            assert all(large.at(line, crossing) is None for line in range(room.lines))
-            below, above = large.at(rule + 1, crossing + 1), large.at(rule - 1, crossing - 1)
-            assert below is not None
-            assert above is not None
-            assert (below[0] >= 3, below[1], above[0] <= 2, above[1]) == (True, 3, True, 2)
 
 
 def odd() -> LayerViewCache:
@@ -278,41 +205,7 @@ def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
         assert words in shown[-1]
 
 
-@pytest.mark.parametrize("tier", ["truecolor", "ascii"])
-def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
-    block = drawn_head(sight_of(9), (1, 3, 2), PALETTES[tier], Bounds(14, 70)).block
-    assert texts(faded(block)) == texts(block)
-    for lines in zip(painted(block), painted(faded(block)), strict=True):
-        for (_, before), (_, after) in zip(*lines, strict=True):
-            assert after is not None
-            assert after.dim or (after.color, after.bgcolor) != (before and before.color, before and before.bgcolor)
-
-
 # --- all heads, and layers × heads ---
-
-
-@pytest.mark.parametrize(("tokens", "heads", "tier"), [(9, 12, "truecolor"), (12, 144, "ascii")])
-def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens: int, heads: int, tier: str) -> None:
-    sight, palette, room = sight_of(tokens, heads), PALETTES[tier], Bounds(20, 60)
-    drawn = small_heads(sight, 0, None, palette, room)
-    found = {place: drawn.at(*place) for place in product(range(-1, 25), range(-1, 70))}
-    shown = {head for head in found.values() if head is not None}
-    assert shown == set(range(len(shown))) >= {0}
-    for head in sorted(shown)[:: max(len(shown) // 6, 1)]:
-        lines = texts(small_heads(sight, head, None, palette, room).block)
-        (mark,) = [(n, line.index(palette.fit("▸"))) for n, line in enumerate(lines) if palette.fit("▸") in line]
-        assert found[mark] == head
-        assert re.match(rf".(head )?{head}\b", lines[mark[0]][mark[1] :])
-    last = small_heads(sight, heads - 1, None, palette, room)
-    assert any(last.at(*place) == heads - 1 for place in found)
-
-
-def test_a_head_says_which_kv_head_it_reads() -> None:
-    rng = np.random.default_rng(0)
-    q, k = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
-    layer = layer_of(q, k, mask="causal")
-    title = texts(drawn_head(LayerViewCache(trace_of(layer), layer), (4, 1, 1), SHADES, Bounds(10, 80)).block)[0]
-    assert "reads kv head 1 of 2" in title
 
 
 def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
@@ -401,19 +294,6 @@ def test_keys_stand_on_the_colours_of_the_weights_of_the_query(tier: str) -> Non
         assert letter == sight.tokens[1][key].label[-1]
 
 
-def test_two_sequences_stand_behind_each_other_in_any_room() -> None:
-    trace = attncli.inspect("a b c", target="x y")
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(2, 30))
-    assert texts(drawn.block) == [" x▸y ‖ a b▾c"]
-    assert [drawn.at(0, 3), drawn.at(0, 7)] == [("query", 1), ("key", 0)]
-    trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
-    for room in (Bounds(1, 60), Bounds(1, 30), Bounds(6, 30)):
-        drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, room)
-        shown = "".join(texts(fits(drawn.block, room)))
-        assert "▸Zeit" in shown
-        assert "▾like" in shown
-
-
 # --- words ---
 
 
@@ -430,87 +310,3 @@ def test_the_status_tells_the_numbers_of_the_cell() -> None:
     assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
     assert "masked" in texts(cell_line(sight, CellCursor(1, 2, 5), SHADES, Bounds(1, 160)))[0]
     assert "computing layer 3 …" in texts(status_lines(sight, "", ["computing layer 3 …"], SHADES, Bounds(1, 160)))[0]
-
-
-def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
-    problem = "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
-
-    def drawn(text: str, lines: int, width: int) -> list[str]:
-        return [
-            line.rstrip() for line in texts(status_lines(sight_of(9), text, ["held"], SHADES, Bounds(lines, width)))
-        ]
-
-    assert drawn(problem, 1, 90)[0].startswith(f"{problem} · held")
-    assert " ".join(drawn(problem, 2, 50)) == problem
-    assert drawn(problem, 1, 50) == [f"{problem[:48]}…"]
-    assert drawn(problem * 2, 2, 50)[1].endswith("…")
-
-
-def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
-    trace = attncli.inspect("time flies like an arrow", d_model=64)
-    layer = trace.layers[0]
-    (cell,) = attncli.why(replace(trace, layers=(replace(layer, heads=(2,)),)), query=4, key=1)
-    whole = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(60, 90)))
-    assert "4 arrow → 1 flies" in whole[0]
-    for number in (cell.dot_product, cell.score, cell.weight, cell.value_norm, cell.contribution_norm, *cell.products):
-        assert f"{number:.4f}" in "\n".join(whole)
-    part = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(8, 90)))
-    assert part[:7] == whole[:7]
-    assert (len(part), int(part[7].split()[0]) > 0) == (8, True)
-
-
-# --- differences ---
-
-
-def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> None:
-    held, now = (attncli.inspect(text, num_heads=2, d_model=4) for text in ("b a c e", "a b x c e"))
-    sight = LayerViewCache(now, now.layers[0], held)
-    pairs = list(sight.pair.chosen) if sight.pair else []
-    assert len(pairs) == 3
-    assert sight.alone == ({0, 2}, {0, 2}) or sight.alone == ({1, 2}, {1, 2})
-    picture, highest = sight.pooled(1, range(5), range(5)), 0.0
-    for head, (mine, query), (other, key) in product((0, 1), pairs, pairs):
-        change = softmax_of(now, head)[query, key] - softmax_of(held, head)[mine, other]
-        highest = max(highest, abs(change))
-        assert head == 0 or picture.values[query, key] == pytest.approx(change, abs=1e-6)
-    for index in sight.alone[0]:
-        assert not picture.allowed[index].any()
-        assert not picture.allowed[:, index].any()
-    scale = sight.scale(None)
-    assert scale == Scale.around_zero(scale.high)
-    assert scale.high == pytest.approx(highest, rel=1e-5)
-    lines = texts(drawn_head(sight, (1, 4, 3), SHADES, Bounds(12, 60)).block)
-    rows = [line for line in lines if re.match(r".\d", line)]
-    assert [index for index, line in enumerate(rows) if " ~ " in line[:10]] == sorted(sight.alone[0])
-    assert all(line.count("~") >= 2 for line in rows)
-    assert "− held" in lines[0]
-    assert "~ not in what is held" in lines[-1]
-    whole = LayerViewCache(now, now.layers[0], attncli.inspect("a x b", num_heads=2, d_model=4, mask="full"))
-    last = texts(drawn_head(whole, (1, 4, 3), SHADES, Bounds(12, 90)).block)[-1]
-    assert "~ not in what is held" in last
-    assert "masked" not in last
-    fits(small_heads(sight, 0, None, COLOUR, Bounds(8, 30)).block, Bounds(8, 30))
-    small = texts(small_heads(sight, 0, None, SHADES, Bounds(24, 60)).block)
-    marked = [index for index, line in enumerate(small[2:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
-    assert marked == sorted(sight.alone[0])
-    assert "from" in texts(cell_line(sight, CellCursor(1, 4, 3), SHADES, Bounds(1, 200)))[0]
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_what_did_not_change_has_no_colour_of_a_change(rows: int) -> None:
-    zeros, scale = np.zeros((4, 4)), Scale.around_zero(1.0)
-    for tier in ("truecolor", "256"):
-        palette, allowed = PALETTES[tier], np.ones((4, 4), bool)
-        cells = palette.cells(zeros, allowed, scale, 2) if rows == 1 else palette.halves(zeros, allowed, scale)
-        shown = {style.bgcolor.get_truecolor() for line in cells for _, style in line if style and style.bgcolor}
-        assert all(max(color) == min(color) for color in shown)  # grey
-        assert bool(shown) == (rows == 2)  # where masked cells are blank
-
-
-def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_difference() -> None:
-    held, now = attncli.inspect("a b"), attncli.inspect("x y z")
-    sight = LayerViewCache(now, now.layers[0], held)
-    assert not sight.pooled(0, range(3), range(3)).allowed.any()
-    fits(drawn_head(sight, (0, 1, 1), COLOUR, Bounds(9, 40)).block, Bounds(9, 40))
-    elsewhere = replace(held, layers=(replace(held.layers[0], layer=3),))
-    assert LayerViewCache(now, now.layers[0], elsewhere).pair is None

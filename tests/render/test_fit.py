@@ -84,18 +84,6 @@ def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers:
             assert "--all shows everything" in note
 
 
-def test_whole_maps_of_some_heads_stand_there_rather_than_blocks_of_all() -> None:
-    text = (
-        "the quick brown fox jumps over the lazy dog while the cat sleeps on the warm red mat near the old stone house"
-    )
-    trace = attncli.inspect(f"{text} today now", model=minilm_folder())
-    assert len(trace.key_tokens) == 27
-    shown, note = screen(trace, COLOUR, 80, 39)
-    assert "largest of" not in shown
-    assert "4 of 12 heads (one of each label first)" in note
-    assert "head 2 previous" in shown
-
-
 def test_the_default_view_names_every_token_beside_the_maps_of_every_head() -> None:
     trace = attncli.inspect("the cat did not cross the street because it was tired", model=minilm_folder())
     shown, note = screen(trace, COLOUR, 120, 39)
@@ -106,34 +94,6 @@ def test_the_default_view_names_every_token_beside_the_maps_of_every_head() -> N
         assert "▀" not in "".join(strip)
     assert all(re.search(rf"\bhead {head}\b", shown) for head in range(12))
     assert "head 2 previous" in shown
-
-
-def test_maps_grow_with_the_terminal_and_have_their_numbers_in_them() -> None:
-    trace = attncli.inspect("time flies like an arrow")
-    widths = []
-    for width, lines in ((80, 23), (120, 39), (200, 59)):
-        ((*_, last),) = maps_of(screen(trace, COLOUR, width, lines)[0])
-        widths.append(len(last))
-    assert widths[0] < widths[1] < widths[2]
-    assert widths[2] > 180
-    ((ticks, *rows),) = maps_of(screen(trace, COLOUR, 200, 59)[0])
-    assert ticks.split()[:5] == "time flies like an arrow".split()
-    weights = trace.layer(0).head(0).weights
-    for query, row in enumerate(rows):
-        assert row.split()[2 : 3 + query] == [f"{weight:.2f}" for weight in weights[query, : query + 1]]
-
-
-@pytest.mark.parametrize(("width", "lines"), [(80, 23), (120, 39)])
-def test_a_causal_model_has_the_sentence_of_its_last_token_above_the_maps(width: int, lines: int) -> None:
-    trace = attncli.inspect("time flies like an arrow", model="demo", layer="2")
-    shown, _ = screen(trace, COLOUR, width, lines)
-    above = shown.split("weights of every head")[0]
-    assert re.search(
-        r"^7 ##ow attends to\n(L2 H\d .*\n)*L2 H3  previous   <s> time flies like an arr▸ow$", above, re.MULTILINE
-    )
-    bert = attncli.inspect("time flies like an arrow", model=minilm_folder())
-    assert "attends to" not in screen(bert, COLOUR, width, lines)[0]
-    assert "attends to" in screen(bert, COLOUR, width, lines, View(queries=("flies",)))[0]
 
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 23), (80, 30), (100, 40), (120, 50)])
@@ -165,19 +125,6 @@ def test_each_half_has_the_colour_of_its_own_cell_and_a_masked_one_none() -> Non
     assert drawn[1][0] == ("▀", ramp[-1], None)  # below the last of an odd number of rows
 
 
-def test_every_odd_half_has_a_colour_of_its_own_that_no_weight_has() -> None:
-    odd = [0.0, np.nan, np.inf, 2.0, -1.0]
-    for tier, name in (("truecolor", "viridis"), ("256", "cividis"), ("truecolor", "gray")):
-        palette = Palette(tier, colormap=name)
-        ramp = {str(style.bgcolor) for _, style in palette.ramp(1) if style}
-        pairs = (np.array([odd, other]) for other in ([0.5] * len(odd), odd))
-        (mixed,), (both,) = (palette.halves(each, np.ones(each.shape, bool), Scale(0.001, 1)) for each in pairs)
-        colors = [str(style.color) for _, style in mixed if style]
-        assert len(set(colors)) == len(odd)
-        assert not ramp & set(colors)
-        assert [glyph for glyph, _ in both] == ["0", "X", "I", "+", "-"]
-
-
 def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     weights = np.full((12, 12, 12), 1 / 12, np.float32)
     weights[0, 0, 0], weights[0, 1, 1], weights[0, 2, 2] = np.nan, 0, np.inf
@@ -190,40 +137,7 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
 
 
-def test_weights_beyond_the_colours_have_a_mark_that_the_legend_explains() -> None:
-    weights = np.full((1, 3, 3), 0.4, np.float32)
-    vectors = np.zeros((1, 3, 2), np.float32)
-    notes = "+ more than 1", "- less than 0", "0 exactly zero"
-    for place, value in enumerate((1.5, -0.2, 0.0)):
-        weights[0, 2, :] = 0.4
-        weights[0, 2, place] = value
-        trace = trace_of(layer_of(vectors, vectors, recorded_scores=weights, recorded_weights=weights))
-        for palette, view in ((COLOUR, View()), (SHADES, View()), (COLOUR, View(queries=("2",)))):
-            shown, _ = screen(trace, palette, 100, 34, view)
-            assert [note in shown for note in notes] == [note == notes[place] for note in notes]
-
-
-def test_a_pair_of_texts_is_parted_between_characters_and_not_within_one() -> None:
-    trace = attncli.inspect("a b c", pair="d e f g", num_heads=32, d_model=64, mask="none")
-    (strip, *_) = maps_of(screen(trace, COLOUR, 80, 39)[0])
-    assert [line.split()[0] for line in strip[1:] if line[0] != "─"] == ["0", "2", "3", "5"]
-    assert [place for place, line in enumerate(strip[1:]) if line[0] == "─"] == [2]
-
-
 # --- what is chosen ---
-
-
-def test_chosen_rows_stand_for_themselves_as_long_as_they_fit() -> None:
-    for palette, *_ in SCREENS:
-        shown, _ = screen(subject(300, 32, 1), palette, 100, 39, View(queries=("100:120",)))
-        assert re.search(r"largest of 1[×x]\d+", shown)
-
-
-@pytest.mark.parametrize(("view", "width"), [(View(top_keys=9), 80), (View(top_keys=200), 200)])
-def test_lists_of_heaviest_keys_fit_too(view: View, width: int) -> None:
-    shown, note = screen(subject(300, 32, 2), SHADES, width, 39, view)
-    assert "heaviest keys of each query" in shown
-    assert "layer 0 · self, one of 2 layers" in note
 
 
 @pytest.mark.parametrize(("palette", "width", "heads"), [(COLOUR, 40, 5), (COLOUR, 120, 32), (SHADES, 120, 16)])

@@ -1,88 +1,16 @@
 """Heads as a person sees them: every head in its place whatever the model's size, in one screen."""
 
 import math
-import re
-from dataclasses import replace
 
-import numpy as np
 import pytest
-from rich.cells import cell_len
 from running import plain, printed
+from views import report_of
 
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import NAMES as ALL
 from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
-from attncli.analysis.metric_names import OF_PICTURES
 from attncli.render.heads import head_parts, table_parts
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance
-
-BASELINES = {**dict.fromkeys(NAMES, 0.1), "distance": 4.0, "effective_keys": 10.0}
-
-
-def report_of(layers: int, heads: int) -> HeadReport:
-    """A model whose heads do what chance says."""
-    draw = np.random.default_rng(0)
-    found = []
-    for place in range(layers * heads):
-        metrics = dict(zip(NAMES, (draw.random(len(NAMES)) ** 3).tolist(), strict=True))
-        labels = labels_of(metrics, BASELINES, {}) if place % 9 else ()
-        layer, head = divmod(place, heads)
-        numbers = metrics, dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1)
-        found.append(HeadSummary(layer, "self", head, *numbers, labels))
-    return HeadReport(Provenance("file"), 1, (9, 9), ("causal",), len(found), tuple(found))
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (200, 59)])
-@pytest.mark.parametrize(("layers", "heads"), [(1, 4), (4, 4), (12, 12), (30, 9), (32, 32)])
-def test_every_head_has_its_cell_on_one_screen(layers: int, heads: int, width: int, height: int) -> None:
-    palette = Palette("truecolor")
-    report = report_of(layers, heads)
-    parts = head_parts(report, (), palette, width, height)
-    lines = plain(printed(parts, palette, width)).splitlines()
-    assert len(lines) + len(parts) - 1 <= height  # blank lines between the parts
-    assert all(cell_len(line) <= width for line in lines)
-    start = next(number for number, line in enumerate(lines) if line.startswith(("L0 ", "L0  ")))
-    rows = [line for line in lines[start : start + layers] if line.startswith("L")]
-    is_half = len(rows) < layers
-    assert len(rows) == (-(-layers // 2) if is_half else layers)
-    if is_half:
-        assert all(sum(row.count(half) for half in "▀▄ ") >= heads for row in rows)
-    counts = {name: int(count) for line in lines for name, count in re.findall(r"\b([a-z]+) +(\d+)  L\d", line)}
-    labels = [head.labels[0].name if head.labels else "mixed" for head in report.heads]
-    assert counts == {name: labels.count(name) for name in (*LABELS, "mixed") if name in labels}
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39)])
-def test_heads_that_look_at_pictures_have_maps_of_their_own_metrics(width: int, height: int) -> None:
-    report = report_of(4, 4)
-    seen = dict(zip(OF_PICTURES, (0.9, 1.0, 0.75, 0.1), strict=True))
-    labels = labels_of({**report.heads[0].metrics, **seen}, {**BASELINES, "region": 0.02}, {})
-    heads = tuple(replace(head, metrics={**head.metrics, **seen}, labels=labels) for head in report.heads)
-    parts = head_parts(replace(report, heads=heads, names=ALL), (), Palette("truecolor"), width, height)
-    lines = plain(printed(parts, Palette("truecolor"), width)).splitlines()
-    assert len(lines) + len(parts) - 1 <= height
-    assert any(line.startswith("region ") and "image" in line for line in lines)
-    text = " ".join(" ".join(lines).split())
-    assert "localization 16 L0H0" in text
-    assert "and localization 0.6. --pairs FILE tests which heads find the right place." in text
-
-
-def test_rare_labels_name_all_their_heads_beside_a_tall_grid() -> None:
-    labels = [(Label("induction", 0.9 - place / 100, 0.1, 0.9 - place / 100),) for place in range(6)]
-    labels += [(Label("sink", 0.5, 0.1, 0.45),)] * 264
-    report = report_of(30, 9)
-    heads = tuple(replace(head, labels=own) for head, own in zip(report.heads, labels, strict=True))
-    palette = Palette("truecolor")
-    parts = head_parts(replace(report, heads=heads), (), palette, 120, 39)
-    shown = plain(printed(parts, palette, 120))
-    (line,) = [number for number, text in enumerate(shown.splitlines()) if " induction  " in text]
-    below = " ".join(shown.splitlines()[line : line + 2])
-    assert all(f"L0H{place}" in below for place in range(6))
-    assert "264" in shown
-    assert "…" in shown
-    assert "gain: 0" not in shown  # whose column there is no room for
 
 
 @pytest.mark.parametrize(("heads", "size"), [(4, 14), (12, 6), (30, 2)])

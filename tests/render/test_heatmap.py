@@ -60,8 +60,3 @@ def test_differences_go_from_the_middle_to_either_side() -> None:
     tones = np.abs(Scale.around_zero(2e-7).placed(np.array([-2e-7, 2e-7])) - 0.5)
     assert tones.max() < 0.1  # rounding has hardly a colour
     assert Scale.around_zero(0.4, "log") == Scale.around_zero(0.4, "sqrt")  # zero has no logarithm
-
-
-def test_a_map_of_nothing_but_zeros_has_a_place_for_them() -> None:
-    for ramp in ("sqrt", "linear", "log"):
-        assert Scale.up_to(0.0, ramp).placed(np.zeros(2)).tolist() == [0, 0]

@@ -1,21 +1,16 @@
 """The view of a trace: exact text, what is marked, and nothing cut without saying so."""
 
-import io
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
 from running import printed
 from views import of_heads
 
 import attncli
-from attncli.analysis.metrics import head_metrics
-from attncli.masks.mask_grid import MaskGrid
 from attncli.render.heatmap import Heatmap
 from attncli.render.inspect import Layout
-from attncli.render.masks import MaskView
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -46,15 +41,6 @@ def test_numbers_are_never_split_and_columns_that_do_not_fit_go_on_below(width: 
         assert row == [*expected, *"····"]
 
 
-def test_matrices_of_the_same_tokens_share_the_labels_of_their_rows() -> None:
-    trace = attncli.inspect("a b", pair="c d", d_model=4, num_heads=2)
-    line = next(line for line in drawn(trace, View(show=frozenset("qkv")), width=80).splitlines() if "0 a" in line)
-    assert line.split().count("a") == 1
-    crossed = attncli.inspect("a b", target="c d", d_model=4, num_heads=2)
-    line = next(line for line in drawn(crossed, View(show=frozenset("qkv")), width=80).splitlines() if "0 c" in line)
-    assert line.split().count("c") == line.split().count("a") == 1  # q has other rows than k and v
-
-
 def test_a_row_that_is_fully_masked_in_one_head_carries_its_mark_there_and_in_what_heads_share() -> None:
     matrices, maps = (drawn(of_heads(2), View(show=frozenset({part}))) for part in ("weights", "heatmap"))
     first, second, third = matrices.split("head ")[1:]
@@ -81,32 +67,6 @@ def test_a_mask_is_drawn_once_for_heads_that_are_alike() -> None:
     assert re.findall(r"fully masked rows: (.*)\n", differing) == ["1"]
     one = replace(of_heads(1).layers[0], heads=(1,))
     assert "mask of head 1 · 3 queries" in drawn(replace(of_heads(1), layers=(one,)), mask)
-
-
-def test_what_a_mask_is_like_is_said_of_the_cells_that_are_shown() -> None:
-    trace = attncli.inspect(SENTENCE, mask="causal & pad(left=1)")
-    shown = drawn(trace, View(frozenset({"mask"}), queries=("time", "like"), keys=("an", "like")))
-    assert "0 time !  · ·\n2 like    ·▓▓\n" in shown
-    assert "keys   3 an   2 like\n" in shown
-    assert "of the cells shown   0 to 1 keys per query   25 % of cells allowed   causal" in shown
-    assert "fully masked rows: 0   unseen keys: 3\n" in shown
-    unseen = drawn(trace, View(frozenset({"mask"}), keys=("an",)))
-    assert "fully masked rows: 0\n" in unseen  # the others see a key that is not shown
-    assert "of the cells shown" not in drawn(trace, View(frozenset({"mask"})))
-
-
-def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
-    shown = drawn(attncli.inspect("a b c", target="x y", mask="causal | keys(2,3)"), View(show=frozenset({"mask"})))
-    assert "    0 1 2\n0 x ██ ·██\n1 y ██████\n" in shown
-    assert "keys   0 a   1 b   2 c\n" in shown
-    assert "2 to 3 keys per query   83 % of cells allowed\n" in shown  # no query stands at the position of a key
-    tokens = ["x", "[PAD]"], ["a", "b", "[PAD]"]
-    allowed = np.array([[[True, True, False], [False] * 3]])
-    stream = io.StringIO()
-    for part in MaskView(Palette(), 80).shown(MaskGrid("padding", allowed, 0, tokens=tokens)):
-        Console(file=stream, width=80, color_system=None).print(part, markup=False, highlight=False)
-    assert "0 x       ████ ·\n1 [PAD] !  · · ·\n" in stream.getvalue()
-    assert "keys   0 a   1 b   2 [PAD]\n" in stream.getvalue()
 
 
 def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
@@ -140,14 +100,3 @@ def test_a_single_query_row_is_walked_through_in_digits() -> None:
     head = trace.layer(0).head(0, [4])
     for number in (*head.q[0], *head.scores[0], *head.weights[0], *head.output[0]):
         assert f"{number:.4f}" in shown
-
-
-def test_metrics_are_short_and_zero_is_no_small_number_rounded() -> None:
-    trace = attncli.inspect("time flies", scale="1e30")
-    _, *rows = [line.split() for line in drawn(trace, View(show=frozenset({"metrics"}))).splitlines() if line][-5:]
-    for head, row in enumerate(rows):
-        measured = head_metrics(trace, trace.layers[0], trace.layers[0].head(head))
-        values = [value for value in measured.values() if value is not None]
-        assert [float(text) for text in row] == pytest.approx([head, *values], rel=1e-3)
-        assert [text == "0" for text in row[1:]] == [value == 0 for value in values]
-        assert max(map(len, row)) <= len("1.234e+30")

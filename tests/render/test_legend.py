@@ -4,10 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from rich.cells import cell_len
 from views import TIERS
 
-from attncli.render.legend import legend, ramp_line
+from attncli.render.legend import ramp_line
 from attncli.render.palette import Palette, Scale
 from attncli.trace.view import Ramp
 
@@ -55,23 +54,3 @@ def test_a_shade_begins_at_the_number_before_it(palette: Palette, ramp: Ramp, wi
         assert glyphs.index(after) == glyphs.index(before) + 1
         assert parts[place - 1][1:-1].endswith(before)
         assert parts[place + 1][1:-1].startswith(after)
-
-
-@pytest.mark.parametrize(("palette", "high"), [*zip(TIERS, (0.0, 1.0, 0.35184, 3e-7, 123456.0), strict=True)], ids=str)
-def test_a_legend_fits_the_narrowest_output(palette: Palette, high: float) -> None:
-    for ramp in RAMPS:
-        for scale in (Scale.up_to(high, ramp), Scale.around_zero(high, ramp)):
-            drawn = legend(scale, ["· masked"], palette, 40)
-            assert all(cell_len("".join(segment.text for segment in line)) <= 40 for line in drawn.lines)
-            assert palette.fit("·") + " masked" in "".join(segment.text for line in drawn.lines for segment in line)
-
-
-def test_differences_have_their_numbers_on_both_sides() -> None:
-    written = text_of(Scale.around_zero(1.0, "linear"), Palette("truecolor")).split()
-    assert written == ["−1", "−.5", "−.2", "0", "+.2", "+.5", "+1"]
-    assert text_of(Scale.around_zero(0.0), Palette("blocks")) == "−1 -█-▓-▒-░  +░+▒+▓+█ +1"
-
-
-def test_where_no_cell_has_a_colour_the_marks_stand_alone() -> None:
-    (line,) = legend(Scale.up_to(0.0), ["X NaN"], TIERS[0], None).lines
-    assert "".join(segment.text for segment in line) == "X NaN"

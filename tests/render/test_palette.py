@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from rich.color import Color, ColorSystem
+from rich.color import Color
 from rich.style import Style
 from views import TIERS
 
@@ -55,16 +55,6 @@ def test_every_step_looks_different_and_nothing_is_in_the_middle(palette: Palett
         assert ramp[len(ramp) // 2][0].strip() == ""
         assert all("-" in glyph or "=" in glyph for glyph, _ in ramp[: len(ramp) // 2])
         assert all("+" in glyph or "#" in glyph for glyph, _ in ramp[len(ramp) // 2 + 1 :])
-
-
-def test_256_colours_tell_the_nine_steps_apart_and_keep_their_sides() -> None:
-    styles = styles_of(Palette("256"), is_signed=True)
-    colors = [style.bgcolor.downgrade(ColorSystem.EIGHT_BIT) for style in styles if style.bgcolor]
-    assert len({color.number for color in colors}) == len(colors) == 9
-    triplets = [color.get_truecolor() for color in colors]
-    assert all(red > blue for red, _, blue in triplets[:4])
-    assert all(blue > red for red, _, blue in triplets[5:])
-    assert triplets[4].red == triplets[4].green == triplets[4].blue
 
 
 @pytest.mark.parametrize("tier", ["truecolor", "256"])

@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette, Scale
-from attncli.render.picture import OWN, Canvas, HeadLook, PictureView, canvases, half_blocks, resized
+from attncli.render.picture import Canvas, HeadLook, PictureView, half_blocks, resized
 from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 GRAY = np.full((40, 60, 3), 100, np.uint8)
@@ -77,30 +77,6 @@ def test_a_cropped_picture_has_no_cells_beside_the_crop() -> None:
     values, is_inside = head.sampled(canvas.placed(2, 4))
     np.testing.assert_array_equal(is_inside, [[0, 1, 1, 0], [0, 1, 0, 0]])
     np.testing.assert_array_equal(values, [[0, 0, 1, 0], [0, 2, 0, 0]])
-
-
-def test_tiles_are_one_picture_and_the_overview_another() -> None:
-    tiles = [ImageGrid(4 * n, 2, 2, box=(n * 10.0, 0, n * 10.0 + 10, 10)) for n in range(2)]
-    overview = ImageGrid(8, 2, 2, box=(0, 0, 20, 10), is_overview=True)
-    layout = SideLayout((Picture("x", 20, 10, GRAY),), (*tiles, overview), "key")
-    (only,) = canvases(layout, has_overview=False)
-    values, _ = HeadLook("H0", np.arange(12.0), np.ones(12, bool)).sampled(only.placed(2, 4))
-    np.testing.assert_array_equal(values, [[0, 1, 4, 5], [2, 3, 6, 7]])
-    assert [each.grids for each in canvases(layout, has_overview=True)] == [tiles, [overview]]
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-@pytest.mark.parametrize("tier", ["truecolor", "blocks"])
-def test_what_is_drawn_fits(tier: str, size: tuple[int, int]) -> None:
-    heads = [look(f"L{n // 12} H{n % 12}", 577, 1 + n) for n in range(48)]
-    picture = Picture("a" * 300, 60, 40, GRAY) if tier == "truecolor" else None
-    one = view(heads, ImageGrid(1, 24, 24), palette=Palette(tier), picture=picture, marks={40: OWN})
-    block, count = one.drawn(Bounds(size[1] - 4, size[0]))
-    assert block.width <= size[0]
-    assert len(block.lines) <= size[1] - 4
-    assert 0 < count <= 48
-    if size == (200, 60) and tier == "truecolor":
-        assert count == 48
 
 
 def test_a_picture_is_made_smaller_by_means() -> None:

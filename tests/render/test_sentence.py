@@ -12,7 +12,6 @@ import attncli
 from attncli.analysis.labels import labels_of_heads
 from attncli.render.palette import DIM, Palette, Scale
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, sentence
-from attncli.trace.tokens import Token
 
 COLOR, NUMBERS, SCALE = Palette("truecolor"), Palette("blocks"), Scale.up_to(1.0, "sqrt")
 TEXT = "the animal did not cross the street because it was too tired"
@@ -50,11 +49,6 @@ def test_without_colours_the_weights_stand_below_the_tokens() -> None:
     ]
 
 
-def test_a_single_token_has_its_weight_beside_it() -> None:
-    drawn = sentence(tokens_of("animal"), [line([0.6397])], COLOR, SCALE, 80).lines
-    assert texts(drawn) == ["L3 H2  induction   animal 0.6397"]
-
-
 @pytest.mark.parametrize("palette", [COLOR, NUMBERS, Palette("ascii", "ascii")], ids=lambda palette: palette.tier)
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_a_long_sentence_wraps_or_keeps_its_heaviest_tokens(palette: Palette, width: int) -> None:
@@ -82,12 +76,6 @@ def test_heads_come_first_that_attend_to_one_distant_token(minilm: str) -> None:
         found = head_lines(trace.layers, it, keys, labels_of_heads(trace))
         assert [line.name for line in found] == sorted(best, key=lambda name: -best[name])
         assert "L3 H1" in [line.name for line in found[:3]]  # which is a sink elsewhere, and attends to `animal` here
-
-
-def test_of_a_query_in_another_sequence_every_word_is_distant() -> None:
-    tokens = [*tokens_of("a", "b"), Token(2, 102, "[SEP]", None, None, special=True)]
-    assert distant_keys(tokens, None) == [0, 1]
-    assert distant_keys(tokens, 1) == []
 
 
 def test_of_heads_that_attend_to_no_distant_token_the_least_uniform_comes_first() -> None:
