@@ -81,20 +81,17 @@ def attn(root: Any) -> Callable[..., Ran]:
 @pytest.fixture
 def signals_arrive() -> Iterator[None]:
     """Undo what nohup and a shell's & do to the tests, and they to the programs that they start."""
-    ignored = [number for number in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(number) is signal.SIG_IGN]
-    for number in ignored:
-        signal.signal(number, signal.SIG_DFL)
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
+    for number, handler in before.items():
+        signal.signal(number, signal.SIG_DFL if handler is signal.SIG_IGN else handler)
     yield
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
-    """What goes wrong in us while a program is watched, which is a note there, and fails the test that sees it here.
-
-    A test that makes it go wrong clears the list.
-    """
+    """Faults of ours while a program is watched, which fail a test unless it clears the list."""
     found: list[Exception] = []
     failed = Notes.failed
 
@@ -130,7 +127,6 @@ def warm_environment(in_cache: dict[str, str]) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def warm(warm_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let them be that in a test."""
     for name, value in warm_environment.items():
         monkeypatch.setenv(name, value)
 

@@ -14,17 +14,13 @@ import attncli
 from attncli import attention
 from attncli.formats import joined, part_of
 from attncli.formats.columns import CELLS
-from attncli.masks.expressions import ArrayMask, Mask, RuleMask
-from attncli.masks.parser import parse
 from attncli.render.heatmap import heatmap_of
-from attncli.trace.layer import stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 QUERIES = 13
 ARRAYS = frozenset({"q", "k", "v", "scores", "mask", "weights", "metrics"})
-MASKS = ["causal", "full", "causal & ~queries(3,6)", "pad(left=2)", "~full"]
 
 
 def exact(mask: str = "causal", odd: bool = False) -> Trace:
@@ -57,16 +53,6 @@ def test_blocks_are_all_of_the_rows_in_order_and_none_is_too_large(rows: int, co
         parts = attention.row_blocks(np.arange(rows), columns)
     assert np.concatenate(parts).tolist() == list(range(rows))
     assert all(len(part) * columns <= cells or len(part) == 1 for part in parts)
-
-
-@pytest.mark.parametrize(("cells", "heads"), [(1, 1), (QUERIES**2, 1), (2 * QUERIES**2, 2), (9 * QUERIES**2, 2)])
-def test_heads_share_a_block_where_it_has_room_for_all_of_their_cells(
-    monkeypatch: pytest.MonkeyPatch, cells: int, heads: int
-) -> None:
-    monkeypatch.setattr(attention, "CELLS", cells)
-    some = list(stages_of(exact().layer(0), (0, 1), np.arange(QUERIES)))
-    assert {len(stages.heads) for stages in some} == {heads}
-    assert all(stages.weights.size <= cells or len(stages.queries) == 1 for stages in some)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -108,28 +94,6 @@ def test_every_format_writes_blocks_as_the_whole(
     view = View(show=ARRAYS, keys=("3", "0", "12"), precision=precision)
     whole, parts = whole_and_in_blocks(monkeypatch, cells, lambda: "".join(written(name, [trace, trace], view)))
     assert parts == whole
-
-
-# --- masks -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("shape", "past"), [((6, 6), 0), ((6, 9), 0), ((9, 6), 3)])
-@pytest.mark.parametrize("mask", [*MASKS, "band(0,2)", "causal | prefix(2)", "global(1)", "causal | keys(2,3)"])
-def test_blind_queries_are_those_without_a_cell(
-    monkeypatch: pytest.MonkeyPatch, mask: str, shape: tuple[int, int], past: int
-) -> None:
-    queries, keys = shape
-    q, k = np.zeros((1, queries, 2), np.float32), np.zeros((1, keys, 2), np.float32)
-    rule = RuleMask(parse(mask), queries, keys, 1, past)
-    blind = ~rule.rows([0], np.arange(queries)).any(axis=-1)
-    forms: list[Mask] = [rule, ArrayMask(rule.rows([0], np.arange(queries)))]
-    for form in forms:
-        layer = layer_of(q, k, mask=form)
-        for found in whole_and_in_blocks(monkeypatch, 8, lambda layer=layer: layer.fully_masked(range(queries))):
-            assert found.tolist() == blind.tolist()
-
-
-# --- numbers -----------------------------------------------------------------------------------------------
 
 
 # --- memory ------------------------------------------------------------------------------------------------

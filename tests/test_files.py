@@ -44,33 +44,11 @@ def finished(run: subprocess.Popen[bytes]) -> tuple[int, str]:
     return run.returncode, errors.decode()
 
 
-# --- the streams ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["--version", "inspect --help", "completion zsh", "inspect a", "inspect a -F jsonl", "heads a"],
-)
-def test_a_full_disk_and_a_closed_output_are_said_in_a_sentence(command: str) -> None:
-    for redirection, reason in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
-        ran = shell(f"attn {command} {redirection}")
-        assert (ran.returncode, ran.stderr) == (5, f"attn: cannot write to standard output: {reason}\n")
-
-
-def test_closed_streams_take_nothing_that_was_not_meant_for_them(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    expected = program("inspect", "a b", "-F", "json").stdout
-    for closed in (">&-", "<&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"):
-        ran = shell(f"attn inspect 'a b' -o {out} {closed}")
-        assert (ran.returncode, ran.stdout, ran.stderr, out.read_text()) == (0, "", "", expected)
-        out.unlink()
-    ran = shell("attn inspect - <&-")
-    assert (ran.returncode, ran.stderr.count("\n")) == (5, 1)
-    assert ran.stderr.startswith("attn: standard input is closed")
-    for command, code in (("inspect <&-", 2), ("frobnicate 2>&-", 2), ("frobnicate 2>/dev/full", 2)):
-        ran = shell(f"attn {command}")
-        assert (ran.returncode, ran.stdout) == (code, "")
-    assert shell("attn inspect 'a b' -F json 2>&-").stdout == expected
+@pytest.mark.parametrize("command", ["inspect --help", "completion zsh", "inspect a", "heads a"])
+def test_a_full_disk_is_said_in_a_sentence(command: str) -> None:
+    ran = shell(f"attn {command} >/dev/full")
+    message = "attn: cannot write to standard output: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (5, message)
 
 
 # --- the disk ---------------------------------------------------------------------------------------------
@@ -114,17 +92,13 @@ def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
         assert (code, errors.count("\n")) == (5, 1)
         assert errors.startswith(f"attn: cannot write {folder / 'out'}.{ending}: No such file or directory")
         assert not folder.exists()
-    folder = tmp_path / "no such"
-    for options in ([], ["--show", "metrics"]):
-        ran = program("inspect", "a", "-o", folder / "x.json", *options)
-        made = f"there is no folder {folder}; make it: mkdir -p '{folder}'"
-        assert (ran.returncode, ran.stderr) == (5, f"attn: cannot write {folder / 'x.json'}: {made}\n")
-    for out in (Path("/proc/x.json"), Path("/proc/x.jsonl"), Path("/proc/x.parquet")):
-        ran = program("inspect", "a", "-o", out)
-        assert (ran.returncode, ran.stdout) == (5, "")
-        assert ran.stderr == f"attn: cannot write {out}: No such file or directory\n"
-    (tmp_path / "file").touch()
-    assert "Not a directory" in program("inspect", "a", "-o", tmp_path / "file" / "x.json").stderr
+    for command, why in {
+        "no such/x.json": f"there is no folder {tmp_path / 'no such'}; make it: mkdir -p '{tmp_path / 'no such'}'",
+        "/proc/x.jsonl": "No such file or directory",
+        "/dev/null/x.json": "Not a directory",
+    }.items():
+        ran = program("inspect", "a", "-o", tmp_path / command)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (5, "", f"attn: cannot write {tmp_path / command}: {why}\n")
 
 
 # --- several writers --------------------------------------------------------------------------------------
@@ -149,25 +123,6 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, attn: Run, tmp_path: Path) -> None:
-    out = tmp_path / f"out.{ending}"
-    texts = [f"time flies {word}" for word in ("one", "two", "three")]
-    whole = {}
-    for text in texts:
-        assert attn("inspect", *[text] * 20, "-o", out).code == 0
-        whole[text] = out.read_bytes()
-    assert len(set(whole.values())) == 3
-    for _ in range(2):
-        runs = [subprocess.Popen([*ATTN, "inspect", *[text] * 20, "-o", str(out)], stderr=-1) for text in texts]
-        ended = [finished(run) for run in runs]
-        assert {code for code, _ in ended} <= ({0, 5} if ending != "json" else {0})
-        assert 0 in {code for code, _ in ended}
-        assert all("another run" in errors for code, errors in ended if code)
-        assert out.read_bytes() in [whole[text] for text, (code, _) in zip(texts, ended, strict=True) if code == 0]
-        assert list(tmp_path.iterdir()) == [out]
-
-
 # --- what is no file --------------------------------------------------------------------------------------
 
 
@@ -188,18 +143,6 @@ def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) ->
     ran = shell(f"head -c 1 {fifo} & yes a b | head -2000 | attn inspect -o {fifo}; echo $?; wait")
     assert (ran.stdout.endswith("141\n"), ran.stderr) == (True, "")
     assert {file.name for file in tmp_path.iterdir()} == {"pipe.jsonl", "null.json", "all"}
-
-
-@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.svg", "pipe.parquet", "pipe"])
-def test_a_pipe_that_nobody_reads_is_named_and_waited_for(tmp_path: Path, name: str) -> None:
-    pipe = tmp_path / name
-    os.mkfifo(pipe)
-    with subprocess.Popen([*ATTN, "inspect", "a b", "-o", str(pipe)], stderr=subprocess.PIPE) as run:
-        assert run.stderr is not None
-        assert run.stderr.readline() == f"attn: nobody reads {pipe} yet; waiting for a reader (Ctrl-C ends)\n".encode()
-        assert pipe.read_bytes()
-        assert (run.wait(), run.stderr.read()) == (0, b"")
-    assert pipe.is_fifo()
 
 
 def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:

@@ -109,23 +109,6 @@ async def test_keys_that_come_in_one_go_keep_their_order(one):
 
 
 @in_app()
-async def test_the_second_text_is_edited(one):
-    before = one.seen("tokens")
-    await one.press("escape", "p", *"hi you")
-    await one.answered()
-    assert one.seen("tokens") == f"{before} │ hi you"
-    await one.press("enter", "p", *"rs", "escape")
-    assert one.look.question == Query(TEXT, pair="hi you")
-    await one.press("p", "ctrl+u", "enter", "P", *"die Zeit", "enter")
-    await one.answered()
-    assert one.look.question == Query(TEXT, target="die Zeit")
-    assert "die" in one.seen("tokens")
-    await one.press("P", "ctrl+u", "enter")
-    await one.answered()
-    assert (one.look.question, one.seen("tokens")) == (Query(TEXT), before)
-
-
-@in_app()
 async def test_the_mask_is_edited_and_a_mistake_is_pointed_at(one):
     before = one.seen("head")
     await one.press("escape", "m", *"window(2) & cuasal")
@@ -149,19 +132,6 @@ async def test_the_mask_is_edited_and_a_mistake_is_pointed_at(one):
     await one.press("escape", "m", "ctrl+u", "enter")
     await one.answered()
     assert (one.look.question.mask, one.seen("head")) == (None, before)
-
-
-@in_app(text="one two one three one")
-async def test_a_token_is_found_and_the_next_one(one):
-    await one.press("escape", "/", *"one")
-    assert one.look.query == 2
-    for found in (4, 0):
-        await one.press("enter")
-        assert one.look.query == found
-    await one.press(*"ly")
-    assert "no token has onely" in one.seen("status")
-    await one.press("escape")
-    assert one.app.focused is None
 
 
 # --- keys ---

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asked_models import Made, Plain
-from traces import layer_of, tokens_of, trace_of, watched
+from traces import trace_of, watched
 
 import attncli
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
@@ -119,49 +119,6 @@ def test_what_was_computed_is_not_asked_for_again(model: Plain) -> None:
     assert questions(replace(LOOK, layer=1)) == [(TEXT, [1])]
     assert questions(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
     assert questions(LOOK.asking(OTHER)) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
-
-
-# --- kinds ------------------------------------------------------------------------------------------------------
-
-
-def two_sided(question: Query) -> Trace:
-    """An encoder of two layers that reads five tokens, and a decoder of three that writes four."""
-    draws = np.random.default_rng(7)
-
-    def layer(index: int, kind: str, queries: int, keys: int) -> Any:
-        q, k = (draws.normal(size=(2, size, 3)).astype(np.float32) for size in (queries, keys))
-        return layer_of(q, k, layer=index, kind=kind)
-
-    layers = []
-    for index in range(3):
-        layers += [layer(index, "encoder", 5, 5)] if index < 2 else []
-        layers += [layer(index, "decoder", 4, 4), layer(index, "cross", 4, 5)]
-    queries, keys = tokens_of(*"abcd"), tokens_of(*"vwxyz")
-    return trace_of(*layers, queries=queries, keys=keys, text=question.text, target="t")
-
-
-def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
-    answering = answering_of(Made(two_sided, range(3)))
-    look, kinds = ViewState(Query("s", target="t"), layer=1), ("encoder", "decoder", "cross")
-    tokens, *_, last = answering.results(look)
-    assert last.room().kinds == kinds
-    for answer in (tokens, last):
-        assert [tuple(map(len, answer.room(kind)[3:5])) for kind in kinds] == [(5, 5), (4, 4), (4, 5)]
-    whole = two_sided(look.question)
-    assert last.survey is not None
-    assert {(head.layer, head.kind) for head in last.survey.heads} == {(one.layer, one.kind) for one in whole.layers}
-    for kind in ("encoder", "decoder"):
-        rolled = last_of(answering, replace(look, kind=kind).counting("rollout"))
-        alone = replace(whole, layers=tuple(layer for layer in whole.layers if layer.kind == kind))
-        assert_same(rolled.shown, attncli.derive(alone, rollout=True, layer=1))
-        assert rolled.room(kind).kinds == kinds
-    cross = last_of(answering, replace(look, kind="cross").counting("rollout"))
-    assert "queries and keys must be the same tokens" in cross.failure
-    assert cross.survey is not None
-    above = last_of(answering, replace(look, layer=2).counting("rollout"))
-    assert above.sight() is not None
-    assert above.shown is not None
-    assert above.shown.layers[0].kind == "decoder"
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

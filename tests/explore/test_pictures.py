@@ -17,7 +17,6 @@ from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.picture import large_picture, small_pictures
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette
-from attncli.render.picture import neighbour
 
 SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"
 GRID = np.arange(1, 13).reshape(3, 4)  # behind a token that is no cell
@@ -69,18 +68,6 @@ def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None
         return int(row[GRID.ravel()].argmax()) + 1
 
     asyncio.run(within())
-
-
-def test_neighbours_are_those_of_the_picture(dump: Path) -> None:
-    layout = sight_of(dump).layout
-    assert layout is not None
-    assert neighbour(layout, 0, 1, 0) is None
-    for row, column in np.ndindex(GRID.shape):
-        for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)):
-            to = row + down, min(max(column + right, 0), 3)
-            inside = 0 <= to[0] < 3
-            expected = GRID[to] if inside else 0 if to[0] < 0 else 13
-            assert neighbour(layout, int(GRID[row, column]), down, right) == expected
 
 
 @pytest.mark.parametrize("tier", ["truecolor", "256", "blocks", "ascii"])

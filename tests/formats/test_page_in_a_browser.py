@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -344,43 +342,6 @@ def test_a_click_on_a_cell_makes_it_the_query_and_shows_the_words_that_look_at_i
     assert page.inner_text("#picture-text").startswith("query 11 overview r0c0 → key 11 overview r0c0: ")
     page.mouse.click(*place_in(page, 0, 55, 20))  # where no cell is
     assert page.inner_text("#picture-text").startswith("query 11 overview r0c0 → ")
-
-
-# --- units of the script -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def script(chromium: Browser) -> Iterator[Callable[[str], Any]]:
-    """Give what an expression is of the page's functions, without a page."""
-    page = chromium.new_page()
-    layer = {"layer": 4, "kind": "self", "heads": [0, 3], "rows": 0, "columns": 0}
-    colors = {"widest": 1000, "decimals": 3, "canvases": [], "colormaps": {"gray": ["000000", "808080", "ffffff"]}}
-    document = {**colors, "layers": [layer], "sequences": [[{"index": 7}, {"index": 9}]]}
-    page.set_content(f'<script type="application/json" id="document">{json.dumps(document)}</script>')
-    for name in ("data", "colors", "thumbnails", "link"):
-        page.add_script_tag(content=(files("attncli.formats.page") / f"{name}.js").read_text(encoding="utf-8"))
-    yield page.evaluate
-    page.close()
-
-
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("colorsOf('gray')[0]", [0, 0, 0]),
-        ("colorsOf('gray')[255]", [255, 255, 255]),
-        ("inkOn([255, 255, 0])", "#000000"),
-        ("inkOn([68, 1, 84])", "#ffffff"),
-        ("written(1)", "0.001"),
-        ("written(MINUS_INFINITY)", "-inf"),
-        ("[NAN, ABOVE, MASKED, 0].map(isNumber)", [False, False, False, True]),
-        ("linked('#layer=4&head=3&query=9&key=7')", {"place": 0, "head": 3, "row": 1, "column": 0}),
-        ("linked('#layer=4&head=9&query=1')", {"place": 0}),
-        ("linked('#layer=5')", {}),
-        ("[NAN, 5, 0, MASKED].sort((one, other) => rank(other) - rank(one))", [32767, 5, 0, -32768]),
-    ],
-)
-def test_a_function_of_the_page_says(script: Callable[[str], Any], expression: str, value: Any) -> None:
-    assert script(expression) == value
 
 
 # --- links and pictures ------------------------------------------------------------------------------------

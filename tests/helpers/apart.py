@@ -15,24 +15,14 @@ from typing import Any, NamedTuple
 
 
 class RanApart(NamedTuple):
-    """How a command line ended, and what it did meanwhile.
-
-    Attributes:
-        code: its exit code.
-        out: its standard output.
-        err: its standard error.
-        hosts: that it would have spoken to.
-        unrouted: how often the kernel had no route for somebody, which in a network namespace of its own is what the
-            hook of Python does not see.
-        kibibytes: by how much the process has grown since it was warm.
-    """
+    """How a command line ended, and what it did meanwhile."""
 
     code: int
     out: str
     err: str
-    hosts: list[str]
-    unrouted: int
-    kibibytes: int
+    hosts: list[str]  # that it would have spoken to
+    unrouted: int  # how often the kernel had no route, which Python's hook does not see of C and Rust
+    kibibytes: int  # by how much the process has grown since it was warm
 
 
 def ran_apart(

@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT = range(6)
 CODES = {OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT}
 
@@ -65,13 +67,9 @@ def answered_or_refused(ran: Any) -> None:
     (hold if ran.code in (OK, FINDINGS) else one_sentence)(ran.code, ran.out, ran.err)
 
 
-def _no_constant(name: str) -> float:
-    raise AssertionError(f"{name} is no JSON")
-
-
 def strict_json(text: str) -> Any:
     """The value of a JSON document that keeps to the standard: no NaN, no infinities."""
-    return json.loads(text, parse_constant=_no_constant)
+    return json.loads(text, parse_constant=pytest.fail)
 
 
 def _json(text: str) -> None:
@@ -105,15 +103,15 @@ def _svg(text: str) -> None:
 
 
 class _Balanced(HTMLParser):
-    """Every element that begins ends, in its place."""
+    """Fails where an element ends that is not the last one that began."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.open: list[str] = []
+        self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag not in _VOID:
-            self.open.append(tag)
+        self.open += [tag] * (tag not in _VOID)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -121,10 +119,7 @@ class _Balanced(HTMLParser):
 
 def _html(text: str) -> None:
     assert text.lower().startswith("<!doctype html>")
-    parser = _Balanced()
-    parser.feed(text)
-    parser.close()
-    assert parser.open == []
+    assert _Balanced(text).open == []
 
 
 def _any(text: str) -> None:

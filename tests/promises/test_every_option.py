@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,91 +21,48 @@ from whole_program import whole_program
 
 from attncli.cli.app import app
 
-# Each with an option in brackets. The fixture `material` has the files; --on is refused without -o FOLDER/, and what it
-# does on a cluster is tested elsewhere, as is --offline.
+# Each option in brackets is left out by itself. The fixture `material` has the files; --on is refused without
+# -o FOLDER/, and what it does on a cluster is tested elsewhere, as is --offline.
 LINES = """
-inspect 'time flies' [--pair fruit]
-inspect 'time flies' [--target fruit]
-inspect [--file lines.txt]
+inspect 'time flies' [--pair fruit] [--target fruit] [--model tiny] [--d-model 8] [--num-heads 2] [--d-k 2] [--d-v 2]
+inspect 'time flies' [--init uniform] [--project qk] [--positions sinusoidal] [--scale none] [--seed 1] [--rng torch]
+inspect 'time flies' [--vocab tiny] [--vocab-size 1] [--mask 'window(1)'] [--head 1] [--kind cross] [--query flies]
+inspect 'time flies' [--key time] [--show q] [--precision 2] [--norms] [--mean heads] [--color always] [--format json]
+inspect 'time flies' [--output trace.json] [--save again.safetensors] [--verbose]
+inspect [--file lines.txt] [--from trace.safetensors] [--help-all]
 inspect --file table.csv [--column words]
 tokens --file lines.txt [--whole]
-inspect 'time flies' [--model tiny]
-inspect 'time flies' -m bert [--no-special]
-inspect 'time flies' -m bert [--hide-special]
+inspect 'time flies' -m bert [--no-special] [--hide-special] [--layer 2]
 tokens 'time flies' -m chat [--chat]
 inspect 'time flies' -m coded [--trust-remote-code]
 inspect 'time flies' -m lora [--base tiny]
-inspect 'time flies' -m tiny [--dtype float16]
-inspect 'time flies' -m tiny [--device meta]
-inspect 'time flies' -m tiny [--device-map auto]
+inspect 'time flies' -m tiny [--dtype float16] [--device meta] [--device-map auto] [--generate 2] [--rollout]
 tokens --file long.txt --whole -m bert [--truncate]
 inspect 'time flies' -m tiny --show proof [--engine verify]
-inspect 'time flies' [--d-model 8]
-inspect 'time flies' [--num-heads 2]
-inspect 'time flies' [--d-k 2]
-inspect 'time flies' [--d-v 2]
-inspect 'time flies' [--init uniform]
-inspect 'time flies' [--project qk]
-inspect 'time flies' [--positions sinusoidal]
-inspect 'time flies' [--scale none]
-inspect 'time flies' [--seed 1]
-inspect 'time flies' [--rng torch]
-inspect 'time flies' [--vocab tiny]
-inspect 'time flies' [--vocab-size 1]
 inspect 'time flies' -F json --show output [--no-out-proj]
-inspect 'time flies' [--mask 'window(1)']
-inspect 'time flies' -m bert [--layer 2]
-inspect 'time flies' [--head 1]
-inspect 'time flies' [--kind cross]
-inspect [--from trace.safetensors]
 inspect -m vit [--image picture.png]
 inspect -m vit --image picture.png [--tower text]
 inspect --from dump.safetensors [--grid 1x2]
 inspect --from dump.safetensors --query 0 --grid 1x1 [--prefix 1]
-inspect --file lines.txt [--jobs 0]
-inspect --file lines.txt [--on ray]
-inspect 'time flies' -m tiny [--generate 2]
-inspect 'time flies' [--query flies]
-inspect 'time flies' [--key time]
+inspect --file lines.txt [--jobs 0] [--on ray]
 inspect 'time flies like' [--top-keys 1]
-inspect 'time flies' [--show q]
-inspect 'time flies' --color always [--colormap gray]
-inspect 'time flies' --color always [--ramp linear]
-inspect 'time flies' [--precision 2]
+inspect 'time flies' --color always [--colormap gray] [--ramp linear]
 inspect 'an embedding' -m bert [--words]
-inspect 'time flies' [--norms]
-inspect 'time flies' -m tiny [--rollout]
-inspect 'time flies' [--mean heads]
-inspect 'time flies' [--color always]
-inspect --file long.txt [--width 60]
-inspect --file long.txt [--all]
-inspect 'time flies' [--format json]
-inspect 'time flies' [--output trace.json]
-inspect 'time flies' [--save again.safetensors]
+inspect --file long.txt [--width 60] [--all]
 inspect 'time flies' -o figure.svg [--size 2in]
-inspect [--help-all]
 inspect 'time zeppelin' -m tiny [--quiet]
-inspect 'time flies' [--verbose]
 why 'time flies' -m tiny -q 1 -H 2.1 [--composition]
 heads 'time flies' -m tiny [--induction]
 heads [--pairs pairs.jsonl]
-heads 'time flies' [--metrics entropy]
-heads 'time flies' [--sort entropy]
+heads 'time flies' [--metrics entropy] [--sort entropy]
 heads 'time flies' --sort entropy [--top 1]
-ablate 'one two three one two' --head 2.3 [--next one]
-ablate 'one two three one two' --head 2.3 [--against one]
-ablate 'one two three one two' --head 2.3 [--loss all]
-ablate 'one two three one two' --layer 2 [--each]
-ablate 'one two three one two' --head 2.3 [--edges '~keys(0,1)']
+ablate 'one two three one two' --head 2.3 [--next one] [--against one] [--loss all] [--edges '~keys(0,1)']
 ablate 'one two three one two' --head 2.3 [--with mean]
+ablate 'one two three one two' --layer 2 [--each]
 mask check 'window(2)' --expect causal --size 4 [--fail-on pad]
 learn 'time flies' [--lesson softmax]
 run [-m program]
-run [--steps 1] program.py
-run [--place nowhere.py] program.py
-run [--expect 'window(1)'] program.py
-run [--prove 'window(1)'] program.py
-run [--lengths 2] program.py
+run [--steps 1] [--place nowhere.py] [--expect 'window(1)'] [--prove 'window(1)'] [--lengths 2] program.py
 run [--no-fail] --expect 'window(1)' program.py
 mask show causal --size 2x4 [--past 0]
 mask show mask.npy [--for mha]
@@ -162,14 +120,21 @@ def answered(words: list[str], material: Path, work: Path) -> tuple[Any, ...]:
     return ran.code, ran.out, re.sub(r", [\d.]+ s$", "", ran.err, flags=re.MULTILINE), written
 
 
-def with_and_without(line: str) -> tuple[list[str], list[str]]:
-    return shlex.split(re.sub(r"[\[\]]", "", line)), shlex.split(re.sub(r"\[.*\]", "", line))
+def with_and_without() -> Iterator[tuple[str, str]]:
+    """Yield each command line with one of its options, and without."""
+    for line in LINES.strip().splitlines():
+        bare = re.sub(r"\[[^\]]*\]", "", line)
+        for option in re.finditer(r"\[([^\]]*)\]", line):
+            before, after = (re.sub(r"\[[^\]]*\]", "", part) for part in (line[: option.start()], line[option.end() :]))
+            yield f"{before} {option[1]} {after}", bare
 
 
-@pytest.mark.parametrize("line", LINES.strip().splitlines())
-def test_an_option_has_an_effect(line: str, material: Path, tmp_path: Path) -> None:
-    with_it, without = with_and_without(line)
-    assert answered(with_it, material, tmp_path / "with") != answered(without, material, tmp_path / "without")
+@pytest.mark.parametrize(("with_it", "without"), with_and_without())
+def test_an_option_has_an_effect(with_it: str, without: str, material: Path, tmp_path: Path) -> None:
+    found, before = (
+        answered(shlex.split(line), material, tmp_path / name) for name, line in (("a", with_it), ("b", without))
+    )
+    assert found != before
 
 
 def test_every_option_is_in_a_line() -> None:

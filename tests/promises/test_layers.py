@@ -1,12 +1,12 @@
 """Which way imports go: a module imports what stands before it, whole or in a function, and no circle closes.
 
 The order is that of the rooms: first what everything stands on, last the command line. Every import counts: at the head
-of a file, inside a function, under `TYPE_CHECKING`, and by a string that names a module.
+of a file, inside a function, under `TYPE_CHECKING`, and by a string that names a module. Which modules load a heavy
+library while they are imported, ruff says (TID253 in pyproject.toml).
 """
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -52,20 +52,6 @@ LIBRARIES = {
     "typer": ("cli",),
     "click": ("cli",),
 }
-# Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
-HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual")
-DRAWING = ("formats.figures.maps", "formats.figures.pictures", "formats.figures.views", "formats.figures.fonts")
-LOADING = (
-    "checkpoints.tensors.pickles",
-    "engines.torch",
-    "encoding.auto_tokenizer",
-    "recording",
-    "analysis.check",
-    "explore.app",
-    "explore.panes",
-    *DRAWING,
-)
-
 _A_MODULE = re.compile(r"attncli(?:\.\w+)+(?=(?::\w+)?$)")
 
 
@@ -92,36 +78,20 @@ def within(module: str, *places: str) -> bool:
 def named_by(node: ast.AST) -> Imported:
     if isinstance(node, ast.Import):
         return [(alias.name, "") for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        assert node.level == 0, "a relative import"
-        return [(str(node.module), alias.name) for alias in node.names]
-    return []
-
-
-def run_at_once(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what runs while a module is imported."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield child
-            yield from run_at_once(child)
+    return [(str(node.module), alias.name) for alias in node.names] if isinstance(node, ast.ImportFrom) else []
 
 
 @cache
-def facts_of(source: str) -> tuple[Imported, Imported, set[str], set[tuple[str, str]]]:
-    """Return all imports, those that run at once, modules that strings name, and attributes `name._private`."""
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
+def facts_of(source: str) -> tuple[Imported, set[str], set[tuple[str, str]]]:
+    """Return all imports, modules that strings name, and attributes `name._private`."""
+    nodes = list(ast.walk(ast.parse(source)))
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     attributes = {
         (node.value.id, node.attr) for node in nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and re.match("_(?!_)", node.attr)
     }  # fmt: skip
     strings = {match[0] for match in map(_A_MODULE.match, texts) if match}
-    return [one for node in nodes for one in named_by(node)], [
-        one for node in run_at_once(tree) for one in named_by(node)
-    ], strings, attributes  # fmt: skip
+    return [one for node in nodes for one in named_by(node)], strings, attributes
 
 
 def imports(source: str, modules: dict[str, str]) -> Imported:
@@ -141,7 +111,7 @@ def arrows(modules: dict[str, str]) -> set[tuple[str, str]]:
 
 
 def upward(modules: dict[str, str]) -> list[str]:
-    strings = {(one, other) for one, source in modules.items() for other in facts_of(source)[2] & modules.keys()}
+    strings = {(one, other) for one, source in modules.items() for other in facts_of(source)[1] & modules.keys()}
     return [f"{a} -> {b}" for a, b in sorted(arrows(modules) | strings) if floor_of(a) < floor_of(b)]
 
 
@@ -168,19 +138,11 @@ def private(modules: dict[str, str]) -> list[str]:
     """Return which modules use a `_name` of another one, imported or through the module."""
     found = set()
     for module, source in modules.items():
-        named, _, _, attributes = facts_of(source)
+        named, _, attributes = facts_of(source)
         ours = {name for one, name in named if f"{one}.{name}" in modules}
         found |= {f"{module} -> {one}.{name}" for one, name in attributes if one in ours}
         found |= {f"{module} -> {one}.{name}" for one, name in named if one in modules and re.match("_(?!_)", name)}
     return sorted(found)
-
-
-def loaded(modules: dict[str, str]) -> list[str]:
-    """Return which modules import a heavy library while they are imported."""
-    at_once = {
-        module: {name.partition(".")[0] for name, _ in facts_of(source)[1]} for module, source in modules.items()
-    }
-    return sorted(module for module, libraries in at_once.items() if libraries & {*HEAVY})
 
 
 def test_no_import_goes_upward_and_no_circle_closes() -> None:
@@ -195,12 +157,6 @@ def test_the_house_has_few_rooms() -> None:
 
 def test_libraries_are_named_where_they_belong() -> None:
     assert misplaced(SOURCES) == []
-
-
-def test_heavy_libraries_are_loaded_by_what_runs_checkpoints_alone() -> None:
-    loading = loaded(SOURCES)
-    assert loading, "checkpoints need torch, or this test sees nothing"
-    assert [module for module in loading if not within(module, *LOADING)] == []
 
 
 def test_no_module_uses_what_is_private_to_another() -> None:
@@ -234,7 +190,6 @@ def test_a_planted_circle_room_library_and_private_name_are_found() -> None:
     planted = "import torch\nfrom attncli.masks.parser import _Parser\nfrom attncli.masks import audit\naudit._cells\n"
     found = {**SOURCES, "attncli.trace.words": planted}
     assert misplaced(found) == ["attncli.trace.words -> torch"]
-    assert loaded(found) == sorted({*loaded(SOURCES), "attncli.trace.words"})
     assert private(found) == [
         "attncli.trace.words -> attncli.masks.parser._Parser",
         "attncli.trace.words -> audit._cells",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from small_checkpoints import minilm_folder
 
-# The peak is the kernel's, of a process that has nothing else to do. It is not ru_maxrss, which a process inherits:
-# a test worker that has loaded torch is larger than what is measured here.
+# The peak is the kernel's; ru_maxrss would be inherited from a test worker that has loaded torch.
 _CODE = """
 import re, sys, time
 from attncli.cli.app import app
@@ -29,10 +28,7 @@ print(peak, seconds / (time.process_time() - seconds), file=sys.stderr)
 
 
 def taken(*arguments: str | Path) -> tuple[int, float]:
-    """Run a command; return the most memory that it took, in KiB, and its CPU time as a multiple.
-
-    That is of the time that the same processor then needs to look at the cells of a very large mask ten times.
-    """
+    """Return a command's most memory, in KiB, and its CPU time in units of ten looks at all cells of a large mask."""
     command = [sys.executable, "-c", _CODE, *map(str, arguments)]
     ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
     peak, times = ran.stderr.splitlines()[-1].split()

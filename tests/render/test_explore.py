@@ -259,19 +259,6 @@ def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(toke
         assert all(mark in "".join(lines) for mark in marks)
 
 
-def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(minilm: str) -> None:
-    trace = attncli.inspect("unbelievably \u202eodd", model=minilm)
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), COLOUR, Bounds(3, 60))
-    shown = "".join(texts(drawn.block))
-    assert shown.isprintable()
-    pieces = [token.label for token in trace.key_tokens if token.word == 0]
-    assert len(pieces) > 3
-    assert "".join(pieces[2:]) in shown
-    styles = {segment.text.strip(): segment.style for line in drawn.block.lines for segment in line}
-    assert styles["[CLS]"] is not None
-    assert styles["[CLS]"].dim
-
-
 @pytest.mark.parametrize("tier", ["truecolor", "256", "blocks"])
 def test_keys_stand_on_the_colours_of_the_weights_of_the_query(tier: str) -> None:
     palette, sight, weights = PALETTES[tier], sight_of(9), softmax_of(toy(9), 1)

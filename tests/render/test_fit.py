@@ -140,17 +140,6 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
 # --- what is chosen ---
 
 
-@pytest.mark.parametrize(("palette", "width", "heads"), [(COLOUR, 40, 5), (COLOUR, 120, 32), (SHADES, 120, 16)])
-def test_one_query_has_the_sentence_of_as_many_heads_as_fit(palette: Palette, width: int, heads: int) -> None:
-    shown, note = screen(subject(27, 32, 1), palette, width, 39, View(queries=("20",)))
-    names = [line[:6] for line in shown.splitlines() if re.match(r"L0 H\d+ ", line)]
-    assert len(set(names)) == heads
-    assert ("showing" in note) == (heads < 32)
-    assert "20 w20 attends to" in shown
-    few, _ = screen(subject(9, 4, 1), palette, 120, 39, View(queries=("8",)))
-    assert "heaviest keys of each query" in few
-
-
 def test_what_was_asked_for_in_so_many_words_is_printed_whole() -> None:
     trace = subject(27, 12, 1)
     layout = Layout(trace, View(show=frozenset({"weights"})), SHADES, 80, 39)
