@@ -397,7 +397,7 @@ def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
         attncli.inspect("time", vocab=str(tokenizer_file), vocab_size=8)
 
 
-# --- refusals: others are in tests/promises/test_bad_input.py --------------------------------------------------
+# --- refusals: others are in tests/promises/test_refusals.py --------------------------------------------------
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -93,15 +93,6 @@ def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
 # --- where one looks --------------------------------------------------------------------------------------------
 
 
-def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
-    room = ROOM._replace(kinds=("encoder", "decoder", "cross"))
-    kinds = [look.kind for look in (LOOK.next_kind(room), LOOK.next_kind(room).next_kind(room))]
-    assert kinds == ["decoder", "cross"]
-    assert LOOK.next_kind(room).next_kind(room).next_kind(room).kind == "encoder"
-    assert LOOK.next_kind(room).within(ROOM).kind is None
-    assert LOOK.next_kind(Limits()) == LOOK
-
-
 @pytest.mark.parametrize(
     ("before", "after", "places"),
     [

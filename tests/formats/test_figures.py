@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from pages import ODD, odd_trace, pictured_trace, random_trace, tokens
-from traces import layer_of, trace_of
+from pages import ODD, odd_trace, pictured_trace, random_trace
+from traces import layer_of, tokens_of, trace_of
 
 import attncli
 from attncli.formats.figures import Size, figure_of, written
@@ -125,7 +125,7 @@ def test_labels_are_letters_of_6_to_8_points_that_do_not_touch(size: str, count:
 
 
 def test_tokens_are_never_taken_for_formulas_and_what_no_font_has_is_escaped(recwarn: pytest.WarningsRecorder) -> None:
-    words = tokens("$x_1^2$", "\\frac", "_under", "שלום", "日本", "\U000e0041", "a\nb")
+    words = tokens_of("$x_1^2$", "\\frac", "_under", "שלום", "日本", "\U000e0041", "a\nb")
     layer = layer_of(*np.zeros((3, 1, 7, 2), np.float32))
     figure = figure_of(trace_of(layer, queries=words, keys=words))
     (axes,) = maps_in(figure)

@@ -24,12 +24,11 @@ from pages import (
     pictured_trace,
     random_trace,
     to_three_decimals,
-    tokens,
     unpacked,
     weights_in,
     written,
 )
-from traces import layer_of, trace_of
+from traces import layer_of, tokens_of, trace_of
 
 from attncli.formats.page import write_page
 from attncli.formats.page.packing import counts_of
@@ -142,10 +141,6 @@ def test_a_page_holds_the_picture_the_place_of_each_cell_and_weights_to_four_dec
 # --- size, memory, bytes -----------------------------------------------------------------------------------
 
 
-def test_144_heads_are_no_large_file() -> None:
-    assert sum(map(len, write_page([(1, random_trace(12, 12, 128))], View(), "viridis"))) < 4e6
-
-
 def test_no_head_but_one_is_ever_expanded() -> None:
     def peak(heads: int) -> int:
         trace = random_trace(1, heads, 600)
@@ -165,7 +160,7 @@ HOSTILE = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "&lt;", "\u2
 
 
 def test_nothing_of_the_users_becomes_an_element_or_a_script(tmp_path: Path) -> None:
-    words, vectors = tokens(*HOSTILE), np.zeros((1, len(HOSTILE), 2), np.float32)
+    words, vectors = tokens_of(*HOSTILE), np.zeros((1, len(HOSTILE), 2), np.float32)
     source = Provenance("pretrained", model="<b onclick=x>", architecture="</title><script>alert(2)</script>")
     texts = {"text": "".join(HOSTILE), "pair": "</script>"}
     trace = trace_of(layer_of(vectors, vectors), queries=words, keys=words, source=source, **texts)

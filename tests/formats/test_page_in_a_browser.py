@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pages import ODD, QK, odd_trace, page_of, pictured_trace, random_trace, to_three_decimals, translation, written
+from pages import ODD, QK, odd_trace, page_of, pictured_trace, random_trace, to_three_decimals, written
 
 from attncli.render.heatmap import scale_of_layer
 from attncli.render.palette import COLORMAPS, Palette, Scale
@@ -362,30 +362,6 @@ def test_a_link_opens_at_its_head_and_cell(tmp_path: Path, opened: Callable[...,
     other.evaluate("location.hash = '#layer=0&head=1&query=7&key=0'")
     until(lambda: other.inner_text("#cell").startswith("query 7 w7 → key 0 w0"))
     assert (other.input_value("#layer"), other.input_value("#head")) == ("0", "1")
-
-
-# --- layers of several kinds, the mask, colours ------------------------------------------------------------
-
-
-def test_the_kinds_of_an_encoder_decoder_are_chosen(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    trace = translation()
-    page = opened(written(trace, tmp_path / "page.html"))
-    sizes = {"encoder": (3, 3), "decoder": (2, 2), "cross": (2, 3)}
-    for kind, (rows, columns) in sizes.items():
-        page.get_by_label("kind").select_option(kind)
-        settled(page)
-        page.get_by_label("head", exact=True).select_option("0")
-        settled(page)
-        options = [page.locator(f"#{side} [role=option]").count() for side in ("queries", "keys")]
-        assert options == [rows if kind == "cross" else 0, columns]
-        assert page.get_by_role("application", name=f"heat map of layer 0 ({kind}), head 0;").count() == 1
-        weights = trace.layer(0, kind).head(0).weights
-        allowed = trace.layer(0, kind).head(0).mask
-        for row in range(rows):
-            for column in range(columns):
-                number = f"{to_three_decimals(float(weights[row, column])):.3f}" if allowed[row, column] else "masked"
-                assert point_at(page, row, column) == number
-        assert page.locator("#sentences").is_hidden()
 
 
 # --- work -------------------------------------------------------------------------------------------------

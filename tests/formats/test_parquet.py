@@ -13,7 +13,7 @@ import pytest
 from traces import layer_of, trace_of
 
 import attncli
-from attncli.analysis.metric_names import OF_ANY_TEXT, OF_PICTURES
+from attncli.analysis.metric_names import OF_ANY_TEXT
 from attncli.formats import parquet
 from attncli.trace.layout import ImageGrid, Picture
 
@@ -120,14 +120,3 @@ def test_rows_of_a_picture_say_which_cell_is_looked_at_and_where_it_lies(attn: R
             assert {name: row[f"{role}_{name}"] for name in places} == expected[role, row[role]]
     frame = pd.read_csv(io.StringIO(tsv.out), sep="\t")
     assert list(frame.columns) == table.column_names
-    for library in ("pandas", "polars"):
-        made = attncli.load(tmp_path / "t.safetensors").to_dataframe(library)
-        made = made.to_pandas() if library == "polars" else made
-        for name in own:
-            assert made[name].fillna(-1).tolist() == frame[name].fillna(-1).tolist()
-    metrics = attn("inspect", "--from", tmp_path / "t.safetensors", "--show", "metrics", "-F", "tsv").out
-    assert metrics.splitlines()[0].split("\t")[-len(OF_PICTURES) :] == list(OF_PICTURES)
-    document = attn("inspect", "--from", tmp_path / "t.safetensors", "-F", "json").json
-    assert document["pictures"] == [{"name": "x.png", "width": 30, "height": 40}]
-    assert [grid["start"] for grid in document["grids"]] == [1, 7]
-    assert set(OF_PICTURES) < document["layers"][0]["heads"][0]["metrics"].keys()

@@ -11,12 +11,7 @@ from attncli.trace.trace import Trace
 
 
 class Plain:
-    """What `attncli.inspect` says, and what it was asked for.
-
-    Args:
-        layers: how many the model has.
-        options: of `attncli.inspect`.
-    """
+    """What `attncli.inspect` says, and what it was asked for."""
 
     own: Query | None = None
 
@@ -43,12 +38,7 @@ class Plain:
 
 
 class Made:
-    """A model whose attention a test makes.
-
-    Args:
-        made: the trace of all layers, from a question.
-        layers: those that it has.
-    """
+    """A model whose attention a test makes."""
 
     own: Query | None = None
 

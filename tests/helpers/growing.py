@@ -58,14 +58,6 @@ def by_einsum() -> Iterator[Tensor]:
 # The same numbers again and again.
 
 
-def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
-    """Factors of one element, each a view of a tensor that nothing else holds."""
-    x = drawn(1, 4, WIDTH)
-    while True:
-        x = x * drawn(8, 8).softmax(-1)[0, 0]
-        yield attended(x, x, x)
-
-
 def residual() -> Iterator[Tensor]:
     x = drawn(1, 4, WIDTH)
     while True:
@@ -80,13 +72,6 @@ def scores_and_values() -> tuple[Tensor, Tensor]:
     """Scores of 4 queries, and values."""
     x = drawn(1, 1, 4, WIDTH)
     return x @ x.mT / math.sqrt(WIDTH), x
-
-
-def biases_added() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    while True:
-        scores = scores + drawn(1, 1, 4, 4) * 0.01
-        yield scores
 
 
 def cells_assigned() -> Iterator[Tensor]:
@@ -121,8 +106,7 @@ def rows_kept() -> Iterator[Tensor]:
 STYLES: dict[str, Endless] = {
     each.__name__: each
     for each in (
-        keys_joined, slots_assigned, by_einsum, multiplied_by_parts_of_a_table, residual, biases_added, cells_assigned,
-        weights_added, rows_kept,
+        keys_joined, slots_assigned, by_einsum, residual, cells_assigned, weights_added, rows_kept,
     )
 }  # fmt: skip
 

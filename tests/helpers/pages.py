@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from traces import layer_of, trace_of, watched
+from traces import layer_of, tokens_of, trace_of, watched
 
 from attncli.formats.page import write_page
 from attncli.trace.layout import ImageGrid, Picture
-from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
@@ -82,19 +81,12 @@ def to_three_decimals(value: float, unit: int = 1000) -> float:
     return round(Fraction(value) * unit) / unit
 
 
-def tokens(*texts: str, segments: str = "") -> Tokens:
-    return Tokens(
-        Token(index, index, text, None, None, segment=int(segments[index]) if segments else 0)
-        for index, text in enumerate(texts)
-    )
-
-
 def odd_trace() -> Trace:
     """One head whose recorded weights are everything that a cell can be; the third row may attend to nothing."""
     allowed = np.ones((4, 4), bool)
     allowed[:, 3] = False
     allowed[3] = False
-    words = tokens("zero", "odd", "beyond", "blind")
+    words = tokens_of("zero", "odd", "beyond", "blind")
     return trace_of(watched(np.log(np.abs(ODD) + 1), ODD, allowed), queries=words, keys=words, text="odd")
 
 
@@ -105,7 +97,7 @@ def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Tr
     for layer in range(layers):
         q, k, v = generator.standard_normal((3, heads, length, 16), np.float32)
         made.append(layer_of(q * (1 + layer % 6), k, v, scale=0.25, layer=layer, kind=kind))
-    words = tokens(*(f"w{index}" for index in range(length)))
+    words = tokens_of(*(f"w{index}" for index in range(length)))
     return Trace(Provenance("file", layers=layers), words, words, tuple(made), text="random")
 
 
@@ -113,7 +105,7 @@ def pictured_trace(mask: str = "causal", has_picture: bool = True) -> Trace:
     """Two tiles side by side that leave the right edge out, an overview in another order, and text on both sides."""
     generator = np.random.default_rng(3)
     q, k, v = generator.standard_normal((3, 3, 15, 8), np.float32)
-    words = tokens("<s>", *["<image>"] * 8, "[NL]", *["<image>"] * 2, "red", "dot", "?")
+    words = tokens_of("<s>", *["<image>"] * 8, "[NL]", *["<image>"] * 2, "red", "dot", "?")
     left, right = ImageGrid(1, 2, 2, box=(0, 0, 24, 40)), ImageGrid(5, 2, 2, box=(24, 0, 48, 40), note="merged")
     overview = ImageGrid(10, 1, 2, order=(1, 0), is_overview=True)
     pixels = generator.integers(0, 256, (40, 60, 3), np.uint8)
@@ -127,7 +119,7 @@ def pictured_trace(mask: str = "causal", has_picture: bool = True) -> Trace:
 def translation() -> Trace:
     """An encoder-decoder: three words become two."""
     generator = np.random.default_rng(1)
-    source, target = tokens("time", "flies", "fast"), tokens("Zeit", "fliegt")
+    source, target = tokens_of("time", "flies", "fast"), tokens_of("Zeit", "fliegt")
     layers = []
     for kind, rows, columns in (("encoder", 3, 3), ("decoder", 2, 2), ("cross", 2, 3)):
         q, k = (generator.standard_normal((2, length, 5)).astype(np.float32) for length in (rows, columns))

@@ -1,6 +1,6 @@
 """The recording on the documentation's first page: the explorer, twenty seconds of it, as one picture that moves.
 
-`python tests/helpers/recording.py` makes it. The frames are what the explorer draws on a terminal in memory; lines that
+`python tests/helpers/recording.py` makes it. The frames are the screens of the explorer; lines that
 are drawn several times are in the file once, and a style sheet says when each frame is seen. Who prefers no motion sees
 one of them.
 """

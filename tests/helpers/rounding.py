@@ -14,12 +14,7 @@ def of_weights(layer: LayerTrace, terms: int) -> float:
 
     Each of n terms of a sum is rounded by up to an `ULP` of the sum, up or down, which leaves about √n of them. So a
     score differs by that share of the largest, and a softmax passes on half of a difference at most. The other half
-    is for the layers below.
-
-    Args:
-        layer: whose scores say how large they are.
-        terms: of the longest sum; together, where many short ones follow each other.
-    """
+    is for the layers below."""
     heads = [layer.head(head) for head in range(layer.num_heads)]
     largest = max(
         float(np.abs(head.scores, where=head.weights > 0, out=np.zeros_like(head.scores)).max()) for head in heads

@@ -11,11 +11,7 @@ from xml.sax.saxutils import escape
 
 @contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[str]:
-    """Serve files by their paths, such as `/bucket/a.csv`; what begins with `/denied` is refused.
-
-    Yields:
-        Where: a host and a port. It speaks as much of S3 as a client needs that reads.
-    """
+    """Serve files by their paths, such as `/bucket/a.csv`; what begins with `/denied` is refused."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:

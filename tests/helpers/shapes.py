@@ -1,9 +1,7 @@
-"""Runs commands of attn while the shapes that its functions state are checked.
+"""Runs commands of attn, words by tabs, while the shapes that its functions state are checked; prints exit codes.
 
-    python tests/helpers/shapes.py 'inspect<TAB>time flies' ...
-
-It prints the exit code of each. The package imports jaxtyping for type checkers alone, for it costs a fifth of a run of
-the program. So its annotations are strings, and what they name is missing where they stand: here it is built in.
+The package imports jaxtyping for type checkers alone, for it costs a fifth of a run of the program. So its annotations
+are strings, and what they name is missing where they stand: here it is built in.
 """
 
 import ast

@@ -48,13 +48,7 @@ class Shell:
 
 @contextmanager
 def shell(name: str, home: Path, **environment: str) -> Iterator[Shell]:
-    """Start a shell that knows the project's completion script, in the folder `home`, with nothing of the user's.
-
-    Args:
-        name: `bash`, `zsh` or `fish`.
-        home: an empty folder.
-        environment: variables.
-    """
+    """Start a shell that knows the project's completion script, in the folder `home`, with nothing of the user's."""
     programs = home / "bin"
     programs.mkdir(parents=True, exist_ok=True)
     (programs / "attn").write_text(_PROGRAM.format(python=sys.executable, ran=_RAN))

@@ -11,13 +11,7 @@ _NUMBERS = count()
 
 
 class Tmux:
-    """A shell in a terminal of a size of its own.
-
-    Args:
-        width: in columns.
-        height: in lines.
-        environment: variables of the shell; one that is empty is not set.
-    """
+    """A shell in a terminal of a size of its own."""
 
     def __init__(self, width: int, height: int, **environment: str) -> None:
         self._server = f"attncli-{os.getpid()}-{next(_NUMBERS)}"

@@ -25,18 +25,7 @@ def layer_of(
     kind: str | None = None,
     **fields: Any,
 ) -> LayerTrace:
-    """A layer of which all heads were asked for.
-
-    Args:
-        q: queries, `[H, Q, D]`.
-        k: keys, `[Hkv, K, D]`.
-        v: values, `[Hkv, K, Dv]`; the keys where they do not matter.
-        mask: an expression, or the cells that are allowed.
-        scale: what multiplies q·k.
-        layer: its index.
-        kind: `self`, or `cross` where there are more or fewer keys than queries, if nothing else is said.
-        fields: of `LayerTrace`.
-    """
+    """A layer of which all heads were asked for."""
     heads, queries, keys = len(q), q.shape[1], k.shape[1]
     if isinstance(mask, str):
         mask = RuleMask(parse(mask), queries, keys, heads)

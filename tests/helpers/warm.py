@@ -36,8 +36,6 @@ _READ_EARLY = {
     "ATEN_CPU_CAPABILITY", "HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_MODULES_CACHE",
     "MKL_ENABLE_INSTRUCTIONS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "TRANSFORMERS_OFFLINE",
 }  # fmt: skip
-_UTF8 = {"", "C", "C.UTF-8", "C.utf8", "POSIX"}  # which Python takes for UTF-8, the first two too
-
 # It begins in a few milliseconds, and ends as the command that it stands for.
 _CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -104,7 +102,7 @@ def _serve(listening: socket.socket) -> Any:
     _, streams, *_ = socket.recv_fds(asking, 1, 3)
     name, arguments, folder, environment = json.loads(asking.makefile("rb").readline())
     program = _program(name, arguments, folder, scripts)
-    if program is None or _early(environment) != _early(before) or not _is_utf8(environment):
+    if program is None or _early(environment) != _early(before):
         asking.sendall(b"alone\n")
         os._exit(0)
     if process := os.fork():
@@ -129,11 +127,6 @@ def _serve(listening: socket.socket) -> Any:
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name in _READ_EARLY or name.startswith("PYTHON")}
-
-
-def _is_utf8(environment: Mapping[str, str]) -> bool:
-    found = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-    return next(filter(None, found), "") in _UTF8
 
 
 def _program(name: str, arguments: list[str], folder: str, scripts: Mapping[str, Any]) -> Any:

@@ -40,11 +40,8 @@ def test_a_trace_is_the_same(options: str, attn: Run, tiny_llama: str, tmp_path:
     attncli.inspect(TEXT, **keywords).save(tmp_path / "python.safetensors")
     shell, python = (load(tmp_path / f"{name}.safetensors") for name in ("shell", "python"))
     assert (shell.key_tokens, shell.query_tokens) == (python.key_tokens, python.query_tokens)
-    assert [(layer.layer, layer.kind) for layer in shell.layers] == [
-        (layer.layer, layer.kind) for layer in python.layers
-    ]
     for one, other in zip(shell.layers, python.layers, strict=True):
-        assert one.heads == other.heads
+        assert (one.layer, one.kind, one.heads) == (other.layer, other.kind, other.heads)
         for first, second in ((one.head(head), other.head(head)) for head in one.heads):
             for name in ("q", "k", "v", "scores", "weights", "output"):
                 np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
@@ -84,12 +81,9 @@ def test_findings_are_the_same(attn: Run, tiny_llama: str, tmp_path: Path) -> No
     np.save(tmp_path / "mask.npy", np.eye(4, k=1, dtype=bool) | np.tri(4, dtype=bool))
     ran = attn("mask", "check", tmp_path / "mask.npy", "--for", "sdpa", "--expect", "causal", "-F", "json")
     findings = attncli.mask(tmp_path / "mask.npy", api="sdpa").check("causal")
-    assert [one["message"] for one in ran.json["findings"]] == [one.message for one in findings]
-    assert ran.code == 1
-    ran = attn("check", TEXT, "-m", tiny_llama, "-F", "json")
-    assert [one["code"] for one in ran.json["findings"]] == [
-        one.code for one in attncli.check(tiny_llama, TEXT).findings
-    ]
+    assert [one["message"] for one in ran.json["findings"]] == [one.message for one in findings] != []
+    ran, findings = attn("check", TEXT, "-m", tiny_llama, "-F", "json"), attncli.check(tiny_llama, TEXT).findings
+    assert [one["code"] for one in ran.json["findings"]] == [one.code for one in findings]
 
 
 def numbers(document: Any) -> set[float]:

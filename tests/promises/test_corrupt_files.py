@@ -1,13 +1,15 @@
 """Files that are damaged, or made to do damage: a right answer or one sentence, nothing executed, memory bounded."""
 
+import functools
 import json
+import operator
 import os
 import pickle
 import random
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,11 @@ from gguf_files import Kind, write_gguf
 from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused, one_sentence
 from refusals import Evil, refused
 from safetensors import safe_open
+from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save, save_file
 from safetensors.torch import load_file
 from tokenizers import pre_tokenizers
+from transformers import AutoConfig
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
@@ -74,15 +78,6 @@ def save_dump(path: Path) -> None:
     save_file({"q": q, "k": q + 1, "v": q, "mask": np.tri(4, dtype=bool)}, path, metadata=metadata)
 
 
-def save_adapter(folder: Path, base: str) -> None:
-    folder.mkdir()
-    settings = {"peft_type": "LORA", "base_model_name_or_path": base, "r": 4, "lora_alpha": 8}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    part = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
-    ones = np.ones((4, 24), np.float32)
-    save_file({f"{part}A.weight": ones, f"{part}B.weight": ones.T.copy()}, folder / "adapter_model.safetensors")
-
-
 @pytest.fixture
 def files(attn: Run, tiny_llama: str, tmp_path: Path) -> Path:
     """A folder with whole files of every sort."""
@@ -93,7 +88,6 @@ def files(attn: Run, tiny_llama: str, tmp_path: Path) -> Path:
     assert attn("inspect", TEXT, "--pair", "fruit", "--mask", "window(3)", "--save", path).code == OK
     save_dump(tmp_path / "dump.safetensors")
     save_gguf(tmp_path / "model.gguf")
-    save_adapter(tmp_path / "adapter", tiny_llama)
     shutil.copytree(tiny_llama, tmp_path / "checkpoint")
     return tmp_path
 
@@ -107,14 +101,9 @@ DAMAGED = [
     ("model.gguf", f"inspect '{TEXT}' -m FILE -l all", 200),
     ("checkpoint/tokenizer.json", f"inspect '{TEXT}' --vocab FILE", 60),
     *(
-        (f"{folder}/{name}", f"{_CHECKPOINT} {engine}", 25)
+        (f"checkpoint/{name}", f"{_CHECKPOINT} {engine}", 25)
         for engine in ("auto", "transformers")
-        for folder, name in (
-            *(("checkpoint", f"{part}.json") for part in ("config", "tokenizer", "tokenizer_config")),
-            ("checkpoint", "model.safetensors"),
-            ("adapter", "adapter_config.json"),
-            ("adapter", "adapter_model.safetensors"),
-        )
+        for name in ("config.json", "tokenizer.json", "model.safetensors")
     ),
 ]
 
@@ -132,6 +121,79 @@ def test_a_damaged_file_is_read_or_refused(name: str, command: str, times: int, 
         answered_or_refused(ran)
         ended[int(ran.code)] += 1
     assert set(ended) - {OK, FINDINGS}, "no damage was seen in any of them"
+
+
+# --- other fields -----------------------------------------------------------------------------------------
+
+# JSON that may stand in a field, whatever belongs there; None takes the field away.
+OTHERS = (None, "null", "{}", "[]", "-1", "1e999", '"a text"', "[1, null]", "0.5", "true", '""', "0", "9" * 20)
+_MARK = "what is to be replaced"
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place inside a JSON document; of a list and of a vocabulary the first."""
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    for name, each in inner[:1] if isinstance(value, list) or place[-1:] == ("vocab",) else inner:
+        yield (*place, name)
+        yield from places(each, (*place, name))
+
+
+def with_another(document: Any, place: tuple[Any, ...], other: str | None) -> str:
+    """The document with something else in one place."""
+    copy = json.loads(json.dumps(document))
+    holder = functools.reduce(operator.getitem, place[:-1], copy)
+    if other is None:
+        del holder[place[-1]]
+        return json.dumps(copy)
+    holder[place[-1]] = _MARK
+    return json.dumps(copy).replace(json.dumps(_MARK), other)
+
+
+def test_whatever_stands_in_a_field_of_a_trace_is_read_or_refused(attn: Run, tmp_path: Path) -> None:
+    whole, path = tmp_path / "whole.safetensors", tmp_path / "trace.safetensors"
+    assert attn("inspect", "time flies", "--pair", "fruit", "--save", whole).code == OK
+    tensors = load_arrays(whole)
+    with safe_open(whole, framework="numpy") as file:
+        document = json.loads(file.metadata()["attncli"])
+    document["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": "another output", "of": "weights·V"}
+    ended: Counter[int] = Counter()
+    for place, other in product(places(document), OTHERS):
+        save_file(tensors, path, metadata={"attncli": with_another(document, place, other)})
+        ran = attn("inspect", "--from", path, "--show", "tokens,scores,heatmap,output")
+        assert ran.code in (OK, INPUT), (place, other, ran.err)
+        answered_or_refused(ran)
+        ended[ran.code] += 1
+    assert ended[OK] > 20
+    assert ended[INPUT] > 300
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"],
+)
+def test_whatever_stands_in_a_field_of_a_checkpoint_is_read_or_refused(
+    name: str, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "llama"))
+    config = json.loads(AutoConfig.from_pretrained(folder).to_json_string(use_diff=False))
+    (folder / "config.json").write_text(json.dumps(config | {"_name_or_path": ""}))  # which states all that it can
+    (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": [2], "max_length": 20}')
+    (folder / "special_tokens_map.json").write_text('{"unk_token": {"content": "<unk>", "lstrip": false}}')
+    commands = [
+        ["inspect", TEXT, "-l", "all", "-m", folder],
+        ["inspect", TEXT, "-l", "all", "--engine", "transformers", "-m", folder],
+        ["mask", "model", "-m", folder, "time flies", "an"],
+        ["check", "-m", folder, TEXT],
+    ]
+    document = json.loads((folder / name).read_text(encoding="utf-8"))
+    drawn, ended = random.Random(name), Counter(attn(*command).code for command in commands)
+    assert set(ended) <= {OK, FINDINGS}
+    for place in places(document):
+        (folder / name).write_text(with_another(document, place, drawn.choice(OTHERS)), encoding="utf-8")
+        ran = attn(*drawn.choice(commands))
+        answered_or_refused(ran)
+        ended[ran.code] += 1
+    assert name == "generation_config.json" or ended[LOAD]
 
 
 # --- made to do damage -------------------------------------------------------------------------------------
@@ -218,9 +280,7 @@ def bombs(trace: bytes) -> dict[str, bytes]:
 
     most = 2**63
     return {
-        "terabytes.npy": npy_header((2**20, 2**20)),
         "exabytes.npy": npy_header((2**31, 2**32)),
-        "negative.npy": npy_header((-1, 4)),
         "deep.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 200_000) + b"(" * 200_000,
         "length.safetensors": header(b"{}", 2**63 - 1),
         "terabytes.safetensors": header(json.dumps({"mask": tensor, "q": tensor, "k": tensor}).encode()),

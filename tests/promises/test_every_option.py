@@ -129,7 +129,7 @@ def with_and_without() -> Iterator[tuple[str, str]]:
             yield f"{before} {option[1]} {after}", bare
 
 
-@pytest.mark.parametrize(("with_it", "without"), with_and_without())
+@pytest.mark.parametrize(("with_it", "without"), [*with_and_without()])
 def test_an_option_has_an_effect(with_it: str, without: str, material: Path, tmp_path: Path) -> None:
     found, before = (
         answered(shlex.split(line), material, tmp_path / name) for name, line in (("a", with_it), ("b", without))

@@ -75,14 +75,6 @@ def test_the_light_installation_has_neither_torch_nor_transformers(light: Light)
     assert light(program=("-c", script)).out == "None None\n"
 
 
-def test_a_program_without_torch_is_told_which_python_ran_it(light: Light, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import torch\n")
-    for prove in ([], ["--prove", "causal"]):
-        ran = light("run", *prove, "program.py")
-        assert ran.code == 1
-        assert re.search("attn: attn run needs torch, which is not installed: .*pip install torch\n", ran.err)
-
-
 def test_a_toy_layer_is_shown_saved_and_shown_again(light: Light, tmp_path: Path, attn: Callable[..., Ran]) -> None:
     trace = tmp_path / "trace.safetensors"
     shown = light("inspect", TEXT, "--save", trace, "--format", "json")
@@ -142,23 +134,18 @@ def test_what_takes_more_says_which_command_installs_it(
     assert not (tmp_path / "out.pt").exists()
 
 
+def test_a_program_without_torch_and_a_call_from_python_say_so_too(light: Light, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import torch\n")
+    ran = light("run", "--prove", "causal", "program.py")
+    assert ran.code == 1
+    assert re.search("attn: attn run needs torch, which is not installed: .*pip install torch\n", ran.err)
+    ran = light(program=("-c", "import attncli\nattncli.watch().__enter__()"))
+    assert "LoadError" in ran.err.splitlines()[-1]
+
+
 def test_files_of_sentences_are_read(light: Light, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text\ntime flies\n", encoding="utf-8")
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fruit flies"}\n'))
     (tmp_path / "c.txt").write_text("like an arrow\n", encoding="utf-8")
     ran = light("tokens", "--file", ".", "-F", "json")
     assert (ran.code, ran.err, len(ran.json)) == (0, "", 3)
-
-
-def test_from_python_it_is_an_error_of_ours_too(light: Light, tiny_llama: str) -> None:
-    script = """
-import sys, attncli
-for call in (lambda: attncli.inspect("time", model=sys.argv[1], engine="transformers"),
-             lambda: attncli.check(sys.argv[1]), lambda: attncli.watch().__enter__()):
-    try:
-        call()
-    except attncli.AttnError as error:
-        print(int(error.exit_code))
-"""
-    ran = light(tiny_llama, program=("-c", script))
-    assert (ran.out.split(), ran.err) == (["3", "3", "3"], "")

@@ -114,14 +114,14 @@ def test_every_text_of_the_help_follows_the_rules() -> None:
     assert {(place, text): rules for place, text in help_texts() if (rules := wrong(text))} == {}
 
 
-@pytest.mark.parametrize("place", options(), ids=" ".join)
-def test_an_option_is_described_in_one_short_command(place: tuple[str, str]) -> None:
-    text = options()[place].help
-    assert len(text) <= MOST_CHARACTERS, text
-    assert text[0].isupper(), text
-    assert text.endswith("."), text
-    assert not text.startswith(NOT_IMPERATIVE), text
-    assert re.fullmatch(r"(?:(?!Default:).)+(?:Default: .+)?", text), "the default stands last"
+def test_an_option_is_described_in_one_short_command() -> None:
+    for place, option in options().items():
+        text = option.help
+        assert len(text) <= MOST_CHARACTERS, (place, text)
+        assert text[0].isupper(), (place, text)
+        assert text.endswith("."), (place, text)
+        assert not text.startswith(NOT_IMPERATIVE), (place, text)
+        assert re.fullmatch(r"(?:(?!Default:).)+(?:Default: .+)?", text), (place, "the default stands last")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.pane import PaneContent
 from attncli.render.explore.tokens import WeightedRow, token_strip
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette
@@ -218,24 +217,6 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
     assert f"▸{numbers[1, 2]:.2f}" in lines[3]
     assert "? not computed yet" in lines[-1]
     assert lines[0].startswith(f"entropy · ▸ {numbers[1, 2]:.4g}")
-
-
-@pytest.mark.parametrize(
-    ("palette", "room"), [(COLOUR, Bounds(30, 120)), (SHADES, Bounds(5, 12)), (ASCII, Bounds(9, 40))]
-)
-def test_a_head_of_the_map_is_marked_where_it_lies(palette: Palette, room: Bounds) -> None:
-    numbers = entropies(1, 20)
-
-    def drawn_at(chosen: tuple[int, int]) -> PaneContent[tuple[int, int]]:
-        return layer_map("entropy", numbers, range(30), ("self", 20), chosen, palette, room)
-
-    for chosen in ((0, 0), (15, 7), (29, 19)):
-        one = drawn_at(chosen)
-        marked = [place for place in product(range(-1, 35), range(-1, 130)) if one.at(*place) == chosen]
-        line = texts(one.block)[marked[0][0]]
-        assert MARKS & set(line[marked[0][1] : marked[-1][1] + 1])
-        assert line.startswith(palette.fit("▸"))
-        assert int(line[1:].split()[0]) == chosen[0]
 
 
 # --- tokens ---

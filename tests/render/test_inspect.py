@@ -3,13 +3,11 @@
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from running import printed
 from views import of_heads
 
 import attncli
-from attncli.render.heatmap import Heatmap
 from attncli.render.inspect import Layout
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
@@ -80,16 +78,6 @@ def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
     assert note.startswith("each cell drawn of the mask stands for 4×4; ")
     assert Layout(trace, view._replace(queries=("7",)), Palette(), None).notes() != []
     assert Layout(of_heads(), view, Palette(), 80).notes() == []
-
-
-def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() -> None:
-    values = np.array([[0.1, 0.9, 0.3, 0.4], [0.2, 0.2, 0.8, 0.1]])
-    allowed = np.array([[True, False, False, False], [True, True, False, False]])
-    pooled = Heatmap("", values, allowed).pooled(2, 2)
-    assert pooled.values.tolist() == [[0.2, 0.0]]
-    assert pooled.allowed.tolist() == [[True, False]]
-    nan = Heatmap("", np.array([[np.nan, 0.2]]), np.ones((1, 2), bool)).pooled(1, 2)
-    assert np.isnan(nan.values[0, 0])
 
 
 def test_a_single_query_row_is_walked_through_in_digits() -> None:

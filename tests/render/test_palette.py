@@ -66,11 +66,3 @@ def test_as_large_a_difference_is_about_as_dark_on_either_side(tier: str) -> Non
     middle = len(shades) // 2
     assert shades[: middle + 1] == sorted(shades[: middle + 1])
     assert shades[middle:] == sorted(shades[middle:], reverse=True)
-
-
-def test_the_odd_cells_of_differences_keep_their_marks() -> None:
-    values = np.array([[-0.5, 0.0, 0.001, 0.5, np.nan, 0.3]])
-    allowed = np.array([[True, True, True, True, True, False]])
-    cells = Palette("blocks").cells(values, allowed, Scale.around_zero(0.5, "linear"), 2)[0]
-    assert [glyph for glyph, _ in cells] == ["-█", " 0", "  ", "+█", " X", " ·"]
-    assert Palette("blocks").cells(np.zeros((1, 1)), np.ones((1, 1), bool), Scale.around_zero(0.0), 2)[0][0][0] == " 0"

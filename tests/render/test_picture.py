@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette, Scale
-from attncli.render.picture import Canvas, HeadLook, PictureView, half_blocks, resized
+from attncli.render.picture import Canvas, HeadLook, PictureView
 from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 GRAY = np.full((40, 60, 3), 100, np.uint8)
@@ -77,12 +77,3 @@ def test_a_cropped_picture_has_no_cells_beside_the_crop() -> None:
     values, is_inside = head.sampled(canvas.placed(2, 4))
     np.testing.assert_array_equal(is_inside, [[0, 1, 1, 0], [0, 1, 0, 0]])
     np.testing.assert_array_equal(values, [[0, 0, 1, 0], [0, 2, 0, 0]])
-
-
-def test_a_picture_is_made_smaller_by_means() -> None:
-    random = np.random.default_rng(0).integers(0, 256, (12, 18, 3)).astype(np.uint8)
-    means = random.reshape(4, 3, 6, 3, 3).mean(axis=(1, 3))
-    np.testing.assert_allclose(resized(random, 4, 6), means)
-    np.testing.assert_array_equal(resized(random, 24, 36), random.repeat(2, axis=0).repeat(2, axis=1))
-    lines = half_blocks(np.zeros((4, 6, 3)))
-    assert [len(line) for line in lines] == [6, 6]

@@ -243,7 +243,7 @@ def test_dumps_that_make_no_attention_are_refused(attn: Run, dump: Callable[...,
     no_trace(attn, dump(metadata, **tensors), words)
 
 
-# Headers that make no sense are in tests/promises/test_every_field.py.
+# Headers that make no sense are in tests/promises/test_corrupt_files.py.
 DAMAGE: dict[str, np.ndarray[Any, Any] | None] = {
     "q": None, "k": vectors(4, 2, 7), "mask": np.ones((1, 2, 2), np.float32), "inputs": vectors(1, 32),
     "out_projection": vectors(3, 32), "sinks": vectors(4, 3),
@@ -276,7 +276,7 @@ VIEWS = [
 
 
 def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> None:
-    """Texts that stand for a number, a kind or a mask: see tests/promises/test_every_field.py."""
+    """Texts that stand for a number, a kind or a mask: see tests/promises/test_corrupt_files.py."""
     path = tmp_path / "trace.safetensors"
     attncli.inspect("time flies like", target="an arrow").save(path)
     header, tensors = opened(path)

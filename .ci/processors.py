@@ -1,6 +1,6 @@
 """Runs the numeric tests with the kernels of other processors.
 
-    python tests/helpers/processors.py [ARGUMENT OF PYTEST]...
+    python .ci/processors.py [ARGUMENT OF PYTEST]...
 
 NumPy's OpenBLAS and torch, whose products are MKL's, choose kernels by the processor, and each rounds differently; all
 can be told to take others. What they took is asked of a process that has computed with them: OpenBLAS takes another
