@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,30 +12,6 @@ from pathlib import Path
 import pytest
 from running import program
 from signalled import ATTN, STOPPED, ended
-
-# At every import a copy of the process gets a Ctrl-C, and the process goes on. It imports nothing of its own; before
-# those that are named nothing can be settled, and nothing else may be imported.
-INTERRUPTED = """
-import os, sys
-codes = {}
-class Finder:
-    def find_spec(name, path=None, target=None):
-        if name in ("attncli", "attncli._version", "attncli.__main__", "attncli.signals"):
-            return
-        copy = os.fork()
-        if not copy:
-            os.kill(os.getpid(), 2)
-            os._exit(0)
-        else:
-            codes[name] = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-sys.meta_path.insert(0, Finder)
-from attncli.__main__ import main
-try:
-    main()
-finally:
-    print(*codes)
-    print(*set(codes.values()))
-"""
 
 pytestmark = pytest.mark.usefixtures("signals_arrive")
 
@@ -78,16 +53,6 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
                 assert file.read_bytes() == whole[file.name]
         assert code != 0 or ending == "table" or [file.name for file in folder.iterdir()] == [f"x.{ending}"]
     assert len([code for code in codes if code]) > 5
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "time flies"]])
-def test_ctrl_c_at_any_import_ends_quietly(arguments: list[str]) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, encoding="utf-8", check=True
-    )
-    *_, imported, codes = ran.stdout.splitlines()
-    assert (codes, ran.stderr) == ("130", "")
-    assert {"gc", "typing", "attncli.cli.app", "rich"} <= set(imported.split())
 
 
 @pytest.mark.parametrize(("ending", "number"), [("json", signal.SIGINT), ("jsonl", signal.SIGTERM)])
