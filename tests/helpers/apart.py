@@ -1,7 +1,4 @@
-"""Many command lines in one process of its own, one after the other: what each took, and whom it spoke to.
-
-The process records every connection and look-up over the network, and refuses it.
-"""
+"""Many command lines in one process of its own, which refuses and records each connection and look-up."""
 
 import json
 import re

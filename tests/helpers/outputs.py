@@ -26,10 +26,7 @@ _STEP = re.compile(r"attn: \d+\.\d\d s: \S")  # of --verbose
 
 
 def obeyed(text: str) -> set[str]:
-    """The characters of a text that a terminal obeys, or that reorder or end its lines; line feeds are not among them.
-
-    Joiners stay: emoji and several scripts are written with them.
-    """
+    """The characters of a text that a terminal obeys, or that reorder or end its lines, but line feeds and joiners."""
     hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return {one for one in set(text) - set("\n\u200c\u200d") if unicodedata.category(one) in hidden}
 

@@ -116,17 +116,6 @@ def pictured_trace(mask: str = "causal", has_picture: bool = True) -> Trace:
     )
 
 
-def translation() -> Trace:
-    """An encoder-decoder: three words become two."""
-    generator = np.random.default_rng(1)
-    source, target = tokens_of("time", "flies", "fast"), tokens_of("Zeit", "fliegt")
-    layers = []
-    for kind, rows, columns in (("encoder", 3, 3), ("decoder", 2, 2), ("cross", 2, 3)):
-        q, k = (generator.standard_normal((2, length, 5)).astype(np.float32) for length in (rows, columns))
-        layers.append(layer_of(q, k, mask="causal" if kind == "decoder" else "full", scale=0.5, kind=kind))
-    return Trace(Provenance("file"), target, source, tuple(layers), text="time flies fast", target="Zeit fliegt")
-
-
 def written(trace: Trace, path: Path, view: View | None = None) -> Path:
     path.write_text("".join(write_page([(1, trace)], view or View(), "viridis")), encoding="utf-8")
     return path

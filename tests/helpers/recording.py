@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from explored import driven_by
 from rich.color import Color
@@ -48,11 +47,7 @@ STEPS: tuple[tuple[str | list[str], float, float], ...] = (
 )
 
 
-class Frame(NamedTuple):
-    """What is seen for some time, a segment a cell."""
-
-    seconds: float
-    lines: list[Sequence[Segment]]
+Frame = tuple[float, list[Sequence[Segment]]]  # seconds, and what is seen, a segment a cell
 
 
 _SVG = """\
@@ -81,12 +76,12 @@ def recorded(environment: Mapping[str, str]) -> list[Frame]:
 
     async def within() -> list[Frame]:
         async with driven_by(COMMAND, COLUMNS, LINES, environment) as one:
-            frames = [Frame(1.0, one.screen())]
+            frames: list[Frame] = [(1.0, one.screen())]
             for keys, seconds, besides in STEPS:
                 for place, key in enumerate(keys, start=1):
                     await one.press(key)
                     await one.answered()
-                    frames.append(Frame(seconds + besides * (place == len(keys)), one.screen()))
+                    frames.append((seconds + besides * (place == len(keys)), one.screen()))
             return frames
 
     return asyncio.run(within())
@@ -95,9 +90,9 @@ def recorded(environment: Mapping[str, str]) -> list[Frame]:
 def picture(frames: Sequence[Frame]) -> str:
     """Return the frames as an SVG that moves."""
     drawn = _DrawnFrame()
-    places = [[drawn.line(line) for line in frame.lines] for frame in frames]
-    whole = sum(frame.seconds for frame in frames)
-    ends = [100 * end / whole for end in accumulate(frame.seconds for frame in frames)]
+    places = [[drawn.line(line) for line in lines] for _, lines in frames]
+    whole = sum(seconds for seconds, _ in frames)
+    ends = [100 * end / whole for end in accumulate(seconds for seconds, _ in frames)]
     still = next(place for place, end in enumerate(ends) if end >= 100 * STILL)
     seen = [f"#f{still}{{visibility:visible}}"]
     groups = []

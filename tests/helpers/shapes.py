@@ -1,26 +1,18 @@
-"""Runs commands of attn, words by tabs, while the shapes that its functions state are checked; prints exit codes.
+"""Runs commands of attn, words by tabs, while the shapes that its functions state are checked; prints exit codes."""
 
-The package imports jaxtyping for type checkers alone, for it costs a fifth of a run of the program. So its annotations
-are strings, and what they name is missing where they stand: here it is built in.
-"""
-
-import ast
-import builtins
 import importlib
-import inspect
 import os
 import pkgutil
-import re
 import sys
-from collections.abc import Callable
-from functools import cache, partial
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, get_args
 
 import jaxtyping
-import numpy as np
 from beartype import beartype
 
-_STATED = re.compile(r"\b(?:Bool|Float|Int)\[")
 UNCHECKED = {
     # Beartype looks at an item of its list by chance, which Hypothesis forbids to its strategies.
     "attncli.attention.row_blocks",
@@ -29,27 +21,32 @@ UNCHECKED = {
 }
 
 
-def executed(package: str) -> Any:
-    """Check the shapes of every module of a package that is imported from now on, or in a `with` block."""
-    vars(builtins).update(Bool=jaxtyping.Bool, Float=jaxtyping.Float, Int=jaxtyping.Int, np=np, torch=_Torch())
+@contextmanager
+def executed(package: str) -> Iterator[None]:
+    """Check the shapes of every module of a package that is imported in a block.
+
+    The package imports jaxtyping for type checkers alone, as if one were at work here.
+    """
     every = jaxtyping.jaxtyped
 
     def jaxtyped(function: Any = None, **options: Any) -> Any:
         if function is None:
             return partial(jaxtyped, **options)
-        is_checked = f"{function.__module__}.{function.__qualname__}" not in UNCHECKED and _states_shapes(function)
+        annotated = function.__init__ if isinstance(function, type) else function
+        hints = getattr(annotated, "__annotations__", {}).values()
+        is_checked = f"{function.__module__}.{function.__qualname__}" not in UNCHECKED and any(
+            _is_shape(hint, vars(sys.modules[function.__module__])) for hint in hints
+        )
         # What states none is left alone: jaxtyping would bind the arguments of each call to their names.
         return every(function, **options) if is_checked else function
 
     jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]
-    return jaxtyping.install_import_hook(package, "shapes.checked")
-
-
-class _Torch:
-    """torch for modules that name it for type checkers alone, imported when a shape of a tensor is stated there."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("torch"), name)
+    typing.TYPE_CHECKING = True
+    try:
+        with jaxtyping.install_import_hook(package, "shapes.checked"):
+            yield
+    finally:
+        typing.TYPE_CHECKING = False
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,20 +55,12 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return beartype(function)
 
 
-def _states_shapes(function: Any) -> bool:
-    """Whether a function, or a dataclass in its fields, states a shape; one that is none is an error."""
-    annotated = function.__init__ if isinstance(function, type) else function
-    _define_aliases(function.__module__)
-    return any(_is_shape(str(hint), annotated) for hint in getattr(annotated, "__annotations__", {}).values())
-
-
-def _is_shape(annotation: str, function: Callable[..., Any]) -> bool:
+def _is_shape(hint: Any, names: dict[str, Any]) -> bool:
     try:
-        return _has_array(eval(annotation, function.__globals__))
-    except Exception:
-        if _STATED.search(annotation):  # of which jaxtyping would say nothing, and check nothing
-            raise
-        return False  # the name of another type, which type checkers alone import
+        return _has_array(eval(hint, names) if isinstance(hint, str) else hint)
+    except NameError:  # of a class that is defined below
+        assert "[np.ndarray" not in hint, hint
+        return False
 
 
 def _has_array(hint: Any) -> bool:
@@ -80,23 +69,22 @@ def _has_array(hint: Any) -> bool:
     return any(map(_has_array, get_args(hint)))
 
 
-@cache
-def _define_aliases(name: str) -> None:
-    """Define the names that a module gives to shapes, which it does for type checkers alone."""
-    module = sys.modules[name]
-    for block in ast.parse(inspect.getsource(module)).body:
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
-            for line in block.body:
-                if isinstance(line, ast.Assign) and _STATED.search(ast.unparse(line)):
-                    exec(ast.unparse(line), vars(module))
+def import_all(package: str) -> None:
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        if not module.name.endswith("__main__"):  # which is the program
+            importlib.import_module(module.name)
 
 
 def main(lines: list[str]) -> None:
-    executed("attncli")
-    for module in pkgutil.walk_packages(importlib.import_module("attncli").__path__, "attncli."):
-        if module.name != "attncli.__main__":  # which is the program
-            loader = importlib.import_module(module.name).__spec__.loader
-            assert type(loader).__module__.startswith("jaxtyping."), module.name
+    for (
+        library
+    ) in "fsspec matplotlib.figure pandas polars pyarrow ray torch._dynamo transformers.modeling_utils".split():
+        importlib.import_module(library)
+    import_all("attncli")  # and what it imports, of which type checkers see more than there is
+    for name in [name for name in sys.modules if name.partition(".")[0] == "attncli"]:
+        del sys.modules[name]
+    with executed("attncli"):
+        import_all("attncli")
     app = importlib.import_module("attncli.cli.app").app
     codes = []
     standard_output = sys.stdout

@@ -28,17 +28,11 @@ class Tmux:
         )
         return ran.stdout
 
-    def close(self) -> None:
-        """End everything that runs in it."""
-        self.tmux("kill-server")
-
     def __enter__(self) -> Self:
-        """Give it; it is closed when the block ends."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
+        self.tmux("kill-server")
 
     def told(self, form: str) -> str:
         """Return what tmux knows of the terminal, such as `#{alternate_on}`."""

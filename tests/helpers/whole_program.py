@@ -53,10 +53,7 @@ def _put_back() -> Iterator[None]:
 
 @contextmanager
 def whole_program() -> Iterator[Callable[..., Ran]]:
-    """Give a function that runs `main()` with arguments, standard input, an encoding of the output and an environment.
-
-    The commands are built once and not for every run, which is the better part of one of the toy layer.
-    """
+    """Give a function that runs `main()` with arguments, standard input, an encoding and an environment."""
     from attncli.cli.app import app
 
     build = typer.main.get_command
@@ -88,10 +85,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
 
 
 def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `main()` in a copy of this process: for `attn run`, whose program does with its process what it likes.
-
-    It starts in no time, for what such a run imports is imported here once; a process of its own needs seconds for it.
-    """
+    """Run `main()` in a copy of this process, with all imported: for `attn run`, whose program may do what it likes."""
     for name in ("torch._dynamo", "attncli.analysis.calls.calls", "attncli.render.calls", "attncli.recording.watch"):
         importlib.import_module(name)
     with ExitStack() as stack:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float, Int
-    from nowhere import Head
+    from pathlib import Path as Head
     Hidden = Float[np.ndarray, "T E"]
 
 def of_argument(q: Float[np.ndarray, "H Q D"], k: Float[np.ndarray, "H K D"], head: Head | None = None) -> None: ...
