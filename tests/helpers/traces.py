@@ -38,10 +38,7 @@ def layer_of(
 
 def watched(scores: Any, weights: Any, allowed: Any = None, kind: str = "self") -> LayerTrace:
     """One head of which no more is known than its scores and weights `[Q, K]`, as of a softmax that was watched."""
-    recorded = {
-        "recorded_scores": np.array([scores], np.float32),
-        "recorded_weights": np.array([weights], np.float32),
-    }
+    recorded = {"recorded_scores": np.array([scores], np.float32), "recorded_weights": np.array([weights], np.float32)}
     mask = ArrayMask(np.ones(recorded["recorded_scores"].shape, bool) if allowed is None else np.array([allowed]))
     return LayerTrace(0, kind, None, None, None, None, mask, (0,), **recorded)
 

@@ -39,15 +39,7 @@ from attncli.cli.app import app
 PAGES = pages()
 DEVELOPMENT = {"docs", "test"}
 """The extras of those who work on attncli."""
-WITH_TORCH = (
-    "attn check",
-    "attn run",
-    "--engine",
-    "verify",
-    "--engine transformers",
-    "pytest",
-    "python ",
-)
+WITH_TORCH = ("attn check", "attn run", "--engine", "verify", "--engine transformers", "pytest", "python ")
 """Commands that run a program, or whose libraries look where the hub's cache is only when they are imported."""
 FORBIDDEN = re.compile(
     r"\b(?:hand(?:s|ed)? over|go(?:es|ne)? on with|tak(?:es?|en) off|kin|says?|said|that which|nobody|one sees)\b",

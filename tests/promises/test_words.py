@@ -20,10 +20,7 @@ from attncli.cli.retired import RETIRED
 
 PROJECT = Path(__file__).parents[2]
 ROOT = typer.Context(get_command(app), info_name="attn")
-PAGES = [
-    *(page_of(context) for context in [ROOT, *commands_of(ROOT)]),
-    *(topic(name, ROOT) for name in TOPICS),
-]
+PAGES = [*(page_of(context) for context in [ROOT, *commands_of(ROOT)]), *(topic(name, ROOT) for name in TOPICS)]
 MOST_WORDS = 22
 MOST_CHARACTERS = 70
 # What the rules call by the field's word instead: contributes, resumes, contains, similar.
