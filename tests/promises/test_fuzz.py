@@ -3,9 +3,9 @@
 `FUZZ_TIMES=20` draws twenty times as many examples, other ones every time.
 """
 
+import faulthandler
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,18 +34,10 @@ _SECONDS = 60  # for one example, on a machine that has other things to do
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """End the block after `_SECONDS`, whatever it does."""
-
-    def stop(*_: object) -> None:
-        pytest.exit("an example took too long")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    """End the process where the block takes longer than `_SECONDS`."""
+    faulthandler.dump_traceback_later(_SECONDS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

@@ -11,24 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import readme
 import recording
 from matplotlib.image import imread
-from readme import (
-    README,
-    ROOT,
-    Example,
-    arguments_of,
-    bring_materials,
-    bring_models,
-    comparable,
-    drawn,
-    examples,
-    is_same,
-    pages,
-    pictures,
-    ran,
-    screens,
-)
+from readme import README, ROOT, Example
 from typer.main import get_command
 from whole_program import whole_program
 
@@ -36,7 +22,7 @@ import attncli
 from attncli._version import __version__
 from attncli.cli.app import app
 
-PAGES = pages()
+PAGES = readme.pages()
 DEVELOPMENT = {"docs", "test"}
 """The extras of those who work on attncli."""
 WITH_TORCH = ("attn check", "attn run", "--engine", "verify", "--engine transformers", "pytest", "python ")
@@ -57,7 +43,7 @@ def warm_commands_of(environment: dict[str, str]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries below, which have a process to themselves otherwise
-@pytest.mark.parametrize("example", [tried(example) for example in examples()])
+@pytest.mark.parametrize("example", [tried(example) for example in readme.examples()])
 def test_a_command_prints_what_its_page_shows(
     example: Example,
     tmp_path: Path,
@@ -66,19 +52,19 @@ def test_a_command_prints_what_its_page_shows(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.delenv("COLUMNS")
-    bring_materials(tmp_path)
-    bring_models(example.command, tmp_path)
-    arguments = arguments_of(example.command)
+    readme.bring_materials(tmp_path)
+    readme.bring_models(example.command, tmp_path)
+    arguments = readme.arguments_of(example.command)
     if arguments is None or any(word in example.command for word in WITH_TORCH):
         environment = os.environ | request.getfixturevalue("warm_environment")
-        printed = [ran(example.command, tmp_path, environment, warm_commands_of(environment))]
+        printed = [readme.ran(example.command, tmp_path, environment, warm_commands_of(environment))]
     else:  # a process of its own would import NumPy for each
         monkeypatch.chdir(tmp_path)
         with whole_program() as attn:
             alone = attn(*arguments, **in_cache)
         printed = [alone.out + alone.err, alone.err + alone.out]
     assert example.output.strip()
-    assert any(is_same(example.output, one) for one in printed), printed[0]
+    assert any(readme.is_same(example.output, one) for one in printed), printed[0]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -86,7 +72,7 @@ def test_a_page_is_short_opens_with_what_it_shows_and_is_plain(page: str) -> Non
     text = PAGES[page]
     blocks = re.findall(r"^```(.*)$", text, re.MULTILINE)[::2]
     assert set(blocks) <= {"console", "pycon", "sh"}
-    assert blocks.count("console") == sum(one.page == page for one in examples())
+    assert blocks.count("console") == sum(one.page == page for one in readme.examples())
     assert len(text.encode()) <= (8_192 if page == "README.md" else 20_000)
     prose = re.sub(r"^```.*?^```$|^\|.*?$", "", text, flags=re.MULTILINE | re.DOTALL)
     assert len(prose.split()) <= 1_500
@@ -100,7 +86,7 @@ def test_a_page_is_short_opens_with_what_it_shows_and_is_plain(page: str) -> Non
 
 
 def test_every_example_shows_what_its_page_says_of_it() -> None:
-    for one in examples():
+    for one in readme.examples():
         assert one.shows, f"{one.page} does not say what is to be seen: {one.command}"
         assert re.search(one.shows, one.output, re.MULTILINE), f"{one.page} shows no {one.shows}: {one.command}"
 
@@ -113,13 +99,16 @@ def images_in(svg: str) -> tuple[list[Any], str]:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.system) if screen.page else path for path, screen in screens().items()],
+    [
+        pytest.param(path, marks=pytest.mark.system) if screen.page else path
+        for path, screen in readme.screens().items()
+    ],
 )
 def test_a_picture_of_a_terminal_is_what_its_command_shows_there(
     path: str, tmp_path: Path, warm_environment: dict[str, str]
 ) -> None:
     shown = (ROOT / path).read_text(encoding="utf-8")
-    again = screens()[path].drawn(tmp_path, os.environ | warm_environment, warm_commands_of(warm_environment))
+    again = readme.screens()[path].drawn(tmp_path, os.environ | warm_environment, warm_commands_of(warm_environment))
     assert words_of(again) == words_of(shown)
 
 
@@ -136,10 +125,10 @@ def test_the_recording_is_what_the_explorer_shows() -> None:
     assert len(shown) < 400_000
 
 
-@pytest.mark.parametrize("path", pictures())
+@pytest.mark.parametrize("path", readme.pictures())
 def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, in_cache: dict[str, str]) -> None:
-    shown, words = images_in(comparable((ROOT / path).read_text(encoding="utf-8")))
-    again, same_words = images_in(comparable(drawn(path, tmp_path, os.environ | in_cache)))
+    shown, words = images_in(readme.comparable((ROOT / path).read_text(encoding="utf-8")))
+    again, same_words = images_in(readme.comparable(readme.drawn(path, tmp_path, os.environ | in_cache)))
     assert words == same_words
     for one, other in zip(shown, again, strict=True):
         np.testing.assert_allclose(
@@ -153,7 +142,7 @@ def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
     stored = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.svg")} - {recording.PATH}
     named = {path.resolve().relative_to(ROOT).as_posix() for path in shown}
     assert named == {recording.PATH, *stored}
-    assert stored == {*pictures(), *screens()}
+    assert stored == {*readme.pictures(), *readme.screens()}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -164,7 +153,7 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```pycon" in text])
 def test_the_python_examples_give_what_a_page_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_materials(tmp_path)
+    readme.bring_materials(tmp_path)
     monkeypatch.chdir(tmp_path)
     results = doctest.testfile(str(ROOT / page), module_relative=False)
     assert results.attempted == len(re.findall(r"^>>> ", PAGES[page], re.MULTILINE))
