@@ -135,7 +135,7 @@ def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> 
 def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
     """Return the additive value up to which a key is masked, as little of its weight is left.
 
-    Between the fill and a bias there is a gap: a bias that grows with the distance of two positions, such as ALiBi,
+    Between the fill and a bias there is a gap: a bias that grows with the distance of two positions
     takes as much from far ones, but by small steps.
     """
     if not ((values <= _LITTLE_ADDED) & (values > FORBIDDEN_BELOW)).any():

@@ -9,8 +9,7 @@ import numpy as np
 
 from attncli.masks.expressions import Atom, atoms_named, conjuncts, leaves
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.padding import RuleWithExceptions
-from attncli.masks.recognition import Rule, rule_of
+from attncli.masks.recognition import Rule, RuleWithExceptions, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

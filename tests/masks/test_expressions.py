@@ -122,7 +122,6 @@ def test_the_smallest_form_of_a_mask_says_the_same(text: str, queries: int, keys
         ("global(-1)", "-1", "expected a number from 0 to 999999999, got -1"),
         ("window(99999999999)", "99999999999", "expected a number from 1 to 999999999, got 99999999999"),
         ("file(mask.npy)", "file(", 'file is written file("mask.npy")'),
-        ("~alibi", "alibi", "alibi is a bias; attn run --expect takes it, once"),
         ("causal & ", "", "expected a mask such as causal or window(4)"),
         ("(causal", "", "expected ')'"),
         ("window(4", "", "expected ','"),

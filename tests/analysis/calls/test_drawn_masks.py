@@ -12,8 +12,7 @@ from live_calls import mask_argument
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, map_leaves
-from attncli.masks.padding import RuleWithExceptions
-from attncli.masks.recognition import Rule, RuleVariant, rule_of
+from attncli.masks.recognition import Rule, RuleVariant, RuleWithExceptions, rule_of
 from attncli.recording.call import AttentionCall, CallSite
 
 MASKS = [*drawn(0, 1000)]
