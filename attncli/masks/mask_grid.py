@@ -60,10 +60,10 @@ class MaskSize(NamedTuple):
 
 
 def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
-    """Return the size, by default that of a file or of the documents in the expressions."""
-    if size.queries is None and size.keys is None:
-        for file in files_of(*expressions):
-            return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past).completed(_DEFAULT)
+    """Return the size, by default that of a file, of the documents or of the lengths in the expressions."""
+    files = files_of(*expressions)
+    if size.queries is None and size.keys is None and files:
+        size = MaskSize(files[0].mask.shape[-2], files[0].mask.shape[-1], size.past)
     lengths = [sum(documents.arguments) for documents in atoms_named("docs", leaves(*expressions))]
     lengths = lengths or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
     return size.completed(max(lengths, default=_DEFAULT))
@@ -119,20 +119,14 @@ class MaskGrid(NamedTuple):
     @property
     def size(self) -> MaskSize:
         """Its number of queries and keys."""
-        *_, queries, keys = self.shape
-        return MaskSize(queries, keys, self.past)
+        return MaskSize(*self.shape[-2:], self.past)
 
     @property
     def planes(self) -> tuple[str, ...]:
         """Names of the planes: heads, or heads of batch rows; one empty name for a single plane."""
-        *several, _, _ = self.shape
-        if len(self.allowed) == 1:
-            return ("",)
-        if len(several) == 1:
-            return tuple(f"head {head}" for head in range(several[0]))
-        rows = [f"batch {row}" if several[0] > 1 else "" for row in range(several[0])]
-        heads = [f"head {head}" if several[1] > 1 else "" for head in range(several[1])]
-        return tuple(f"{row} {head}".strip() for row in rows for head in heads)
+        batch, heads = (1, 1, *self.shape[:-2])[-2:]
+        rows = [f"batch {row} " if batch > 1 else "" for row in range(batch)]
+        return tuple(f"{row}{f'head {head}' if heads > 1 else ''}".strip() for row in rows for head in range(heads))
 
     @property
     def is_ambiguous(self) -> bool:
@@ -219,14 +213,13 @@ def read_grid(
     options.size.check_past()
     if name in options.opened:
         return options.opened[name]
-    stored = read_values(Path(name)) if stored is None else stored
+    stored = stored or read_values(Path(name))
     values, rows = stored.values, None if expected is None else batch_rows(expected)
-    if rows and values.ndim == 3:
-        planes, *cells = values.shape
-        if planes % rows == 0 and (options.reader == "mha" or planes == rows > 1):
-            values = values.reshape(rows, planes // rows, *cells)
+    planes, *cells = values.shape
+    if rows and len(cells) == 2 and planes % rows == 0 and (options.reader == "mha" or planes == rows > 1):
+        values = values.reshape(rows, planes // rows, *cells)
     batch = len(values) if values.ndim == 4 else 1
-    if rows is not None and 1 not in (rows, batch) and rows != batch:
+    if rows is not None and len({rows, batch} - {1}) > 1:
         raise InputError(f"the mask {visible(name)} has {batch} batch rows, and lengths has {rows}")
     *_, queries, keys = values.shape
     past = max(keys - queries, 0) if options.size.past is None else options.size.past
@@ -246,18 +239,18 @@ def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression
         UsageError: one is neither, or an option does not apply to them.
         InputError: a file cannot be read, or is not of this size.
     """
-    files = {mask for mask in masks if is_file(mask) or mask in options.opened}
-    if options.reader is not None and not files:
+    size = options.size
+    grids = {mask: read_grid(mask, options) for mask in masks if is_file(mask) or mask in options.opened}
+    if options.reader is not None and not grids:
         raise UsageError(f"--for {options.reader} applies to files; in an expression True = attend")
-    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if mask not in files}
-    grids = {mask: read_grid(mask, options) for mask in masks if mask in files}
+    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if mask not in grids}
     for name, grid in grids.items():
-        shape, size = list(grid.shape[-2:]), options.size
+        shape = list(grid.shape[-2:])
         wanted = [size.queries or shape[0], size.keys or shape[1]]
         if wanted != shape:
             raise InputError(f"the mask in {visible(name)} is {shape}; expected [queries, keys] = {wanted}")
     sizing = [*expressions.values(), *([] if reference is None else [reference])]
-    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *sizing)
+    size = next((grid.size for grid in grids.values()), None) or size_for(size, *sizing)
     grids |= {mask: grid_of_expression(expression, size) for mask, expression in expressions.items()}
     return [grids[mask] for mask in masks]
 
@@ -284,15 +277,13 @@ def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B 
     assert size.queries is not None
     assert size.keys is not None
     size.check_past()
-    rows = batch_rows(expression) or 1
-    if rows * size.queries * size.keys > _MOST_CELLS:
-        masks = f"{rows} masks of " if rows > 1 else ""
+    batch = batch_rows(expression) or 1
+    if batch * size.queries * size.keys > _MOST_CELLS:
+        masks = f"{batch} masks of " if batch > 1 else ""
         raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many; give a smaller --size")
-    blocks = [
-        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries))
-        for rows in row_blocks(np.arange(size.queries), size.keys)
-    ]
-    cells = np.concatenate(blocks, axis=-2)
+    blocks = row_blocks(np.arange(size.queries), size.keys)
+    grids = (Grid(rows[:, None], size.keys, size.past or 0, size.queries) for rows in blocks)
+    cells = np.concatenate([expression.allowed(grid) for grid in grids], axis=-2)
     return cells[None] if cells.ndim == 2 else cells
 
 
