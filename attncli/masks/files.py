@@ -87,9 +87,7 @@ def read_values(path: Path, most_axes: int = 4) -> StoredMask:
 def _read(path: Path) -> StoredMask:
     ending = path.suffix.lower()
     check_file(path, MOST_PACKED if ending == ".pt" else None)  # the others are mapped
-    if (
-        ending == ".npy"
-    ):  # mapped: a header that claims more than the file holds takes no memory
+    if ending == ".npy":  # mapped: a header that claims more than the file holds takes no memory
         values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
         return StoredMask(values, values.dtype.name)
     if ending == ".safetensors":
