@@ -170,54 +170,48 @@ class SentenceMetrics(SentenceFacts):
         return cls(**vars(SentenceFacts.of_trace(trace)), **trace_metrics(trace, view)._asdict())
 
 
-class HeadStats:
-    """The metrics of heads over sentences of one source, none of which is kept."""
+class HeadStats(RunStats):
+    """Moments of the metrics of heads over sentences of one source, none of which is kept."""
 
     def __init__(self, is_test: bool = False) -> None:
+        super().__init__()
         self._is_test = is_test
-        self._run = RunStats()
         self._moments: tuple[RunningMoments, RunningMoments] | None = None
-        self._rows: Float[np.ndarray, "H M"] | None = None
+        self._rows: Float[np.ndarray, "H M"] | float = 0.0
 
-    def add(self, metrics: SentenceMetrics) -> None:
-        """Count a sentence.
-
-        Raises:
-            UsageError: it has not the heads of those before it.
-        """
-        self._run.add(metrics)
+    def add(self, sentence: SentenceFacts) -> None:
+        """See `RunStats.add`."""
+        assert isinstance(sentence, SentenceMetrics)
+        super().add(sentence)
         if self._moments is None:
-            self._moments = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
-        for moments, values in zip(self._moments, (metrics.heads, metrics.uniform), strict=True):
+            self._moments = RunningMoments(sentence.heads.shape), RunningMoments(sentence.heads.shape)
+        for moments, values in zip(self._moments, (sentence.heads, sentence.uniform), strict=True):
             moments.add(values)
-        self._rows = metrics.rows if self._rows is None else self._rows + metrics.rows
+        self._rows = self._rows + sentence.rows
 
     def report(self) -> HeadReport:
-        """Return what a person reads of it.
+        """Return the report.
 
         Raises:
             InputError: there is no sentence.
         """
-        summary = self._run.summary
+        summary = vars(self.summary)
         assert self._moments is not None
-        assert self._rows is not None
         measured, uniform = self._moments
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
-        columns = slice(len(names))
-        means, stds, baselines = (each[:, columns] for each in (measured.mean, measured.std, uniform.mean))
-        found, unsure = [], 0
-        for row, place in enumerate(self._run.places):
-            metrics = by_name(names, means[row])
-            counts = dict(zip(names, measured.count[row, columns].tolist(), strict=True))
-            baseline = by_name(names, baselines[row])
-            labels = labels_of(metrics, baseline, by_name(names, self._rows[row, columns]))
+        heads, unsure, sums = [], 0, np.asarray(self._rows)
+        for place, *of_head, count in zip(
+            self.places, measured.mean, measured.std, uniform.mean, sums, measured.count, strict=True
+        ):
+            metrics, std, baseline, rows = (by_name(names, values[: len(names)]) for values in of_head)
+            labels = labels_of(metrics, baseline, rows)
             unsure += not labels and bool(labels_of(metrics, baseline, {}))
             if self._is_test:  # which asks for this label, also of heads that are a sink elsewhere
                 labels = tuple(sorted(labels, key=lambda label: label.name != "induction"))
-            found.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
-        heads = tuple(found)
+            counts = dict(zip(names, count.tolist(), strict=False))
+            heads.append(HeadSummary(*place, metrics, std, counts, labels))
         return HeadReport(
-            **vars(summary), measured=len(found), heads=heads, names=names, is_test=self._is_test, unsure=unsure
+            **summary, measured=len(heads), heads=tuple(heads), names=names, is_test=self._is_test, unsure=unsure
         )
 
 
