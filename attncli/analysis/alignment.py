@@ -27,17 +27,11 @@ Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which tokens of two sequences correspond.
+    """Which tokens of two sequences correspond."""
 
-    Attributes:
-        first: the one sequence.
-        second: the other one.
-        pairs: the positions in both of every token that they share; they rise in both.
-    """
-
-    first: Tokens
-    second: Tokens
-    pairs: tuple[tuple[int, int], ...]
+    first: Tokens  # the one sequence
+    second: Tokens  # the other one
+    pairs: tuple[tuple[int, int], ...]  # the positions in both of every token that they share; they rise in both
 
     @cached_property
     def is_whole(self) -> bool:
@@ -105,21 +99,13 @@ Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
 
 @dataclass(frozen=True)
 class LayerPair:
-    """A layer that both traces have, and which of its cells are compared.
+    """A layer that both traces have, and which of its cells are compared."""
 
-    Attributes:
-        first: the layer of A.
-        second: the layer of B.
-        rows: the tokens of the queries of both.
-        chosen: the shared ones of them that are compared.
-        columns: the tokens of the keys of both.
-    """
-
-    first: LayerTrace
-    second: LayerTrace
-    rows: Alignment
-    chosen: Pairs
-    columns: Alignment
+    first: LayerTrace  # the layer of A
+    second: LayerTrace  # the layer of B
+    rows: Alignment  # the tokens of the queries of both
+    chosen: Pairs  # the shared ones of them that are compared
+    columns: Alignment  # the tokens of the keys of both
 
     @property
     def place(self) -> tuple[int, str]:

@@ -38,17 +38,12 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Composition(Displayed, Tabular):
-    """The score of a cell, split by what wrote its key, and by what wrote its query.
+    """The score of a cell, split by what wrote its key, and by what wrote its query."""
 
-    Attributes:
-        cell: the query and the key of a head.
-        terms: of the key, then of the query, those with the largest margin first; either add up to the score.
-        others: how many other keys the query may attend to.
-    """
-
-    cell: AttentionCell
+    cell: AttentionCell  # the query and the key of a head
+    # of the key, then of the query, those with the largest margin first; either add up to the score
     terms: tuple[Term, ...]
-    others: int
+    others: int  # how many other keys the query may attend to
 
     def __repr__(self) -> str:
         return f"Composition({self.cell}, {len(self.terms)} terms)"

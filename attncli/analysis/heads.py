@@ -143,17 +143,11 @@ class HeadReport(RunSummary, Displayed, Tabular):
 
 @dataclass(frozen=True)
 class SentenceMetrics(SentenceFacts):
-    """One sentence, of whose attention the metrics alone are left.
+    """One sentence, of whose attention the metrics alone are left."""
 
-    Attributes:
-        heads: the metrics of the heads, in the order of `NAMES`.
-        uniform: those of the uniform head in the place of each.
-        rows: over how many query rows each is a mean.
-    """
-
-    heads: Float[np.ndarray, "H M"]
-    uniform: Float[np.ndarray, "H M"]
-    rows: Float[np.ndarray, "H M"]
+    heads: Float[np.ndarray, "H M"]  # the metrics of the heads, in the order of `NAMES`
+    uniform: Float[np.ndarray, "H M"]  # those of the uniform head in the place of each
+    rows: Float[np.ndarray, "H M"]  # over how many query rows each is a mean
 
     @classmethod
     def of(cls, trace: Trace, view: View) -> SentenceMetrics:

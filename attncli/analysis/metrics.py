@@ -31,18 +31,13 @@ _ROWS = 32  # of a block at least; with fewer, BLAS does little more than lay ou
 
 
 class TraceMetrics(NamedTuple):
-    """The metrics of the heads of one sentence: of its layers in order, and in each of the heads that were asked for.
+    """Metrics of the heads of one sentence, by layer."""
 
-    Attributes:
-        heads: of every head, in the order of `NAMES`; NaN is one that is not defined.
-        uniform: of the head that gives every allowed key the same weight, in the place of each. It knows nothing but
-            the mask, so that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores.
-        rows: over how many query rows each metric of a head is a mean; NaN where it is none.
-    """
-
-    heads: Float[np.ndarray, "N M"]
+    heads: Float[np.ndarray, "N M"]  # of every head, in the order of `NAMES`; NaN is one that is not defined
+    # of the head that gives every allowed key the same weight, in the place of each. It knows nothing but the mask, so
+    # that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores
     uniform: Float[np.ndarray, "N M"]
-    rows: Float[np.ndarray, "N M"]
+    rows: Float[np.ndarray, "N M"]  # over how many query rows each metric of a head is a mean; NaN where it is none
 
 
 def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
@@ -148,15 +143,11 @@ def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
 
 
 class CellGeometry:
-    """What the cells of some query rows have by the tokens alone.
+    """What the cells of some query rows have by the tokens alone."""
 
-    Attributes:
-        factors: what the weight of each cell is multiplied by, for each of the metrics that are sums of them.
-        has: which rows have each metric but the last of any text, which is no mean over rows.
-    """
-
+    # what the weight of each cell is multiplied by, for each of the metrics that are sums of them
     factors: Float[np.ndarray, "F Q K"]
-    has: Bool[np.ndarray, "Q M"]
+    has: Bool[np.ndarray, "Q M"]  # which rows have each metric but the last of any text, which is no mean over rows
 
     def __init__(
         self, trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None = None

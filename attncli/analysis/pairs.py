@@ -146,17 +146,11 @@ def _place(value: Any) -> Place:
 
 @dataclass(frozen=True)
 class PairScores(SentenceFacts):
-    """Scores of the heads on the pairs of one text.
+    """Scores of the heads on the pairs of one text."""
 
-    Attributes:
-        pairs: how many of them a head can find.
-        sums: of each head, the sums over these pairs of `NUMBERS`.
-        left_out: the other pairs, and why no head can find them.
-    """
-
-    pairs: int
-    sums: Float[np.ndarray, "H 4"]
-    left_out: tuple[str, ...]
+    pairs: int  # how many of them a head can find
+    sums: Float[np.ndarray, "H 4"]  # of each head, the sums over these pairs of `NUMBERS`
+    left_out: tuple[str, ...]  # the other pairs, and why no head can find them
 
     @classmethod
     def of(cls, trace: Trace, text: PairedText) -> PairScores:

@@ -10,35 +10,22 @@ from attncli.trace.trace import Provenance, Trace
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What was run.
+    """What was run."""
 
-    Attributes:
-        source: what ran it.
-        sentences: how many sentences there were.
-        tokens: the fewest and the most query tokens of one.
-        masks: the masks of the layers, each once.
-    """
-
-    source: Provenance
-    sentences: int
-    tokens: tuple[int, int]
-    masks: tuple[str, ...]
+    source: Provenance  # what ran it
+    sentences: int  # how many sentences there were
+    tokens: tuple[int, int]  # the fewest and the most query tokens of one
+    masks: tuple[str, ...]  # the masks of the layers, each once
 
 
 @dataclass(frozen=True)
 class SentenceFacts:
-    """What is counted of one sentence.
+    """What is counted of one sentence."""
 
-    Attributes:
-        source: what ran it.
-        length: how many query tokens there are.
-        masks: the masks of the layers, each once.
-        layers: index, kind and heads of each; the heads of one follow those of another.
-    """
-
-    source: Provenance
-    length: int
-    masks: tuple[str, ...]
+    source: Provenance  # what ran it
+    length: int  # how many query tokens there are
+    masks: tuple[str, ...]  # the masks of the layers, each once
+    # index, kind and heads of each; the heads of one follow those of another
     layers: tuple[tuple[int, str, tuple[int, ...]], ...]
 
     @classmethod

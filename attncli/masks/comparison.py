@@ -19,25 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two masks side by side; where they have several planes, a cell counts once however many differ.
+    """Two masks side by side; where they have several planes, a cell counts once however many differ."""
 
-    Attributes:
-        names: the names of the two.
-        only_first: cells that only the first one allows.
-        only_second: cells that only the second one allows.
-        both: cells that both allow in every plane.
-        past: how many keys stand before the first query.
-        first_key: the position of the first column; of padding before a sentence it is below 0.
-        batch_row: the batch row that the cells are of, where a batch has several.
-    """
-
-    names: tuple[str, str]
-    only_first: Bool[np.ndarray, "Q K"]
-    only_second: Bool[np.ndarray, "Q K"]
-    both: Bool[np.ndarray, "Q K"]
-    past: int
-    first_key: int = 0
-    batch_row: int = 0
+    names: tuple[str, str]  # the names of the two
+    only_first: Bool[np.ndarray, "Q K"]  # cells that only the first one allows
+    only_second: Bool[np.ndarray, "Q K"]  # cells that only the second one allows
+    both: Bool[np.ndarray, "Q K"]  # cells that both allow in every plane
+    past: int  # how many keys stand before the first query
+    first_key: int = 0  # the position of the first column; of padding before a sentence it is below 0
+    batch_row: int = 0  # the batch row that the cells are of, where a batch has several
 
     @property
     def count(self) -> int:

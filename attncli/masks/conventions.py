@@ -45,21 +45,13 @@ WRITTEN = {
 
 
 class Reading(NamedTuple):
-    """A mask's values, read in a convention.
+    """A mask's values, read in a convention."""
 
-    Attributes:
-        convention: the meaning of the values.
-        why: how the convention is known.
-        allowed: True = attend, in the shape of the values.
-        fills: the numbers that an additive mask forbids with, the smallest first.
-        is_ambiguous: whether nothing decided, and the convention is a guess.
-    """
-
-    convention: Convention
-    why: str
-    allowed: Bool[np.ndarray, "*P Q K"]
-    fills: tuple[float, ...] = ()
-    is_ambiguous: bool = False
+    convention: Convention  # the meaning of the values
+    why: str  # how the convention is known
+    allowed: Bool[np.ndarray, "*P Q K"]  # True = attend, in the shape of the values
+    fills: tuple[float, ...] = ()  # the numbers that an additive mask forbids with, the smallest first
+    is_ambiguous: bool = False  # whether nothing decided, and the convention is a guess
 
 
 def read_convention(

@@ -24,19 +24,12 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """The cells that a mask is computed for: some query rows, all keys.
+    """The cells that a mask is computed for: some query rows, all keys."""
 
-    Attributes:
-        queries: indices of the query rows, `[Q, 1]`.
-        keys: the number of keys, which are the columns.
-        past: number of keys before the first query (a KV cache).
-        total_queries: how many query rows the whole mask has.
-    """
-
-    queries: Int[np.ndarray, "Q 1"]
-    keys: int
-    past: int
-    total_queries: int
+    queries: Int[np.ndarray, "Q 1"]  # indices of the query rows, `[Q, 1]`
+    keys: int  # the number of keys, which are the columns
+    past: int  # number of keys before the first query (a KV cache)
+    total_queries: int  # how many query rows the whole mask has
 
     @property
     def i(self) -> Int[np.ndarray, "Q 1"]:
@@ -118,15 +111,10 @@ class Atom(NamedTuple):
 
 
 class File(NamedTuple):
-    """A mask in a file, which is read once, together with the expression.
+    """A mask in a file, which is read once, together with the expression."""
 
-    Attributes:
-        path: the file.
-        mask: True = attend.
-    """
-
-    path: str
-    mask: Bool[np.ndarray, "*H Q K"]
+    path: str  # the file
+    mask: Bool[np.ndarray, "*H Q K"]  # True = attend
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -144,14 +132,10 @@ class File(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """Padding of each batch row, `pad` without numbers; its lengths come apart from the expression.
+    """Padding of each batch row, `pad` without numbers; its lengths come apart from the expression."""
 
-    Attributes:
-        side: the side of the padding, where lengths are numbers.
-        lengths: how many tokens each row has, `[B]`, or which of its keys are tokens, `[B, K]`.
-    """
-
-    side: Literal["left", "right"] = "right"
+    side: Literal["left", "right"] = "right"  # the side of the padding, where lengths are numbers
+    # how many tokens each row has, `[B]`, or which of its keys are tokens, `[B, K]`
     lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None
 
     @property

@@ -24,15 +24,10 @@ _LARGEST = 2**28  # bytes of a mask that is larger than its file, as a small fil
 
 
 class StoredMask(NamedTuple):
-    """The values of a mask in a file or an array.
+    """The values of a mask in a file or an array."""
 
-    Attributes:
-        values: booleans or numbers; bfloat16 comes as float32, which holds it exactly.
-        dtype: the name of their type in the file; None where it is not known.
-    """
-
-    values: np.ndarray[Any, Any]
-    dtype: str | None
+    values: np.ndarray[Any, Any]  # booleans or numbers; bfloat16 comes as float32, which holds it exactly
+    dtype: str | None  # the name of their type in the file; None where it is not known
 
 
 def as_stored(array: Any, name: str) -> StoredMask:

@@ -27,17 +27,11 @@ _MOST_CELLS = 2**31  # held at once, a byte each
 
 
 class MaskSize(NamedTuple):
-    """Number of positions that a mask is laid over; None is unknown.
+    """Number of positions that a mask is laid over; None is unknown."""
 
-    Attributes:
-        queries: query rows.
-        keys: key columns.
-        past: number of keys before the first query.
-    """
-
-    queries: int | None = None
-    keys: int | None = None
-    past: int | None = None
+    queries: int | None = None  # query rows
+    keys: int | None = None  # key columns
+    past: int | None = None  # number of keys before the first query
 
     def completed(self, fallback: int) -> MaskSize:
         """Fill in the sides that follow from the known ones; the last query is at the last key.
@@ -70,40 +64,26 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
 
 
 class GridOptions(NamedTuple):
-    """Options for reading a mask.
+    """Options for reading a mask."""
 
-    Attributes:
-        size: the number of positions it is laid over.
-        reader: the API that a file is for, which decides the meaning of True there; None leaves it to its cells.
-        lengths: the lengths of `pad` without numbers, see `bind_lengths`.
-        opened: masks that were read before, such as those of traces, by their names.
-    """
-
-    size: MaskSize = MaskSize()
+    size: MaskSize = MaskSize()  # the number of positions it is laid over
+    # the API that a file is for, which decides the meaning of True there; None leaves it to its cells
     reader: Reader | None = None
-    lengths: Any = None
+    lengths: Any = None  # the lengths of `pad` without numbers, see `bind_lengths`
+    # masks that were read before, such as those of traces, by their names
     opened: Mapping[str, MaskGrid] = MappingProxyType({})
 
 
 class MaskGrid(NamedTuple):
-    """A mask, cell by cell.
+    """A mask, cell by cell."""
 
-    Attributes:
-        name: its name, or the expression.
-        cells: True = attend, `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`.
-        past: number of keys before the first query.
-        expression: the expression it was made from; None for a file alone.
-        stored: the values of the file.
-        reading: their meaning.
-        tokens: the names of its rows and columns; None where there are only positions.
-    """
-
-    name: str
-    cells: Bool[np.ndarray, "*B Q K"]
-    past: int
-    expression: Expression | None = None
-    stored: StoredMask | None = None
-    reading: Reading | None = None
+    name: str  # its name, or the expression
+    cells: Bool[np.ndarray, "*B Q K"]  # True = attend, `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`
+    past: int  # number of keys before the first query
+    expression: Expression | None = None  # the expression it was made from; None for a file alone
+    stored: StoredMask | None = None  # the values of the file
+    reading: Reading | None = None  # their meaning
+    # the names of its rows and columns; None where there are only positions
     tokens: tuple[Sequence[str], Sequence[str]] | None = None
 
     @property

@@ -9,19 +9,12 @@ ENDINGS = (".npy", ".safetensors", ".pt")
 
 
 class Notation(NamedTuple):
-    """Spelling of an atom, and when a query at position i may attend to key j.
+    """Spelling of an atom, and when a query at position i may attend to key j."""
 
-    Attributes:
-        usage: the spelling.
-        meaning: the condition.
-        least: the smallest argument that makes sense.
-        allows_own: whether every query may attend to the key at its own position.
-    """
-
-    usage: str
-    meaning: str
-    least: int = 0
-    allows_own: bool = True
+    usage: str  # the spelling
+    meaning: str  # the condition
+    least: int = 0  # the smallest argument that makes sense
+    allows_own: bool = True  # whether every query may attend to the key at its own position
 
     def takes(self, arguments: int) -> bool:
         """Return whether it may be written with this many numbers; `…` is any more."""

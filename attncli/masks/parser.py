@@ -30,17 +30,11 @@ _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expressi
 
 
 class Mistake(NamedTuple):
-    """An error in the text of a mask, and its position.
+    """An error in the text of a mask, and its position."""
 
-    Attributes:
-        reason: one sentence.
-        start: the first character that is wrong; one past the last where something is missing at the end.
-        end: one past the last one that is wrong.
-    """
-
-    reason: str
-    start: int
-    end: int
+    reason: str  # one sentence
+    start: int  # the first character that is wrong; one past the last where something is missing at the end
+    end: int  # one past the last one that is wrong
 
 
 class MaskError(UsageError):

@@ -69,23 +69,14 @@ class _Guess(NamedTuple):
 
 
 class RuleWithExceptions(NamedTuple):
-    """A rule that some queries of a batch do not follow: mostly padding, whose outputs are not used.
+    """A rule that some queries of a batch do not follow: mostly padding, whose outputs are not used."""
 
-    Attributes:
-        inner: the rule of the others, with the padding of each batch row.
-        rule: the rule without padding.
-        tokens: the keys that are not padding.
-        where: the queries that deviate.
-        exception: their keys, one of `_KINDS`; `others` if none fits.
-        who: the queries in words: `padding`, `some padding` or `some`.
-    """
-
-    inner: Expression
-    rule: Expression
-    tokens: Keys
-    where: Queries
-    exception: str
-    who: Literal["padding", "some padding", "some"]
+    inner: Expression  # the rule of the others, with the padding of each batch row
+    rule: Expression  # the rule without padding
+    tokens: Keys  # the keys that are not padding
+    where: Queries  # the queries that deviate
+    exception: str  # their keys, one of `_KINDS`; `others` if none fits
+    who: Literal["padding", "some padding", "some"]  # the queries in words: `padding`, `some padding` or `some`
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -125,17 +116,11 @@ class RuleVariant(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule that the mask of an attention follows.
+    """The rule that the mask of an attention follows."""
 
-    Attributes:
-        text: in words and as expressions, such as `causal & pad (rows 0, 3 of 4)`.
-        variants: the rules that it consists of: one, or one for each kind of head or batch row.
-        shape: `(B, H, Q, K)` of the attention.
-    """
-
-    text: str
-    variants: tuple[RuleVariant, ...]
-    shape: Shape
+    text: str  # in words and as expressions, such as `causal & pad (rows 0, 3 of 4)`
+    variants: tuple[RuleVariant, ...]  # the rules that it consists of: one, or one for each kind of head or batch row
+    shape: Shape  # `(B, H, Q, K)` of the attention
 
     @property
     def expression(self) -> Expression | None:
