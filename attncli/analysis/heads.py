@@ -22,7 +22,7 @@ from attncli.analysis.pairs import (
     source_options,
 )
 from attncli.analysis.statistics import RunningMoments
-from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
+from attncli.analysis.summary import OF_TRACES, RunStats, RunSummary, SentenceFacts, refuse_beside
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
 from attncli.engines import open_source
 from attncli.errors import UsageError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """What one head does.
+    """Metrics and labels of one head.
 
     Attributes:
         layer: index of its layer.
@@ -66,7 +66,7 @@ class HeadSummary:
 
 @dataclass(frozen=True)
 class HeadReport(RunSummary, Displayed, Tabular):
-    """What the heads of a source do; a notebook shows it as `attn heads` does.
+    """Metrics and labels of the heads of a source; a notebook shows it as `attn heads` does.
 
     Attributes:
         measured: how many heads were measured.
@@ -101,24 +101,19 @@ class HeadReport(RunSummary, Displayed, Tabular):
         """
         self._check(metric)
         sign = 1 if reverse else -1
-
-        def place(head: HeadSummary) -> tuple[bool, float]:
-            value = head.metrics[metric]
-            return value is None, sign * (value or 0.0)
-
-        return replace(self, heads=tuple(sorted(self.heads, key=place)[:top]))
+        values = ((head.metrics[metric], head) for head in self.heads)
+        ranked = sorted(values, key=lambda pair: (pair[0] is None, sign * (pair[0] or 0.0)))
+        return replace(self, heads=tuple(head for _, head in ranked[:top]))
 
     def by_label(self, top: int | None = None) -> HeadReport:
-        """Return the survey with the heads of one label beside each other, the strongest first; mixed ones stand last.
+        """Return the survey with the heads grouped by label, the strongest first; mixed ones come last.
 
         Args:
             top: how many heads of each label to keep; None is all of them.
         """
         groups: dict[str | None, list[HeadSummary]] = {name: [] for name in (*LABELS, None)}
-        for head in self.heads:
+        for head in sorted(self.heads, key=lambda head: -head.labels[0].gain if head.labels else 0.0):
             groups[head.labels[0].name if head.labels else None].append(head)
-        for group in groups.values():
-            group.sort(key=lambda head: -head.labels[0].gain if head.labels else 0.0)
         return replace(self, heads=tuple(head for group in groups.values() for head in group[:top]))
 
     def only(self, names: Sequence[Metric]) -> HeadReport:
@@ -143,7 +138,7 @@ class HeadReport(RunSummary, Displayed, Tabular):
 
 @dataclass(frozen=True)
 class SentenceMetrics(SentenceFacts):
-    """One sentence, of whose attention the metrics alone are left."""
+    """Metrics of the heads in one sentence."""
 
     heads: Float[np.ndarray, "H M"]  # the metrics of the heads, in the order of `NAMES`
     uniform: Float[np.ndarray, "H M"]  # those of the uniform head in the place of each
@@ -151,11 +146,7 @@ class SentenceMetrics(SentenceFacts):
 
     @classmethod
     def of(cls, trace: Trace, view: View) -> SentenceMetrics:
-        """Measure the heads of all layers.
-
-        Args:
-            trace: whose heads.
-            view: says which rows count.
+        """Measure the heads of all layers over the rows that a view shows.
 
         Raises:
             UsageError: a query does not exist, or the trace is derived.
@@ -165,7 +156,7 @@ class SentenceMetrics(SentenceFacts):
 
 
 class HeadStats(RunStats):
-    """Moments of the metrics of heads over sentences of one source, none of which is kept."""
+    """Means and deviations of the metrics of heads over sentences of one source; no sentence is kept."""
 
     def __init__(self, is_test: bool = False) -> None:
         super().__init__()
@@ -210,7 +201,7 @@ class HeadStats(RunStats):
 
 
 def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> HeadReport:
-    """Return the metrics of every head over traces of one source, none of which is kept.
+    """Return the metrics of every head over traces of one source; no trace is kept.
 
     Raises:
         UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.
@@ -285,39 +276,22 @@ def heads(
     from attncli.engines.source import CorpusItem, trace_stream
     from attncli.errors import raise_on_failure
 
-    view = View(queries=tuple(as_list(queries)))
-    if induction or pairs is not None:
-        instead = "induction, which draws its own tokens" if induction else "pairs, which have their own texts"
-        others: dict[str, Any] = {
-            "a text": texts or None,
-            "pair": pair,
-            "target": target,
-            "queries": view.queries or None,
-        }
-        others = {**others, "pairs": pairs, "queries": None} if induction else others
-        for name, value in others.items():
-            if value is not None:
-                raise UsageError(f"{name} does not apply to {instead}; drop one of them")
-    if pairs is not None:
-        return _paired(read_pairs(pairs), model, layer, options)
-    more: dict[str, Any] = dict(options)
+    view, more = View(queries=tuple(as_list(queries))), dict[str, Any](options)
+    given = {"a text": texts or None, "pair": pair, "target": target, "queries": view.queries or None}
     if induction:
+        refuse_beside("induction, which draws its own tokens", {**given, "queries": None, "pairs": pairs})
         texts = repeated_sequences(model)
+    elif pairs is not None:
+        refuse_beside("pairs, which have their own texts", given)
+        return _paired(read_pairs(pairs), model, layer, options)
+    elif isinstance(texts, Trace):
+        chosen = None if layer == "all" else layer
+        refuse_beside(OF_TRACES, {"model": model, "pair": pair, "target": target, "layer": chosen, **more})
+        return survey([texts], view)
     elif model is not None and more.get("image"):
         from attncli.encoding.pictures import pictures_alone
 
         texts = pictures_alone(texts, more) or texts
-    if isinstance(texts, Trace):
-        arguments = {
-            "model": model,
-            "pair": pair,
-            "target": target,
-            "layer": None if layer == "all" else layer,
-            **options,
-        }
-        if unused := [name for name, value in arguments.items() if value is not None]:
-            raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
-        return survey([texts], view)
     source = open_source(model, layer=layer, **more)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))

@@ -1,4 +1,4 @@
-"""Mean, standard deviation and count of many numbers, one array of cells for each sentence; and what chance makes."""
+"""Running means and deviations of arrays of numbers, and the tail of a binomial distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def binomial_tail(hits: int, trials: int, chance: float) -> float:
-    """Return the probability of so many hits or more."""
+    """Return the probability of at least this number of hits."""
     if not 0 < chance < 1:
         return float(hits <= trials * chance)
     logarithms = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))])  # of factorials

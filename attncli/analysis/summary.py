@@ -1,16 +1,27 @@
-"""What a report of heads states of its run: the source and the sentences, none of which is kept."""
+"""Facts of a run that every report of heads states: its source and its sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance, Trace
 
+OF_TRACES = "a trace, whose attention is already computed"
+
+
+def refuse_beside(chosen: str, arguments: Mapping[str, Any]) -> None:
+    """Raise UsageError if an argument is given beside another one that it does not apply to."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise UsageError(f"{name} does not apply to {chosen}; drop one of them")
+
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What was run."""
+    """Source and sentences of a run."""
 
     source: Provenance  # what ran it
     sentences: int  # how many sentences there were
@@ -20,7 +31,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class SentenceFacts:
-    """What is counted of one sentence."""
+    """Facts of one sentence that a run counts."""
 
     source: Provenance  # what ran it
     length: int  # how many query tokens there are
@@ -51,8 +62,7 @@ class RunStats:
             UsageError: it has not the heads of those before it.
         """
         if self._first is None:
-            self._first, self._source = sentence, sentence.source
-            self._lengths = sentence.length, sentence.length
+            self._first, self._source, self._lengths = sentence, sentence.source, (sentence.length, sentence.length)
         elif sentence.layers != self._first.layers:
             raise UsageError("the traces differ in their layers and heads; measure each by itself")
         other, details = sentence.source.details, self._source.details
@@ -71,7 +81,7 @@ class RunStats:
 
     @property
     def summary(self) -> RunSummary:
-        """What a report states of the sentences.
+        """Facts of all sentences.
 
         Raises:
             InputError: there is none.
