@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -27,7 +28,6 @@ from attncli.masks.expressions import (
     Or,
     Pad,
     conjuncts,
-    is_padding,
     leaves,
     map_leaves,
 )
@@ -57,15 +57,18 @@ _KINDS: dict[str, tuple[str, Callable[..., Bool[np.ndarray, "#B Q K"]]]] = {
     "each other": ("see each other", lambda rule, words, own: rule & ~words),
     "padding": ("see padding too", lambda rule, words, own: rule[None]),
 }
-_SHOWING = {"each other", "padding"}  # kinds that show which keys are padding, however few words there are
+_SHOWING = {"", "each other", "padding"}  # kinds that show which keys are padding, however few words there are
 
 
 class _Guess(NamedTuple):
-    """A candidate: the rule of the queries of words, and the keys that are words."""
+    """A candidate: the rule of the queries of words, the keys that are words, and the queries that deviate."""
 
     rule: Expression
     past: int
     tokens: Keys
+    where: Queries | None = None
+    kind: str = ""  # the keys of these, one of `_KINDS` or `others`; empty where none deviates
+    who: str = "padding"
 
 
 class RuleWithExceptions(NamedTuple):
@@ -76,7 +79,7 @@ class RuleWithExceptions(NamedTuple):
     tokens: Keys  # the keys that are not padding
     where: Queries  # the queries that deviate
     exception: str  # their keys, one of `_KINDS`; `others` if none fits
-    who: Literal["padding", "some padding", "some"]  # the queries in words: `padding`, `some padding` or `some`
+    who: str  # the queries in words: `padding`, `some padding` or `some`
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -183,11 +186,11 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
 
 def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    variant = _Recogniser(allowed[None], past).variant() if allowed.any() else None
-    if variant is None or variant.expression is None or variant.past != past:
+    guess = _Recogniser(allowed[None], past).match() if allowed.any() else None
+    if guess is None or guess.kind or guess.past != past:
         return None
-    is_padded = any(isinstance(leaf, Pad | RuleWithExceptions) for leaf in leaves(variant.expression))
-    return None if is_padded else variant.expression  # padding inside of a row has no spelling
+    rule = _padded(guess.rule, guess.tokens)
+    return None if any(isinstance(leaf, Pad) for leaf in leaves(rule)) else rule  # padding in a row has no spelling
 
 
 def infer_padding(expected: Expression, allowed: Planes, past: int, tokens: Keys) -> Keys:
@@ -211,9 +214,9 @@ def infer_padding(expected: Expression, allowed: Planes, past: int, tokens: Keys
         for words in planes.words_of(rule):
             guess = _Guess(rule, past, words[None])
             where = planes.deviating(guess)
-            kind = "others" if where is None else planes.kind_of(guess, where) if where.any() else None
+            kind = "others" if where is None else planes.kind_of(guess, where)
             is_telling = batch > 1 or 4 * int(words.sum()) >= keys  # fewer words fit almost any rule
-            if kind != "others" and (is_telling or kind is None or kind in _SHOWING):
+            if kind in _SHOWING or (kind != "others" and is_telling):
                 inferred[row] = words
                 break
     return inferred if 2 * int(inferred.sum(axis=1).max()) >= keys else tokens
@@ -233,36 +236,40 @@ def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ 
 
 
 def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> list[RuleVariant]:
-    """Return the rule of all batch rows; else one for those that differ in their padding alone, else one for each."""
+    """Return the rule of all batch rows; else one for those that differ in their padding alone."""
     batch, _, queries, keys = shape
 
-    def joint(rows: tuple[int, ...], known: Keys | None = None) -> RuleVariant:
-        planes = cells if len(rows) == batch else cells[list(rows)]
-        none = RuleVariant(None, past, np.full((1, keys), bool(planes.any())), rows)
+    def match(planes: Planes, known: Keys | None = None) -> _Guess | None:
         if not planes.any():
-            return none
+            return None
         if planes.shape[1] == 1 < queries and known is None:  # the same keys for every query
-            seen = np.broadcast_to(planes[:, 0], (len(planes), keys))
-            return none._replace(expression=_padded(Atom("full"), seen), tokens=seen)
+            return _Guess(Atom("full"), past, np.broadcast_to(planes[:, 0], (len(planes), keys)))
         planes = np.broadcast_to(planes, (len(planes) if known is None else batch, queries, keys))
-        found = _Recogniser(planes, past).variant(known)
-        return none if found is None else found._replace(rows=rows)
+        return _Recogniser(planes, past).match(known)
+
+    def variant(rows: tuple[int, ...], guesses: Sequence[_Guess | None]) -> RuleVariant:
+        found = [guess for guess in guesses if guess is not None]
+        if not found:
+            return RuleVariant(None, past, np.full((1, keys), bool(cells[rows[0] % len(cells)].any())), rows)
+        rule, own_past, kind = found[0].rule, found[0].past, found[0].kind
+        merged = np.concatenate([guess.tokens for guess in found])
+        expression = _padded(rule, merged)
+        if kind:
+            where = np.concatenate([guess.where for guess in found if guess.where is not None])
+            who = found[0].who if len({guess.who for guess in found}) == 1 else "some padding"
+            expression = RuleWithExceptions(expression, rule, merged, where, kind, who)
+        return RuleVariant(expression, own_past, merged, rows)
 
     everyone = tuple(range(batch))
     is_known = tokens is not None and not tokens.all() and tokens.any(axis=1).all() and past + queries == keys
-    all_rows = joint(everyone, tokens if is_known else None)
-    if all_rows.expression is not None or len(cells) == 1:
-        return [all_rows]
-    alone = [joint((row,)) for row in everyone]
-    variants: list[RuleVariant] = []
-    for rows in _grouped(everyone, lambda row: (_unpadded(alone[row].expression), alone[row].past)):
-        together = joint(rows)
-        if together.expression is not None:
-            variants.append(together)
-        else:
-            texts = _grouped(rows, lambda row: (str(alone[row].expression), bool(alone[row].tokens.any())))
-            variants += [alone[same[0]]._replace(rows=same) for same in texts]
-    return sorted(variants, key=lambda variant: variant.rows)
+    together = match(cells, tokens if is_known else None)
+    if together is not None or len(cells) == 1:
+        return [variant(everyone, [together])]
+    alone = [match(cells[row : row + 1]) for row in everyone]
+    keys_of = [
+        (str(guess.rule), guess.past, guess.kind) if guess else cells[row].any() for row, guess in enumerate(alone)
+    ]
+    return [variant(rows, [alone[row] for row in rows]) for rows in _grouped(everyone, keys_of.__getitem__)]
 
 
 def _grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
@@ -270,15 +277,6 @@ def _grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[tupl
     for index in places:
         groups.setdefault(key(index), []).append(index)
     return [tuple(group) for group in groups.values()]
-
-
-def _unpadded(expression: Expression | None) -> str:
-    if expression is None:
-        return ""
-    if isinstance(expression, RuleWithExceptions):
-        return f"{_unpadded(expression.inner)}, {expression.exception}"
-    parts = [part for part in conjuncts(expression) if not is_padding(part)]
-    return " & ".join(map(str, parts)) or "full"
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
@@ -298,31 +296,31 @@ class _Recogniser:
         self.blocks = row_blocks(np.arange(self.queries), self.batch * self.keys)
         self.sample = np.linspace(0, self.queries - 1, min(_SAMPLED, self.queries)).astype(int)
 
-    def variant(self, known: Keys | None = None) -> RuleVariant | None:
+    def match(self, known: Keys | None = None) -> _Guess | None:
         """Return the rule of all queries; else that of words, with padding as it is known or as the cells show it.
 
         The last try is the rule of all queries but some, be they padding or not, that are fully masked.
         """
         if known is not None and (found := self._with_padding(known, is_known=True)) is not None:
             return found
-        rules = self._rules(self.every)
-        for rule, past in rules:
-            if self.deviating(_Guess(rule, past, self.no_padding)) is not None:
-                return RuleVariant(rule, past, self.no_padding)
+        rules = [_Guess(rule, past, self.no_padding) for rule, past in self._rules(self.every)]
+        for guess in rules:
+            if self.deviating(guess) is not None:
+                return guess
         seen = self._seen_keys(self.every)
         shown = (tokens for tokens in self._shown_by_padding() if tokens.any(axis=1).all())
         for tokens in chain([seen], shown):
             if not tokens.all() and (found := self._with_padding(tokens)) is not None:
                 return found
         blind = self.counts == 0
-        for rule, past in rules if blind.any() else []:
-            for guess in (_Guess(rule, past, self.no_padding), self._guess(rule, past, seen)):
+        for unpadded in rules if blind.any() else []:
+            for guess in (unpadded, self._with_words(unpadded, seen)):
                 where = self.deviating(guess, blind)
                 if where is not None:
-                    return self._variant(guess, where, "masked", "some")
+                    return guess._replace(where=where, kind="masked", who="some")
         return None
 
-    def _with_padding(self, visible: Keys, is_known: bool = False) -> RuleVariant | None:
+    def _with_padding(self, visible: Keys, is_known: bool = False) -> _Guess | None:
         """Return the simplest rule of the queries of words.
 
         Args:
@@ -332,34 +330,23 @@ class _Recogniser:
         nameless = None  # with queries of padding that see other keys
         for rule, past in self._rules(visible[:, self.own]):
             unpadded = _Guess(rule, past, self.no_padding)
-            guess = unpadded._replace(tokens=visible) if is_known else self._guess(rule, past, visible)
             if is_known and past != self.past:
                 continue
             if is_known and self.deviating(unpadded) is not None:
-                return RuleVariant(*unpadded)
+                return unpadded
+            guess = unpadded._replace(tokens=visible) if is_known else self._with_words(unpadded, visible)
             where = self.deviating(guess)
             if where is None:
                 continue
             if not is_known and (unlike := self.deviating(unpadded, self.every)) is not None:
-                is_padded = unlike.any(
-                    axis=1, keepdims=True
-                )  # batch rows that follow the rule without padding have none
+                is_padded = unlike.any(axis=1, keepdims=True)  # rows that follow the rule without padding have none
                 guess, where = guess._replace(tokens=guess.tokens | ~is_padded), where & is_padded
-            kind = self.kind_of(guess, where)
-            if kind != "others":
-                return self._variant(guess, where, kind)
-            nameless = nameless or (self._variant(guess, where, kind) if is_known else None)
+            guess = guess._replace(where=where, kind=self.kind_of(guess, where))
+            if guess.kind != "others":
+                is_all = not guess.kind or self._is_kind(guess.kind, guess, self._padding(guess))
+                return guess._replace(who="padding" if is_all else "some padding")
+            nameless = nameless or (guess if is_known else None)
         return nameless
-
-    def _variant(self, guess: _Guess, where: Queries, kind: str, who: str = "padding") -> RuleVariant:
-        """Return a rule with its padding, and the keys of the queries that deviate from it."""
-        inner = _padded(guess.rule, guess.tokens)
-        if not where.any():
-            return RuleVariant(inner, guess.past, guess.tokens)
-        if who == "padding" and kind != "others" and not self._is_kind(kind, guess, self._padding(guess)):
-            who = "some padding"
-        expression = RuleWithExceptions(inner, guess.rule, guess.tokens, where, kind, who)  # type: ignore[arg-type]
-        return RuleVariant(expression, guess.past, guess.tokens)
 
     def deviating(self, guess: _Guess, free: Queries | None = None) -> Queries | None:
         """Return the queries that do not follow a rule; None if one of them has to.
@@ -382,7 +369,8 @@ class _Recogniser:
 
     def kind_of(self, guess: _Guess, where: Queries) -> str:
         """Return the keys of the queries of padding that deviate from a rule: one of `_KINDS`, or `others`."""
-        return next((kind for kind in _KINDS if self._is_kind(kind, guess, where)), "others")
+        kinds = (kind for kind in _KINDS if self._is_kind(kind, guess, where))
+        return next(kinds, "others") if where.any() else ""
 
     def _is_kind(self, kind: str, guess: _Guess, where: Queries) -> bool:
         for rows in self.blocks:
@@ -444,19 +432,15 @@ class _Recogniser:
         pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _guess(self, rule: Expression, past: int, visible: Keys) -> _Guess:
+    def _with_words(self, guess: _Guess, visible: Keys) -> _Guess:
         """Return a rule with its words: each key that some query sees, or that the rule itself hides from all.
 
         Keys that the rule hides at either end are taken for the same as their neighbour.
         """
-        guess, shown = _Guess(rule, past, visible), np.zeros(self.keys, bool)
-        for rows in self.blocks:
-            try:
+        shown = np.zeros(self.keys, bool)
+        with suppress(InputError):  # documents that do not fit another alignment
+            for rows in self.blocks:
                 shown |= self._laid(guess, rows).any(axis=0)
-            except InputError:
-                return guess
-            if shown.all():
-                return guess
         tokens, places = visible | ~shown, np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]
