@@ -245,8 +245,11 @@ class _Side(NamedTuple):
         if len(place) == 4:
             return self.layout.positions_in(place)
         start, end = place
-        spans = [(token.index, token.start, token.end) for token in self.tokens]
-        found = [index for index, low, high in spans if None not in (low, high) and low < end and start < high]
+        found = [
+            token.index
+            for token in self.tokens
+            if token.start is not None and token.end is not None and token.start < end and start < token.end
+        ]
         if not found:
             raise InputMismatchError(f"{self.layout.role} [{start}, {end}]: no token has these characters")
         return found

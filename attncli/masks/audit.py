@@ -174,8 +174,8 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     if not wrong:
         return
     cells_of = {code: _first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
-    rows = sorted({row for cells in cells_of.values() for row, _ in cells})
-    mistakes = (each for each in _mistakes(subject, expected) if _explains(each, np.array(rows)))
+    first = np.array(sorted({row for cells in cells_of.values() for row, _ in cells}))
+    mistakes = (each for each in _mistakes(subject, expected) if _explains(each, first))
     mistake = next(mistakes, _Mistake((), "", expected, subject))
     for code, cells in cells_of.items():
         count = int(np.count_nonzero(wrong[code]))

@@ -99,7 +99,8 @@ class MaskGrid(NamedTuple):
     @property
     def size(self) -> MaskSize:
         """Its number of queries and keys."""
-        return MaskSize(*self.shape[-2:], self.past)
+        *_, queries, keys = self.shape
+        return MaskSize(queries, keys, self.past)
 
     @property
     def planes(self) -> tuple[str, ...]:

@@ -266,10 +266,9 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
     if together is not None or len(cells) == 1:
         return [variant(everyone, [together])]
     alone = [match(cells[row : row + 1]) for row in everyone]
-    keys_of = [
-        (str(guess.rule), guess.past, guess.kind) if guess else cells[row].any() for row, guess in enumerate(alone)
-    ]
-    return [variant(rows, [alone[row] for row in rows]) for rows in _grouped(everyone, keys_of.__getitem__)]
+    rules = [guess and (str(guess.rule), guess.past, guess.kind) for guess in alone]
+    alike = _grouped(everyone, lambda row: rules[row] or bool(cells[row].any()))
+    return [variant(rows, [alone[row] for row in rows]) for rows in alike]
 
 
 def _grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
@@ -425,7 +424,8 @@ class _Recogniser:
                 tokens = self._seen_keys(~odd | odd.all(axis=1, keepdims=True))
                 yield _at_one_end(tokens) if is_at_end else tokens
         counts = np.count_nonzero(self.cells, axis=1)
-        np.subtract.at(counts, (slice(None), self.own), own)
+        inside = places[places + self.past < self.keys]
+        counts[:, inside + self.past] -= own[:, inside]
         yield _at_one_end(counts > 0)
 
     def _seen_keys(self, queries: Queries) -> Keys:
@@ -441,6 +441,8 @@ class _Recogniser:
         with suppress(InputError):  # documents that do not fit another alignment
             for rows in self.blocks:
                 shown |= self._laid(guess, rows).any(axis=0)
+                if shown.all():
+                    return guess._replace(tokens=visible)
         tokens, places = visible | ~shown, np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]
