@@ -1,4 +1,4 @@
-"""What a prediction loses without a head, or without some edges: an outcome before and after a cut."""
+"""Predictions without a head, or without some edges: an outcome before and after a cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HeadPlace = tuple[int, int]  # a layer, and a head in it
 
 
 class HeadEffect(NamedTuple):
-    """What a prediction is without one head."""
+    """Outcome of a prediction without one head."""
 
     layer: int  # index of the head's layer
     head: int  # its index
@@ -48,7 +48,7 @@ class EdgeCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Ablation(Displayed, Tabular):
-    """What a prediction is with and without heads or edges; a notebook shows it as `attn ablate` does."""
+    """Outcome of a prediction with and without heads or edges; a notebook shows it as `attn ablate` does."""
 
     source: Provenance  # what was run
     tokens: Tokens  # of the sentence
@@ -90,7 +90,7 @@ class Ablation(Displayed, Tabular):
 
 @dataclass(frozen=True)
 class AblationChoice:
-    """What is cut, what stands in its place, and what is measured, as a user spells it."""
+    """Choice of the cut, of its replacement and of the measure, as a user spells it."""
 
     next: str | None = None  # the next token; None is the model's own first choice
     against: str | None = None  # the token that it is compared with; None: its log-probability counts

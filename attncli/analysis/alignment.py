@@ -27,7 +27,7 @@ Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which tokens of two sequences correspond."""
+    """Tokens of two sequences that correspond."""
 
     first: Tokens  # the one sequence
     second: Tokens  # the other one
@@ -119,7 +119,7 @@ class LayerPair:
 
     @property
     def keys(self) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-        """Where the shared keys stand in A and in B."""
+        """Positions of the shared keys in A and in B."""
         first, second = np.array(self.columns.pairs).T
         return first, second
 

@@ -259,7 +259,7 @@ def _words_of_both(trace: Trace) -> tuple[Tokens, Tokens, str]:
 
 
 def _averaged(layers: Layers, over: Mean) -> Layers:
-    """Return the layers with the mean of their heads, or one layer of each kind that stands for all, or both.
+    """Return the layers with the mean of their heads, or one mean layer of each kind, or both.
 
     Only the heads that were asked for count. A layer counts once, whatever the number of its heads.
     """

@@ -1,4 +1,4 @@
-"""What changed between two traces: the heads by how far their weights are apart, and the cells that changed most."""
+"""Difference of two traces: the heads by the divergence of their weights, and the cells that changed most."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
             cells = heapq.nlargest(top, [*cells, *changed], key=lambda cell: abs(cell.difference))
     if not heads:
         raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
-    heads.sort(key=_divergence, reverse=True)
+    heads.sort(key=lambda head: -1.0 if head.jensen_shannon is None else head.jensen_shannon, reverse=True)
     pieces = (first.query_tokens.pieces_note(query) for query in as_list(queries))
     notes = [*filter(None, pieces), *not_compared(first, second), *unmatched_heads(first, second, layers)]
     chosen_of = {pair.place: len(pair.chosen) for pair in layers}
@@ -247,14 +247,10 @@ def _most_changed(
 
 
 def warnings_of_both(difference: Difference) -> Iterator[str]:
-    """Yield the warnings about both traces, a sentence each; what is true of one alone says of which."""
+    """Yield the warnings about both traces, a sentence each; one about a single trace names it."""
     warnings: dict[str, list[str]] = {}
     for name, trace in zip(NAMES, (difference.first, difference.second), strict=True):
         for warning in (*trace.source.notes, *warnings_of(trace, View())):
             warnings.setdefault(warning, []).append(name)
     for warning, names in warnings.items():
         yield f"{'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
-
-
-def _divergence(head: HeadDifference) -> float:
-    return -1.0 if head.jensen_shannon is None else head.jensen_shannon

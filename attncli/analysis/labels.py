@@ -1,4 +1,4 @@
-"""What a head does, in a word: the metrics in which it is far from the head that weighs every allowed key alike.
+"""Labels of heads: the metrics in which a head is far from one that weighs every allowed key alike.
 
 A label has a gain: how much of the way from that uniform head to the best that there could be a head has gone. For a
 share of weight it is Cohen's κ, (observed − expected) / (1 − expected), where what is expected of chance is the uniform
@@ -136,12 +136,12 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
 
 
 def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
-    """Return what a head does, in a word; empty where it does nothing in particular."""
+    """Return the first label of a head; empty where it has none."""
     return next((label.name for label in labels.get(head, ())), "")
 
 
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
-    """Return so many heads that show most of what the heads do.
+    """Return this number of heads, those that show most of the labels.
 
     Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
     label, and last those whose label says little.

@@ -22,7 +22,7 @@ MOST_WORDS = 8  # a step of more would not fit a terminal of 24 lines
 
 
 class Lesson(NamedTuple):
-    """What a lesson is about."""
+    """Sizes, mask and texts of a lesson."""
 
     name: str  # by which it is asked for
     title: str  # in a few words

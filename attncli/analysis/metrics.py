@@ -48,7 +48,10 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
     found = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
-    for numbers in _alike(trace.layers):
+    alike: dict[Hashable, list[int]] = {}  # layers that see the same cells: tokens and mask give one thing for them
+    for number, layer in enumerate(trace.layers):
+        alike.setdefault(_cells_key(layer, number), []).append(number)
+    for numbers in alike.values():
         layers = [trace.layers[number] for number in numbers]
         rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
         places = np.concatenate([np.arange(ends[each] - len(trace.layers[each].heads), ends[each]) for each in numbers])
@@ -56,16 +59,11 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     return found
 
 
-def _alike(layers: Sequence[LayerTrace]) -> Iterable[list[int]]:
-    """Return which layers see the same cells, by their places: what the tokens and the mask give is one for them."""
-    groups: dict[Hashable, list[int]] = {}
-    for number, layer in enumerate(layers):
-        key: Hashable = number
-        mask = layer.mask  # a rule of atoms is one for all heads, and can be compared with another
-        if isinstance(mask, RuleMask) and all(isinstance(leaf, Atom) for leaf in leaves(mask.expression)):
-            key = (layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past)
-        groups.setdefault(key, []).append(number)
-    return groups.values()
+def _cells_key(layer: LayerTrace, number: int) -> Hashable:
+    mask = layer.mask  # a rule of atoms is one for all heads, and can be compared with another
+    if isinstance(mask, RuleMask) and all(isinstance(leaf, Atom) for leaf in leaves(mask.expression)):
+        return layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past
+    return number
 
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
@@ -85,7 +83,6 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
 
 
 def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
-    """Return which positions are cells of pictures, of which a text has none."""
     if not trace.grids:
         return None
     from attncli.analysis.picture_metrics import PictureCells
@@ -143,7 +140,7 @@ def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
 
 
 class CellGeometry:
-    """What the cells of some query rows have by the tokens alone."""
+    """Factors of the weights of some query rows, by the tokens alone."""
 
     # what the weight of each cell is multiplied by, for each of the metrics that are sums of them
     factors: Float[np.ndarray, "F Q K"]
@@ -195,7 +192,7 @@ def _factors(
 
 
 class MetricSums:
-    """The sums of the metrics of some heads over query rows, of which one block after the other is added."""
+    """Sums of the metrics of some heads over query rows, a block at a time."""
 
     def __init__(self, heads: int, rows: Int[np.ndarray, " R"], pictures: PictureCells | None = None) -> None:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
@@ -231,13 +228,13 @@ class MetricSums:
                 self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
 
     def rows(self) -> Float[np.ndarray, "N M"]:
-        """Return over how many rows each metric is a mean; NaN where it is none."""
+        """Return the number of rows that each metric is a mean over; NaN where it is no mean."""
         counts = np.full((len(self._counts), len(NAMES)), np.nan, np.float32)
         counts[:, : self._counts.shape[1]] = self._counts
         return counts
 
     def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
-        """Return every metric, of which `region` is that of other heads; NaN is one that is not defined."""
+        """Return every metric, with the `region` of other heads if given; NaN is one that is not defined."""
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
         highest = np.where(np.isneginf(self._highest), np.nan, self._highest)

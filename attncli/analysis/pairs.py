@@ -226,7 +226,7 @@ class _Side(NamedTuple):
     text: str  # all of it, of which the tokens may be the beginning
 
     def is_cut(self, place: Place) -> bool:
-        """Return whether a place stands in the part of the text that the model does not read."""
+        """Return whether a place is in the part of the text that the model does not read."""
         end = max((token.end for token in self.tokens if token.end is not None), default=len(self.text))
         if not self.text[end:].strip():
             return False
@@ -345,7 +345,7 @@ class PairReport(RunSummary, Displayed, Tabular):
 
 
 class PairStats(RunStats):
-    """Sums of the scores of heads on the pairs of many texts, none of which is kept."""
+    """Sums of the scores of heads on the pairs of many texts; no text is kept."""
 
     def __init__(self) -> None:
         super().__init__()

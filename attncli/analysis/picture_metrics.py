@@ -1,4 +1,4 @@
-"""What a head does with pictures: how much it looks at them, in how many places, and whether always at one cell.
+"""Metrics of heads on pictures: the weight on them, on their regions, and on one cell that all rows share.
 
 Rows that may attend to no cell do not count. A head's map is the weights of the last row of text on the cells. Where
 the last row is a cell itself, as in a vision transformer, it is the mean of all rows.
@@ -20,7 +20,7 @@ _NOISE = 1e-5  # relative, by which weights in float32 that are all the same com
 
 
 class PictureCells(NamedTuple):
-    """Which positions of a layer are cells of pictures."""
+    """Positions of a layer that are cells of pictures."""
 
     queries: Bool[np.ndarray, " Q"]  # whether each query is one
     keys: Int[np.ndarray, " C"]  # those that are one, grid by grid, row by row
@@ -37,12 +37,12 @@ class PictureCells(NamedTuple):
         return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys)) if len(keys) else None
 
     def sums(self, rows: Int[np.ndarray, " R"], heads: int) -> PictureSums:
-        """Return what will be measured of so many heads in some rows."""
+        """Return empty sums for some rows of this number of heads."""
         return PictureSums(self, rows, heads)
 
 
 class PictureSums:
-    """What rows of some heads give to cells of pictures, of which one block after the other is added."""
+    """Sums of the weights of some heads on cells of pictures, a block of rows at a time."""
 
     def __init__(self, cells: PictureCells, rows: Int[np.ndarray, " R"], heads: int) -> None:
         self._cells, count = cells, len(cells.keys)
@@ -79,7 +79,7 @@ class PictureSums:
         self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
 
     def metrics(self, others: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
-        """Return `OF_PICTURES`, of which `region` is the heaviest one of other heads; NaN is not defined.
+        """Return `OF_PICTURES`, with `region` the heaviest one of other heads if given; NaN is not defined.
 
         `spatial_entropy` is that of Kang et al. 2025 (arXiv 2503.06287), over regions of touching cells above the mean
         of the map. Those of `region` are above twice the mean, as in the authors' program. `visual_sink` is the
@@ -105,7 +105,7 @@ class PictureSums:
         return np.where(self._rows_of_cells > 1, means.max(axis=-1), np.nan)  # rows of text alone ask for one thing
 
     def _regions(self, maps: Float[np.ndarray, "N C"], times: int) -> Int[np.ndarray, "N C"]:
-        """Return the number of the region of each cell, from 1 on; 0 is a cell not above so many times the mean."""
+        """Return the number of the region of each cell, from 1 on; 0 is a cell below this multiple of the mean."""
         is_above = maps > maps.mean(axis=-1, keepdims=True) * times * (1 + _NOISE)
         found, start = np.zeros(maps.shape, int), 0
         for rows, columns in self._cells.shapes:

@@ -13,7 +13,7 @@ OF_TRACES = "a trace, whose attention is already computed"
 
 
 def refuse_beside(chosen: str, arguments: Mapping[str, Any]) -> None:
-    """Raise UsageError if an argument is given beside another one that it does not apply to."""
+    """Raise UsageError if an argument is given together with one that it does not apply to."""
     for name, value in arguments.items():
         if value is not None:
             raise UsageError(f"{name} does not apply to {chosen}; drop one of them")

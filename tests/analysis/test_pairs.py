@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +171,3 @@ def test_the_heads_that_chance_makes_as_good_as_the_best_are_those_of_a_simulati
 def test_pairs_have_their_own_texts() -> None:
     with pytest.raises(UsageError, match="a text does not apply to pairs"):
         attncli.heads("time flies", pairs=LINES)  # type: ignore[call-overload]
-
-
-def test_a_report_is_a_data_frame_and_a_view() -> None:
-    report = attncli.heads(pairs=json.loads(json.dumps(LINES)))
-    frame = report.to_dataframe("pandas")
-    assert list(frame.columns) == ["layer", "kind", "head", "hits", "weight", "hits_uniform", "weight_uniform"]
-    assert frame["hits"].tolist() == [head.hits for head in report.heads]
-    html = report._repr_html_()
-    assert html is not None
-    assert "median" in html

@@ -55,16 +55,6 @@ def test_without_an_option_every_head_is_cut_alone(attn: Run, logits: np.ndarray
     assert worst["change"] == pytest.approx(worst["after"] - document["before"])
 
 
-def test_rows_are_those_of_the_data_frame_and_of_python(attn: Run) -> None:
-    header, *rows = (line.split("\t") for line in attn("ablate", TEXT, "--each", "-F", "tsv").out.splitlines())
-    found = attncli.ablate(TEXT, each=True)
-    frame = found.to_dataframe("pandas")
-    assert header[1:] == list(frame.columns)
-    assert [float(row[header.index("after")]) for row in rows] == frame["after"].tolist()
-    assert [head.after for head in found.heads] == frame["after"].tolist()
-    assert found._repr_html_()
-
-
 def test_heads_are_named_as_everywhere_and_cut_together(attn: Run) -> None:
     one, other, third = (
         attn("ablate", TEXT, *named, "-F", "json").json

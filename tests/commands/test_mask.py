@@ -62,19 +62,6 @@ def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
     assert "fully masked rows: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
 
 
-def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run) -> None:
-    last = attn("mask", "show", "causal", "--size", "2x5")
-    assert "2 queries × 5 keys, past 3\n" in last.out
-    assert "3 ██████▓▓ ·\n4 ████████▓▓\n" in last.out
-    first = attn("mask", "show", "causal", "--size", "2x5", "--past", "0")
-    assert "2 queries × 5 keys, past 0\n" in first.out
-    assert "0 ▓▓ · · · ·\n1 ██▓▓ · · ·\n" in first.out
-    for arguments in (["--size", "3", "--past", "2"], ["--size", "3x5"], ["a b c d e", "--past", "2"]):
-        document = attn("mask", "show", "causal", *arguments, "-F", "json").json
-        assert (document["queries"], document["keys"], document["past"]) == (3, 5, 2)
-        assert document["mask"] == [[key <= 2 + query for key in range(5)] for query in range(3)]
-
-
 def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
     document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
     plane = document.pop("plane")
@@ -92,14 +79,6 @@ def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
     assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
         "head 0", "head 1", "head 2",
     ]  # fmt: skip
-
-
-def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
-    ran = attn("mask", "show", "causal", "--size", "1000")
-    assert len(ran.out.splitlines()) < 80
-    assert "share of 16×16 cells" in ran.out
-    assert "each cell drawn stands for 16×16" in ran.err
-    assert "▓" in ran.out  # half a block is allowed
 
 
 # --- check ---------------------------------------------------------------------------------------------------
@@ -128,17 +107,6 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert attn("mask", "check", "full", "--expect", "docs(5)", "-F", "json").json["ok"] is True
     heads = attn("mask", "check", "heads.npy", "--expect", "heads.npy")
     assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
-
-
-def test_errors_come_first_and_have_a_colour_where_there_are_colours(attn: Run, folder: Path) -> None:
-    np.save("both.npy", np.where(np.eye(4, dtype=bool), 0, -1e4) + np.where(np.tri(4, k=-2, dtype=bool), -1e9, 0))
-    line = ["mask", "check", "both.npy", "--expect", "causal", "--for", "additive"]
-    plain = attn(*line).out
-    assert plain.index("error  missing") < plain.index("note   mixed-fill")
-    colored = attn(*line, "--color", "always").out
-    assert "\x1b[1;31merror\x1b[0m" in colored
-    assert "\x1b[33mnote \x1b[0m" in colored
-    assert "\x1b" not in plain
 
 
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
@@ -374,12 +342,3 @@ def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(
         tracemalloc.stop()
     torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
     assert attn("mask", "diff", "small.pt", "full").code == 0
-
-
-def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:
-    assert "unknown mask" in attn("mask", "check", "mask.txt").err
-    for path in (tmp_path / "mask.txt", tmp_path / "mask.npz"):
-        path.write_text("1 0\n1 1\n")
-        refused(
-            attn("mask", "check", path), USAGE, f"cannot read a mask from {path}; expected a file ending in .npy, .saf"
-        )

@@ -41,39 +41,6 @@ def test_documents_that_do_not_add_up_are_refused_with_both_lengths(text: str) -
         cells(text, 5, 5)
 
 
-# --- combinations --------------------------------------------------------------------------------------------
-
-LEAVES = [
-    "causal", "full", "window(2)", "band(1, 2)", "prefix(3)", "chunk(2)", "dilated( 2 ,2)", "global(1,3)",
-    "pad(left=1)", "pad(right=2,left=1)", "keys(1,4)", "queries(0,2)", "docs(4,3)", "causal()",
-]  # fmt: skip
-
-# Written with numbers in braces for the atoms: first for the parser, then for Python's own & | ~ over arrays.
-templates = st.recursive(
-    st.sampled_from([f"{{{number}}}" for number in range(len(LEAVES))]),
-    lambda inner: st.one_of(
-        st.builds("{0} & {1}".format, inner, inner),
-        st.builds("{0}|{1}".format, inner, inner),
-        st.builds("~{0}".format, inner),
-        st.builds("( {0})".format, inner),
-    ),
-    max_leaves=10,
-)
-
-
-def by_python(template: str, queries: int, keys: int, past: int) -> list[list[bool]]:
-    arrays = {f"atom_{number}": np.array(cells(leaf, queries, keys, past)) for number, leaf in enumerate(LEAVES)}
-    return eval(template.format(*arrays), {}, arrays).tolist()
-
-
-@given(template=templates, size=st.sampled_from([(7, 7, 0), (3, 7, 2), (4, 7, 3)]))
-@quickly
-def test_and_or_and_not_bind_as_in_python_and_are_written_back(template: str, size: tuple[int, int, int]) -> None:
-    mask = parse(template.format(*LEAVES))
-    assert cells(template.format(*LEAVES), *size) == cells(str(mask), *size) == by_python(template, *size)
-    assert str(parse(str(mask))) == str(mask)
-
-
 @pytest.mark.parametrize(
     ("text", "written"),
     [
@@ -184,15 +151,6 @@ def test_padding_of_rows_needs_lengths_that_fit() -> None:
 
 
 # --- hostile text --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("depth", [1, 98])
-def test_sensible_nesting_works(depth: int) -> None:
-    lower = [[True, False], [True, True]]
-    upper = [[False, True], [False, False]]
-    assert cells("(" * depth + "causal" + ")" * depth, 2, 2) == lower
-    assert cells("~" * depth + "causal", 2, 2) == (lower if depth % 2 == 0 else upper)
-    assert str(parse("(" * depth + "causal" + ")" * depth)) == "causal"
 
 
 @pytest.mark.parametrize("opening", ["(", "~", "~(full|"])
