@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.statistics import binomial_tail
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.text import as_ranges, layers_named, plural, visible
@@ -62,9 +61,7 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     `texts` are given where both sequences are pieces of the same ones.
     """
     one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
-    blocks: Iterable[tuple[int, int, int]] = [
-        (0, 0, len(one))
-    ]  # which of long sequences that are the same is not to be searched for
+    blocks: Iterable[tuple[int, int, int]] = [(0, 0, len(one))]  # found without a search where both are the same
     if one != other:
         blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
     return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
@@ -173,32 +170,25 @@ def layer_pairs(
 
 _CELLS = 2**22  # of weights that are compared head by head
 _ROWS = 32
-_BY_CHANCE = 0.01  # probability from which so many matches may be chance
 
 
 def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> Iterator[str]:
     """Yield why a head of one model is not the head of the same number of another one, if it is not.
 
-    Of a model and another one made of it, a head is most alike the head of its number in the layer. Where no more are
-    than chance gives, the two were trained apart.
+    Of a model and another one made of it, a head is most alike the head of its number in the layer. Where the number
+    of such heads is nearer to that of chance than to all, the two were trained apart.
     """
-    sources = first.source, second.source
-    if len({(each.kind, each.model, each.seed) for each in sources}) == 1:
+    if len({(each.kind, each.model, each.seed) for each in (first.source, second.source)}) == 1:
         return
     sizes = [(trace.source.layers, *sorted({layer.num_heads for layer in trace.layers})) for trace in (first, second)]
-    architectures = [each.architecture for each in sources]
     matches = [match for pair in pairs if pair.heads for match in _is_most_alike(pair)]
-    count, heads = sum(matches), len(matches)
-    chance = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads) / max(heads, 1)
-    can_tell = binomial_tail(heads, heads, chance) <= _BY_CHANCE
-    why = ""
+    by_chance, why = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads), ""
     if sizes[0] != sizes[1]:
         named = [f"{plural(layers, 'layer')} of {' or '.join(map(str, heads))} heads" for layers, *heads in sizes]
         why = f"{NAMES[0]} has {named[0]}, {NAMES[1]} {named[1]}"
-    elif can_tell and binomial_tail(count, heads, chance) > _BY_CHANCE:
-        why = f"{count} of {heads} are most alike the head of their number, where chance gives {chance * heads:.0f}"
-    elif not can_tell and architectures[0] != architectures[1]:
-        why = f"{NAMES[0]} is {architectures[0]}, {NAMES[1]} {architectures[1]}"
+    elif 2 * sum(matches) < len(matches) + by_chance:
+        chance = f"where chance gives {by_chance:.0f}"
+        why = f"{sum(matches)} of {len(matches)} are most alike the head of their number, {chance}"
     if why:
         yield (
             f"the heads of the two models do not correspond: head 3 of {NAMES[0]} is not head 3 of {NAMES[1]}; {why}"
