@@ -177,12 +177,10 @@ def ablate(
 
 
 def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str | None = None) -> Ablation:
-    """Return what cuts do to the prediction of one sentence.
+    """Return the effect of cuts on the prediction of one sentence.
 
     Raises:
-        UsageError: there is no such head, or an option does not fit the sentence.
-        InputError: the sentence cannot be read.
-        NotExposedError: the engine cannot cut that.
+        AttnError: there is no such head, the sentence cannot be read, or the engine cannot cut that.
     """
     source, encoder = predictor.source, predictor.encoder
     places = head_places(choice.layer, choice.head, (predictor.layers, predictor.heads), visible(source.model or ""))

@@ -52,13 +52,11 @@ class Alignment:
 
 
 def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignment:
-    """Return which tokens two sequences share, in order.
+    """Return the tokens that two sequences share, in order.
 
-    Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in one text that
-    two tokenizers have split, if they are the same characters of it. The longest stretch that both have is matched
-    first, the one that begins earliest in the first sequence, then what stands left and right of it (Ratcliff and
-    Obershelp 1988, as difflib has it); where words have changed places, another order may keep others of them.
-    `texts` are given where both sequences are pieces of the same ones.
+    Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in the same `texts`,
+    if they are the same characters. The longest stretch that both have is matched first, then what is left and right of
+    it (Ratcliff and Obershelp 1988, as difflib has it).
     """
     one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
     blocks: Iterable[tuple[int, int, int]] = [(0, 0, len(one))]  # found without a search where both are the same

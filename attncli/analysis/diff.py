@@ -51,15 +51,10 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
 def shared_outcomes(
     weights: Float[np.ndarray, "R K"], shared: Int[np.ndarray, " S"], has_sink: bool
 ) -> Float[np.ndarray, "R O"]:
-    """Return rows of weights as distributions over the shared keys and one outcome more: everything else.
+    """Return rows of weights as distributions over the `S` shared keys and one outcome more: everything else.
 
     Everything else is the weight on the keys that are not shared, and what a sink takes of a row that sums to less
     than 1.
-
-    Args:
-        weights: the rows.
-        shared: the keys that have a counterpart, `S` of the `K`; `O` is S + 1.
-        has_sink: whether the softmax had a logit more than there are keys.
     """
     whole = weights.astype(np.float64)
     lacking = 1 - whole.sum(axis=-1)

@@ -87,14 +87,9 @@ class HeadReport(RunSummary, Displayed, Tabular):
         return f"HeadReport({self.source.title}, {plural(len(self.heads), 'head')}, {run})"
 
     def ranked(self, metric: Metric, *, reverse: bool = False, top: int | None = None) -> HeadReport:
-        """Return the survey with the heads of the highest value first.
+        """Return the survey with the heads of the highest, or lowest, value first, and at most `top` of them.
 
-        A head of which the metric is not defined stands last either way; equal ones stay in order.
-
-        Args:
-            metric: one of `attncli.analysis.metric_names.NAMES`.
-            reverse: the lowest first.
-            top: how many heads to keep; None is all of them.
+        A head without the metric comes last either way; equal ones stay in order.
 
         Raises:
             UsageError: there is no such metric.
@@ -106,11 +101,7 @@ class HeadReport(RunSummary, Displayed, Tabular):
         return replace(self, heads=tuple(head for _, head in ranked[:top]))
 
     def by_label(self, top: int | None = None) -> HeadReport:
-        """Return the survey with the heads grouped by label, the strongest first; mixed ones come last.
-
-        Args:
-            top: how many heads of each label to keep; None is all of them.
-        """
+        """Return the survey with the heads grouped by label, the strongest first, mixed ones last; `top` of each."""
         groups: dict[str | None, list[HeadSummary]] = {name: [] for name in (*LABELS, None)}
         for head in sorted(self.heads, key=lambda head: -head.labels[0].gain if head.labels else 0.0):
             groups[head.labels[0].name if head.labels else None].append(head)

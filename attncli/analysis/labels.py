@@ -84,15 +84,10 @@ _HABIT = 0.75  # of the gain of `localization`, from which `visual sink` explain
 def labels_of(
     metrics: Mapping[str, float | None], baselines: Mapping[str, float | None], rows: Mapping[str, float | None]
 ) -> tuple[Label, ...]:
-    """Return the labels of a head, the highest gain first; none is a head that does nothing in particular.
+    """Return the labels of a head by its metrics and those of the uniform head, the highest gain first.
 
-    A wide label is given where no narrower one says the same: `local` beside no neighbour, `broad` beside nothing, and
-    `localization` where the head does not always look there.
-
-    Args:
-        metrics: of the head.
-        baselines: those of the uniform head under the same mask.
-        rows: over how many query rows each metric is a mean; on `CHANCE_CELLS` or fewer there is no label.
+    A wide label is given where no narrower one says the same: `local` without a neighbour, `broad` without any, and
+    `localization` where the head does not always look there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
     """
 
     def label(name: str, metric: Metric, best: float | None) -> list[Label]:

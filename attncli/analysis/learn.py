@@ -59,13 +59,7 @@ class Walk:
 
 
 def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 0) -> Walk:
-    """Return the way of one query through a lesson's layer.
-
-    Args:
-        text: the sentence.
-        lesson: one of `LESSONS`.
-        query: the word that attends, or its index; None is the one in the middle.
-        seed: of the embeddings and the weights.
+    """Return the way of one query, by default the one in the middle, through a lesson's layer.
 
     Raises:
         UsageError: there is no such word, or several are called that.

@@ -93,12 +93,7 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
-    """Yield the findings of a mask of attention, aligned so that the last query is at the last key.
-
-    Args:
-        allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
-        shape: `(B, H, Q, K)` of the attention.
-        expected: the expected mask.
+    """Yield the findings of a mask `[#B, #H, #Q, #K]` of attention of a shape, whose last query is at the last key.
 
     Raises:
         InputError: the expectation does not fit this many positions, or is for another batch.

@@ -57,20 +57,13 @@ class Reading(NamedTuple):
 def read_convention(
     values: np.ndarray[Any, Any], name: str, reader: Reader | None = None, past: int | None = None
 ) -> Reading:
-    """Read the values of a mask: find out the meaning of True, 0 and numbers, and which keys are allowed.
+    """Read the values of a mask `[…, Q, K]`: the meaning of True, 0 and numbers, and the keys that are allowed.
 
     Additive numbers are unambiguous; floats that are 0.0 everywhere are additive. Of booleans and 0/1 `reader`
     decides; without it the one reading with causal structure, in which there are future cells and none is allowed,
     three queries or more attend to their own positions, only those before all of them attend to nothing (padding on
-    the left), and some query attends to an earlier key. Otherwise it is ambiguous.
-
-    No mask whose rows are all alike, and no padding of sentences that have a token, has it in its wrong reading.
-
-    Args:
-        values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
-        name: of the mask, for errors.
-        reader: the API that the mask is for, which decides the meaning of True and 1; None is to be found out.
-        past: how many keys stand before the first query; None is as many as there are more keys than queries.
+    the left), and some query attends to an earlier key. Otherwise it is ambiguous. No mask whose rows are all alike,
+    and no padding of sentences that have a token, has it in its wrong reading. `past` is by default keys − queries.
 
     Raises:
         InputError: the values are those of no mask.
@@ -108,13 +101,10 @@ def read_added(values: np.ndarray[Any, Any]) -> Reading:
 
 
 def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
-    """Write a mask as an API expects it: booleans or additive numbers.
+    """Write a mask (True = attend) as an API expects it: booleans or additive numbers.
 
-    Args:
-        allowed: True = attend.
-        to: the reader; `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike
-            −inf it turns no row into NaN.
-        dtype: of an additive mask; bfloat16 comes as float32, which holds it exactly.
+    `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike −inf it turns no row into
+    NaN. bfloat16 comes as float32, which holds it exactly.
     """
     if to != "additive":
         return allowed if to == "sdpa" else ~allowed

@@ -241,11 +241,7 @@ def map_leaves(expression: Expression, change: Callable[[Expression], Expression
 
 
 def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]) -> Expression:
-    """Return the expression with the padding of each batch row in place of `pad` without numbers.
-
-    Args:
-        expression: with or without `pad`.
-        lengths: how many tokens each row has, or which of its keys are tokens.
+    """Return the expression with these lengths, or this mask of tokens, in each `pad` without numbers.
 
     Raises:
         UsageError: a mask of tokens has its padding on the other side than the expression.
@@ -259,9 +255,7 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
 def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None]) -> Expression:
     """Return the expression with its missing numbers, and its chunks counted from the first word of a row.
 
-    Args:
-        expression: with or without atoms that have none.
-        numbers: returns those of an atom in each batch row, and for `first` its first word; None if unknown.
+    `numbers` returns those of an atom in each batch row, and for `first` its first word; None if unknown.
 
     Raises:
         UsageError: the numbers of an atom are not known.

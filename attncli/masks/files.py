@@ -49,11 +49,7 @@ def as_stored(array: Any, name: str) -> StoredMask:
 
 
 def read_values(path: Path, most_axes: int = 4) -> StoredMask:
-    """Read a mask file as it is.
-
-    Args:
-        path: a file with one of `ENDINGS`.
-        most_axes: how many axes it may have; two are the least.
+    """Read a mask file with one of `ENDINGS` as it is, of two axes at least.
 
     Raises:
         InputError: there is no such file, or it cannot hold a mask.
@@ -128,7 +124,6 @@ def write_values(path: Path, values: np.ndarray[Any, Any]) -> None:
 
     Raises:
         UsageError: the format cannot hold such a mask.
-        InputError: the file cannot be written.
     """
     stream, name = BytesIO(), visible(str(path))
     match path.suffix.lower():

@@ -23,13 +23,9 @@ _LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees
 
 
 def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = WHAT_BECOMES) -> Iterator[Finding]:
-    """Yield the findings of a mask that need no expectation.
+    """Yield the findings of a mask and its rule that need no expectation.
 
-    Args:
-        allowed: `[#B, #H, #Q, #K]`, True = attend.
-        rule: the rule that it follows.
-        past: number of keys before the first query.
-        becomes: the output of a fully masked query in the program.
+    `past` is the number of keys before the first query, `becomes` the output of a fully masked query in the program.
     """
     yield from _turned(rule)
     inverted = _inverted(allowed, rule)
@@ -101,16 +97,16 @@ def _laid_along_queries(rule: Rule) -> Finding | None:
     It hides whole queries, at the beginning or the end of rows, and none of the keys at their places.
     """
     odd = rule.expression
-    if not isinstance(odd, RuleWithExceptions) or (odd.exception, odd.who) != ("masked", "some"):
+    if not isinstance(odd, RuleWithExceptions) or (odd.match.kind, odd.match.who) != ("masked", "some"):
         return None
-    differs = bool((odd.where != odd.where[:1]).any())
-    if rule.shape[2] != rule.shape[3] or rule.padded or not _is_sorted(odd.where):
+    where = odd.match.where
+    if where is None or rule.shape[2] != rule.shape[3] or rule.padded or not _is_sorted(where):
         return None
-    if not differs and odd.inner != Atom("full"):
+    if (where == where[:1]).all() and odd.inner != Atom("full"):
         return None
-    rows, hidden = (np.flatnonzero(odd.where.any(axis=axis)) for axis in (1, 0))
-    message = LAID_ALONG_QUERIES + (in_batch(rows) if len(odd.where) > 1 else "")
-    return Finding("broadcast", "error", message, int(odd.where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
+    rows, hidden = (np.flatnonzero(where.any(axis=axis)) for axis in (1, 0))
+    message = LAID_ALONG_QUERIES + (in_batch(rows) if len(where) > 1 else "")
+    return Finding("broadcast", "error", message, int(where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
 
 
 def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Finding]:

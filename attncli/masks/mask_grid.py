@@ -134,19 +134,14 @@ def as_expression(mask: str, lengths: Any = None) -> Expression:
     """Parse an expression or a file name, with lengths for `pad` without numbers.
 
     Raises:
-        UsageError: it is neither.
-        InputError: a file cannot be read, or the lengths are invalid.
+        AttnError: it is neither, a file cannot be read, or the lengths are invalid.
     """
     expression = parse(mask, allow_rows=True)
     return bind_lengths(expression, lengths) if lengths is not None and has_padding_of_rows(expression) else expression
 
 
 def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
-    """Return an expression whose `pad` has lengths.
-
-    Args:
-        expected: the expression.
-        lengths: how many tokens each batch row has, or an attention mask `[B, K]`; an array, a tensor or nested lists.
+    """Return an expression whose `pad` has lengths: tokens of each batch row, or an attention mask `[B, K]`.
 
     Raises:
         UsageError: the expression has no `pad` that needs them.
@@ -174,15 +169,10 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
 def read_grid(
     name: str, options: GridOptions, expected: Expression | None = None, stored: StoredMask | None = None
 ) -> MaskGrid:
-    """Read a mask from a file or an array.
+    """Read a mask from a file, or from its stored values, whose size is not compared.
 
-    Args:
-        name: its file, or its name in messages.
-        options: how it is read; without a past, there are as many keys before the first query as there are more keys
-            than queries. Its size is not compared.
-        expected: the expected mask. Three axes have a batch where that has the padding of as many rows, and for
-            `nn.MultiheadAttention`, whose first axis is the heads of the first row, then of the second.
-        stored: its values, two to four axes; None reads the file.
+    Three axes have a batch where the expected mask has the padding of as many rows, and for `nn.MultiheadAttention`,
+    whose first axis is the heads of the first row, then of the second.
 
     Raises:
         InputError: the file cannot be read, holds no mask, or that of another batch than `expected`.
@@ -211,10 +201,7 @@ def read_grid(
 def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression | None = None) -> list[MaskGrid]:
     """Open masks: read their files, and lay their expressions over positions.
 
-    Args:
-        masks: expressions or file names.
-        options: how they are read; an expression takes the size of a file, where nothing else says one.
-        reference: what they are held against, whose size an expression takes that says none.
+    An expression takes the size of a file, or that of a reference mask, where nothing else says one.
 
     Raises:
         UsageError: one is neither, or an option does not apply to them.
@@ -247,10 +234,7 @@ def grid_of_expression(expression: Expression, size: MaskSize) -> MaskGrid:
 
 
 def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B #H Q K"]:
-    """Return the cells of an expression, made a block of rows at a time.
-
-    There is a plane for all heads, or one for each of a file that has several; behind a batch axis where batch rows
-    have padding of their own.
+    """Return the cells of an expression: a plane for all heads or for each, behind a batch axis if rows differ.
 
     Raises:
         InputError: the expression does not fit this many positions, or there are too many cells.

@@ -57,16 +57,11 @@ def mistake_in(text: str) -> Mistake | None:
 def parse(
     text: str, allow_files: bool = True, *, allow_rows: bool = False, allow_unnumbered: bool = False
 ) -> Expression:
-    """Parse a mask expression.
+    """Parse a mask expression, or the name of a file that holds a mask (told by its ending); `none` is `full`.
 
     In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked. The bare name
-    of a file states neither; see `attncli.masks.conventions`.
-
-    Args:
-        text: an expression, or a file that holds a mask (told by its ending); `none` is `full`.
-        allow_files: whether it may name files, which are read at once.
-        allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
-        allow_unnumbered: whether `docs`, `window`, `chunk` and `prefix` may, for the numbers of a program.
+    of a file states neither; see `attncli.masks.conventions`. With `allow_rows`, `pad` may stand without numbers, for
+    padding that each row of a batch has of its own; with `allow_unnumbered`, atoms whose numbers a program has.
 
     Raises:
         MaskError: it is not one; the message points at the character.

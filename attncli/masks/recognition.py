@@ -60,34 +60,30 @@ _KINDS: dict[str, tuple[str, Callable[..., Bool[np.ndarray, "#B Q K"]]]] = {
 _SHOWING = {"", "each other", "padding"}  # kinds that show which keys are padding, however few words there are
 
 
-class _Guess(NamedTuple):
-    """A candidate: the rule of the queries of words, the keys that are words, and the queries that deviate."""
+class Match(NamedTuple):
+    """A rule of the queries of words, the keys that are words, and the queries that deviate from it."""
 
-    rule: Expression
-    past: int
+    rule: Expression  # without padding
+    past: int  # number of keys before the first query
     tokens: Keys
     where: Queries | None = None
     kind: str = ""  # the keys of these, one of `_KINDS` or `others`; empty where none deviates
-    who: str = "padding"
+    who: str = "padding"  # these in words: `padding`, `some padding` or `some`
 
 
 class RuleWithExceptions(NamedTuple):
     """A rule that some queries of a batch do not follow: mostly padding, whose outputs are not used."""
 
     inner: Expression  # the rule of the others, with the padding of each batch row
-    rule: Expression  # the rule without padding
-    tokens: Keys  # the keys that are not padding
-    where: Queries  # the queries that deviate
-    exception: str  # their keys, one of `_KINDS`; `others` if none fits
-    who: str  # the queries in words: `padding`, `some padding` or `some`
+    match: Match
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
-        inner = self.inner.allowed(grid)
-        if self.exception == "others":
+        inner, (rule, _, tokens, where, kind, _) = self.inner.allowed(grid), self.match
+        if kind == "others" or where is None:
             return inner
-        cells = _KINDS[self.exception][1](self.rule.allowed(grid), self.tokens[:, None], grid.i == grid.j)
-        return np.where(self.where[:, None, grid.queries[:, 0], None], cells[:, None], inner)
+        cells = _KINDS[kind][1](rule.allowed(grid), tokens[:, None], grid.i == grid.j)
+        return np.where(where[:, None, grid.queries[:, 0], None], cells[:, None], inner)
 
     def __str__(self) -> str:
         return str(self.inner) + self.suffix
@@ -95,24 +91,16 @@ class RuleWithExceptions(NamedTuple):
     @property
     def suffix(self) -> str:
         """The queries that deviate and their keys, as the end of the rule."""
-        keys = "see other keys" if self.exception == "others" else _KINDS[self.exception][0]
-        return f", {self.who} queries {keys}"
+        kind = self.match.kind
+        return f", {self.match.who} queries {'see other keys' if kind == 'others' else _KINDS[kind][0]}"
 
 
 class RuleVariant(NamedTuple):
-    """The rule of some batch rows and heads.
+    """The rule of some batch rows and heads."""
 
-    Attributes:
-        expression: exactly their cells, those of `rows` where it has a batch; None where no rule is known.
-        past: number of keys before the first query for it to do so.
-        tokens: the keys that are tokens; one row where all of `rows` agree.
-        rows: these batch rows.
-        heads: these heads.
-    """
-
-    expression: Expression | None
-    past: int
-    tokens: Bool[np.ndarray, "#R K"]
+    expression: Expression | None  # exactly their cells, of `rows` where it has a batch; None where no rule is known
+    past: int  # number of keys before the first query for it to do so
+    tokens: Bool[np.ndarray, "#R K"]  # the keys that are tokens; one row where all of `rows` agree
     rows: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
 
@@ -153,13 +141,9 @@ class Rule:
 def rule_of(
     allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, past: int | None = None, tokens: Keys | None = None
 ) -> Rule:
-    """Return the rule that a mask follows.
+    """Return the rule that a mask `[#B, #H, #Q, #K]` follows in attention of a shape; True = attend.
 
-    Args:
-        allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
-        shape: `(B, H, Q, K)` of the attention.
-        past: number of keys before the first query; None is as many as there are more keys than queries.
-        tokens: the keys that are not padding, where they are known; else they are inferred from the mask.
+    `past` is by default keys − queries. `tokens` are the keys that are not padding; None infers them from the mask.
     """
     _, heads, queries, keys = shape
     past = max(keys - queries, 0) if past is None else past
@@ -196,11 +180,7 @@ def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression |
 def infer_padding(expected: Expression, allowed: Planes, past: int, tokens: Keys) -> Keys:
     """Infer the keys that are not padding, from an expression that the queries of words follow only with more padding.
 
-    Args:
-        expected: the expression; the lengths of its `pad` are to be found.
-        allowed: `[B, Q, K]`, True = attend.
-        past: number of keys before the first query.
-        tokens: `[B, K]`, the keys assumed not to be padding; a row that follows the expression with them keeps them.
+    `tokens` are the keys assumed not to be padding; a row that follows the expression with them keeps them.
     """
     batch, queries, keys = allowed.shape
     if past + queries != keys or queries == 1:
@@ -209,10 +189,10 @@ def infer_padding(expected: Expression, allowed: Planes, past: int, tokens: Keys
     inferred = tokens.copy()
     for row, row_tokens in enumerate(tokens):
         planes = _Recogniser(allowed[row : row + 1], past)
-        if planes.deviating(_Guess(rule, past, row_tokens[None])) is not None:
+        if planes.deviating(Match(rule, past, row_tokens[None])) is not None:
             continue
         for words in planes.words_of(rule):
-            guess = _Guess(rule, past, words[None])
+            guess = Match(rule, past, words[None])
             where = planes.deviating(guess)
             kind = "others" if where is None else planes.kind_of(guess, where)
             is_telling = batch > 1 or 4 * int(words.sum()) >= keys  # fewer words fit almost any rule
@@ -239,26 +219,25 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
     """Return the rule of all batch rows; else one for those that differ in their padding alone."""
     batch, _, queries, keys = shape
 
-    def match(planes: Planes, known: Keys | None = None) -> _Guess | None:
+    def match(planes: Planes, known: Keys | None = None) -> Match | None:
         if not planes.any():
             return None
         if planes.shape[1] == 1 < queries and known is None:  # the same keys for every query
-            return _Guess(Atom("full"), past, np.broadcast_to(planes[:, 0], (len(planes), keys)))
+            return Match(Atom("full"), past, np.broadcast_to(planes[:, 0], (len(planes), keys)))
         planes = np.broadcast_to(planes, (len(planes) if known is None else batch, queries, keys))
         return _Recogniser(planes, past).match(known)
 
-    def variant(rows: tuple[int, ...], guesses: Sequence[_Guess | None]) -> RuleVariant:
-        found = [guess for guess in guesses if guess is not None]
+    def variant(rows: tuple[int, ...], matches: Sequence[Match | None]) -> RuleVariant:
+        found = [match for match in matches if match is not None]
         if not found:
             return RuleVariant(None, past, np.full((1, keys), bool(cells[rows[0] % len(cells)].any())), rows)
-        rule, own_past, kind = found[0].rule, found[0].past, found[0].kind
-        merged = np.concatenate([guess.tokens for guess in found])
-        expression = _padded(rule, merged)
-        if kind:
-            where = np.concatenate([guess.where for guess in found if guess.where is not None])
-            who = found[0].who if len({guess.who for guess in found}) == 1 else "some padding"
-            expression = RuleWithExceptions(expression, rule, merged, where, kind, who)
-        return RuleVariant(expression, own_past, merged, rows)
+        joint = found[0]._replace(tokens=np.concatenate([match.tokens for match in found]))
+        expression = _padded(joint.rule, joint.tokens)
+        if joint.kind:
+            where = np.concatenate([match.where for match in found if match.where is not None])
+            who = joint.who if len({match.who for match in found}) == 1 else "some padding"
+            expression = RuleWithExceptions(expression, joint._replace(where=where, who=who))
+        return RuleVariant(expression, joint.past, joint.tokens, rows)
 
     everyone = tuple(range(batch))
     is_known = tokens is not None and not tokens.all() and tokens.any(axis=1).all() and past + queries == keys
@@ -295,14 +274,14 @@ class _Recogniser:
         self.blocks = row_blocks(np.arange(self.queries), self.batch * self.keys)
         self.sample = np.linspace(0, self.queries - 1, min(_SAMPLED, self.queries)).astype(int)
 
-    def match(self, known: Keys | None = None) -> _Guess | None:
+    def match(self, known: Keys | None = None) -> Match | None:
         """Return the rule of all queries; else that of words, with padding as it is known or as the cells show it.
 
         The last try is the rule of all queries but some, be they padding or not, that are fully masked.
         """
         if known is not None and (found := self._with_padding(known, is_known=True)) is not None:
             return found
-        rules = [_Guess(rule, past, self.no_padding) for rule, past in self._rules(self.every)]
+        rules = [Match(rule, past, self.no_padding) for rule, past in self._rules(self.every)]
         for guess in rules:
             if self.deviating(guess) is not None:
                 return guess
@@ -319,16 +298,11 @@ class _Recogniser:
                     return guess._replace(where=where, kind="masked", who="some")
         return None
 
-    def _with_padding(self, visible: Keys, is_known: bool = False) -> _Guess | None:
-        """Return the simplest rule of the queries of words.
-
-        Args:
-            visible: the keys that may be words.
-            is_known: whether they are known to be, so that queries of padding may see anything.
-        """
+    def _with_padding(self, visible: Keys, is_known: bool = False) -> Match | None:
+        """Return the simplest rule of the queries of words, among the visible keys or those known to be words."""
         nameless = None  # with queries of padding that see other keys
         for rule, past in self._rules(visible[:, self.own]):
-            unpadded = _Guess(rule, past, self.no_padding)
+            unpadded = Match(rule, past, self.no_padding)
             if is_known and past != self.past:
                 continue
             if is_known and self.deviating(unpadded) is not None:
@@ -347,13 +321,8 @@ class _Recogniser:
             nameless = nameless or (guess if is_known else None)
         return nameless
 
-    def deviating(self, guess: _Guess, free: Queries | None = None) -> Queries | None:
-        """Return the queries that do not follow a rule; None if one of them has to.
-
-        Args:
-            guess: the rule.
-            free: the queries that may deviate; None are those of padding.
-        """
+    def deviating(self, guess: Match, free: Queries | None = None) -> Queries | None:
+        """Return the queries that do not follow a rule; None if one does that is not free to, as padding is."""
         free = self._padding(guess) if free is None else free
         where = np.zeros((self.batch, self.queries), bool)
         for rows in (self.sample, *self.blocks):
@@ -366,12 +335,12 @@ class _Recogniser:
                 return None
         return where
 
-    def kind_of(self, guess: _Guess, where: Queries) -> str:
+    def kind_of(self, guess: Match, where: Queries) -> str:
         """Return the keys of the queries of padding that deviate from a rule: one of `_KINDS`, or `others`."""
         kinds = (kind for kind in _KINDS if self._is_kind(kind, guess, where))
         return next(kinds, "others") if where.any() else ""
 
-    def _is_kind(self, kind: str, guess: _Guess, where: Queries) -> bool:
+    def _is_kind(self, kind: str, guess: Match, where: Queries) -> bool:
         for rows in self.blocks:
             own = rows[:, None] + guess.past == np.arange(self.keys)
             expected = _KINDS[kind][1](self._laid(guess, rows), guess.tokens[:, None], own)
@@ -379,11 +348,11 @@ class _Recogniser:
                 return False
         return True
 
-    def _laid(self, guess: _Guess, rows: Int[np.ndarray, " R"]) -> Bool[np.ndarray, "R K"]:
+    def _laid(self, guess: Match, rows: Int[np.ndarray, " R"]) -> Bool[np.ndarray, "R K"]:
         allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries))
         return allowed.reshape(-1, *allowed.shape[-2:])[0]
 
-    def _padding(self, guess: _Guess) -> Queries:
+    def _padding(self, guess: Match) -> Queries:
         """Return the queries at the positions of padding; none where queries have no key of their own."""
         end = guess.past + self.queries
         return self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
@@ -391,7 +360,7 @@ class _Recogniser:
     def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
         """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
         (cells,), candidates, places = self.cells, [], np.arange(self.keys)
-        wrong = cells != self._laid(_Guess(rule, self.past, self.no_padding), places[: self.queries])
+        wrong = cells != self._laid(Match(rule, self.past, self.no_padding), places[: self.queries])
         for turn in (1, -1):  # padding on the right, and on the left
             last = np.where(cells[::turn, ::turn], places + 1, 0).max(axis=1)  # one behind the last key of a query
             right = np.where(wrong[::turn, ::turn], places, self.keys).min(axis=1)  # the first against the rule
@@ -432,7 +401,7 @@ class _Recogniser:
         pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _with_words(self, guess: _Guess, visible: Keys) -> _Guess:
+    def _with_words(self, guess: Match, visible: Keys) -> Match:
         """Return a rule with its words: each key that some query sees, or that the rule itself hides from all.
 
         Keys that the rule hides at either end are taken for the same as their neighbour.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from attncli.trace.layout import ImageGrid
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"
 HEADS = 2
 
 

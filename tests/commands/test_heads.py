@@ -18,8 +18,6 @@ from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"
 TWO = ("time flies like an arrow", TEXT, "--seed", "0")
-TOY = (TEXT, "--num-heads", "8", "--init", "normal")
-TWICE = "one two three four five one two three four five"
 
 
 def rows_of(out: str, comma: str = "\t") -> list[dict[str, str]]:
@@ -45,61 +43,6 @@ def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
     table = attn("heads", *TWO, "--all", "--precision", "3").out
     for entry in document["heads"]:
         assert f"{entry['entropy']:.3f} ±{entry['std']['entropy']:.3f}" in table
-
-
-def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> None:
-    text = "time flies"
-    assert attn("heads", text, "-F", "json").json["heads"][0]["duplicate"] is None
-    assert rows_of(attn("heads", text, "-F", "tsv").out)[0]["duplicate"] == ""
-    table = attn("heads", text, "--sort", "duplicate").out
-    assert "layer  head  label  duplicate  entropy" in table
-    assert "no head is ranked: duplicate is not defined for this sentence" in table
-    grid = attn("heads", text, "--metrics", "duplicate").out
-    assert re.search(r"L0 +– – – –\n", grid)
-    assert "duplicate – not defined" in grid
-
-
-def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "cat.safetensors"
-    assert attn("inspect", TEXT, "--mask", "full", "--seed", "3", "--save", path).code == 0
-    assert len(rows_of(attn("heads", "--from", path, "--head", "L0H1", "-F", "tsv").out)) == 1
-    saved, run = (
-        attn("heads", "--from", path, "-F", "tsv"),
-        attn("heads", TEXT, "--mask", "full", "--seed", "3", "-F", "tsv"),
-    )
-    assert saved.out == run.out
-    assert len(rows_of(attn("heads", "--from", path, "--head", "1,2", "-F", "tsv").out)) == 2
-
-
-def test_every_format_has_the_same_labels(attn: Run) -> None:
-    heads = attn("heads", *TOY, "-F", "json").json["heads"]
-    assert len({head["label"] for head in heads}) > 1
-    lines = attn("heads", *TOY, "--all").out.partition("layer  head")[2].splitlines()[1:]
-    grid = attn("heads", *TOY, "--width", "200").out
-    (drawn,) = re.findall(r"^L0 (.*)$", grid, re.MULTILINE)[:1]
-    for head, row, line in zip(heads, rows_of(attn("heads", *TOY, "-F", "tsv").out), lines, strict=False):
-        place, label = head["head"], head["label"]
-        assert [row["layer"], row["head"]] == line.split()[:2] == [str(head["layer"]), str(place)]
-        assert row["label"] == (label or "")
-        assert (label or "mixed") in line
-        assert drawn[14 * place : 14 * place + 14].split()[0] == (label or "·")
-        assert row["labels"] == ";".join(label["label"] for label in head["labels"])
-        numbers = [row[f"label_{name}"] for name in ("score", "baseline", "gain")]
-        first = [head["labels"][0][name] for name in ("score", "baseline", "gain")] if head["labels"] else []
-        assert [float(number) for number in numbers if number] == first
-    strongest = max((head["labels"][0] | head for head in heads if head["labels"]), key=lambda one: one["gain"])
-    numbers = "  +".join(f"{strongest[name]:.2f}" for name in ("score", "baseline", "gain"))
-    assert re.search(rf"{strongest['label']} +\d+  L0H{strongest['head']}\b.* {numbers.replace('.', '[.]')}", grid)
-
-
-def test_without_a_model_and_without_a_text_it_is_the_demo(attn: Run, tiny_llama: str) -> None:
-    assert attn("heads", TWICE).out == attn("heads", "-m", "demo", TWICE).out
-    assert attn("heads", TWICE, "--seed", "0").out.startswith("toy layer")
-    bare = attn("heads", stdin=b"")
-    assert (bare.code, bare.out) == (0, attn("heads", TWICE).out)
-    assert bare.err == 'attn: a built-in sentence; attn heads "time flies like an arrow" measures yours\n'
-    refused(attn("heads", "-m", tiny_llama, stdin=b""), USAGE, "attn: give a sentence, such as")
-    assert attn("heads", stdin=TWICE).out == attn("heads", TWICE).out
 
 
 def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:

@@ -72,15 +72,6 @@ def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
     }  # fmt: skip
 
 
-def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
-    out = attn("mask", "show", "heads.npy").out
-    assert "head 0 and 1 more" in out
-    assert "head 2" in out
-    assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
-        "head 0", "head 1", "head 2",
-    ]  # fmt: skip
-
-
 # --- check ---------------------------------------------------------------------------------------------------
 
 
@@ -169,20 +160,6 @@ def batches(folder: Path) -> Path:
     np.save("torch.npy", ~np.repeat(lower & tokens[:, None], 4, axis=0))  # as nn.MultiheadAttention takes 4 heads
     np.save("causal.npy", np.broadcast_to(lower, (2, 1, 6, 6)))
     return folder
-
-
-def test_the_padding_of_each_row_is_drawn(attn: Run, batches: Path) -> None:
-    drawn = attn("mask", "show", "causal & pad", "--lengths", "5,2", "--size", "6")
-    assert drawn.code == 0
-    assert "batch 0      batch 1" in drawn.out
-    documents = attn("mask", "show", "causal & pad", "--lengths", "5,2", "--size", "6", "-F", "json").json
-    assert [document["plane"] for document in documents] == ["batch 0", "batch 1"]
-    assert [document["mask"] for document in documents] == np.load("three.npy").tolist()
-    assert [len(one["mask"]) for one in attn("mask", "show", "pad(left)", "--lengths", "5,2", "-F", "json").json] == [
-        5,
-        5,
-    ]
-    assert attn("mask", "show", "pad", "--lengths", "4", "--size", "6", "-F", "json").json["plane"] is None
 
 
 def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: Path) -> None:

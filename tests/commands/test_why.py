@@ -77,15 +77,6 @@ def test_a_word_of_several_pieces_is_its_last_and_that_is_said(attn: Run) -> Non
     assert "'arrow' is pieces 6–7; this is its last, 7 ##ow" in shown.err
 
 
-def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None:
-    ran = attn("why", "time flies", "--target", "die Zeit", "-q", "Zeit", "-k", "flies", "-H", "0")
-    assert (ran.code, ran.err) == (0, "")
-    assert "query 1 Zeit → key 1 flies · layer 0 (cross) · head 0 of 4" in ran.out
-    ran = attn("why", "time flies", "--target", "die Zeit", "-q", "flies")
-    assert ran.code == 2
-    assert "--query 'flies': no such query token; the tokens are: die Zeit" in ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -248,17 +248,6 @@ def test_the_direct_share_goes_through_the_projection_the_final_norm_held_and_th
     assert abs(expected) > 1e-3
 
 
-def test_passes_that_have_no_room_for_all_cuts_give_the_same(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ablated(model, next="w20", each=True)
-    monkeypatch.setattr("attncli.engines.numpy.ablation._ALIVE", 1)
-    monkeypatch.setattr("attncli.engines.numpy.ablation._AT_WORK", 1)
-    monkeypatch.setattr("attncli.engines.numpy.parallel.LONG", 2)
-    alone = ablated(model, next="w20", each=True)
-    np.testing.assert_allclose(
-        [head.after for head in alone.heads], [head.after for head in whole.heads], rtol=0, atol=1e-5
-    )
-
-
 def test_an_encoder_predicts_no_next_token(tmp_path: Path) -> None:
     from native_variants import save_whole
 
