@@ -93,11 +93,8 @@ def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
     """Return every metric of one head; one that is not defined for this sentence is None, never 0.
 
-    `entropy` is in nats, `effective_keys` a number of keys, `distance` in positions and `max_score` a score; the
-    others are weights between 0 and 1. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare
-    positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
-    those of the sequence they are weights on the sequence's own, and `distance` is None. Those of pictures are there
-    where the trace has grids.
+    Positions are compared within one sequence alone. Where other keys follow those of the sequence, weights are those
+    on the sequence, and `distance` is None. Metrics of pictures are there where the trace has grids.
     """
     pictures = _picture_cells(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)

@@ -47,10 +47,10 @@ class PictureSums:
     def __init__(self, cells: PictureCells, rows: Int[np.ndarray, " R"], heads: int) -> None:
         self._cells, count = cells, len(cells.keys)
         self._is_tower = bool(len(rows)) and bool(cells.queries[rows.max()])
-        # Summed over all rows that see a cell, and how many of these are cells themselves.
+        # Over all rows that see a cell: weights, rows that may attend to each, all of them, those that are cells.
         self._weights, self._seers = np.zeros((heads, count)), np.zeros((heads, count), int)
         self._rows, self._rows_of_cells = np.zeros((2, heads), int)
-        # Of the rows of text, or in a tower of all.
+        # Over the rows of text, or in a tower over all: the weight on cells, their number, the last one and its cells.
         self._image, self._counted = np.zeros(heads), np.zeros(heads, int)
         self._last, self._of_last = np.full(heads, -1), np.zeros((heads, count))
 
@@ -61,21 +61,20 @@ class PictureSums:
         weights: Float[np.ndarray, "H Q K"],
         allowed: Bool[np.ndarray, "#H Q K"],
     ) -> None:
-        """Take in some rows of some heads; a row that does not count has no allowed key."""
+        """Add some rows of some heads; a row that does not count has no allowed key."""
         may = np.broadcast_to(allowed, weights.shape)[..., self._cells.keys]
-        own = np.where(may, weights[..., self._cells.keys], 0.0)
+        on_cells = np.where(may, weights[..., self._cells.keys], 0.0)
         sees, is_cell = may.any(axis=-1), self._cells.queries[queries]
         counts = sees & (self._is_tower | ~is_cell)
-        self._weights[heads] += own.sum(axis=1)
+        self._weights[heads] += on_cells.sum(axis=1)
         self._seers[heads] += may.sum(axis=1)
         self._rows[heads] += sees.sum(axis=1)
         self._rows_of_cells[heads] += (sees & is_cell).sum(axis=1)
-        self._image[heads] += own.sum(axis=-1, where=counts[..., None]).sum(axis=1)
+        self._image[heads] += on_cells.sum(axis=-1, where=counts[..., None]).sum(axis=1)
         self._counted[heads] += counts.sum(axis=1)
         places = np.where(counts, queries, -1)
         is_later = places.max(axis=1) > self._last[heads]
-        last = own[np.arange(len(own)), places.argmax(axis=1)]
-        self._of_last[heads] = np.where(is_later[:, None], last, self._of_last[heads])
+        self._of_last[heads][is_later] = on_cells[np.arange(len(on_cells)), places.argmax(axis=1)][is_later]
         self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
 
     def metrics(self, others: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
@@ -90,19 +89,16 @@ class PictureSums:
         maps, chosen = self._maps(), (others or self)._maps()
         is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)
         region = np.where(is_outside, 0, maps).sum(axis=-1)
+        sink = (self._weights / np.maximum(self._seers, self._rows[:, None] / 2)).max(axis=-1)
+        sink = np.where(self._rows_of_cells > 1, sink, np.nan)  # rows of text alone ask for one thing
         with np.errstate(invalid="ignore", divide="ignore"):  # 0/0 is the NaN of what is not defined
-            found = self._image / self._counted, _entropy(self._regions(maps, 1)), region, self._visual_sink()
-        return np.column_stack([np.broadcast_to(each, len(region)) for each in found])
+            columns = self._image / self._counted, _entropy(self._regions(maps, 1)), region, sink
+        return np.column_stack([np.broadcast_to(each, len(region)) for each in columns])
 
     def _maps(self) -> Float[np.ndarray, "N C"]:
         """Return the weight of each cell, of the last row of text or in the mean of all rows; NaN without a row."""
         maps = self._weights / np.maximum(self._counted, 1)[:, None] if self._is_tower else self._of_last
         return np.where(self._counted[:, None] > 0, maps, np.nan)
-
-    def _visual_sink(self) -> Float[np.ndarray, " N"]:
-        """Return the largest mean weight of one cell, over the rows that may attend to it, and half of all at least."""
-        means = self._weights / np.maximum(self._seers, self._rows[:, None] / 2)
-        return np.where(self._rows_of_cells > 1, means.max(axis=-1), np.nan)  # rows of text alone ask for one thing
 
     def _regions(self, maps: Float[np.ndarray, "N C"], times: int) -> Int[np.ndarray, "N C"]:
         """Return the number of the region of each cell, from 1 on; 0 is a cell below this multiple of the mean."""
@@ -116,7 +112,7 @@ class PictureSums:
 
 
 def _summed(regions: Int[np.ndarray, "N C"], values: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
-    """Return for each head the sum of the cells of each region, by its number less one."""
+    """Return the sum of the cells of each region of each head, by its number less one."""
     heads, count = regions.shape
     places = np.arange(heads)[:, None] * (count + 1) + regions
     return np.bincount(places.ravel(), values.ravel(), heads * (count + 1)).reshape(heads, -1)[:, 1:]

@@ -170,7 +170,7 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
         return
     cells_of = {code: _first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
     first = np.array(sorted({row for cells in cells_of.values() for row, _ in cells}))
-    mistakes = (each for each in _mistakes(subject, expected) if _explains(each, first))
+    mistakes = (usual for usual in _mistakes(subject, expected) if _explains(usual, first))
     mistake = next(mistakes, _Mistake((), "", expected, subject))
     for code, cells in cells_of.items():
         count = int(np.count_nonzero(wrong[code]))
@@ -178,7 +178,7 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
         message += f": {mistake.hint}" if code in mistake.codes else ""
         yield Finding(code, "error", message, count, cells)
     for code in {*mistake.codes} & {"shape", "broadcast"}:
-        yield Finding(code, "error", mistake.hint, sum(int(np.count_nonzero(each)) for each in wrong.values()))
+        yield Finding(code, "error", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
 
 
 class _Mistake(NamedTuple):
@@ -280,11 +280,11 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
     severity: Severity
-    for severity, some, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
-        if some.size:
-            who = "1 row is" if len(some) == 1 else f"{len(some)} rows are"
+    for severity, dead_rows, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
+        if dead_rows.size:
+            who = "1 row is" if len(dead_rows) == 1 else f"{len(dead_rows)} rows are"
             message = f"{who} fully masked{addition}: {WHAT_BECOMES}"
-            yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
+            yield Finding("dead-row", severity, message, len(dead_rows), rows=tuple(dead_rows[:MOST_CELLS].tolist()))
 
 
 # --- numbers -----------------------------------------------------------------------------------------------

@@ -41,10 +41,10 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     Raises:
         InputError: they are not of one size.
     """
-    one, other = first.cells, second.cells
+    cells, other = first.cells, second.cells
     try:
-        planes = tuple(range(len(np.broadcast_shapes(one.shape[:-2], other.shape[:-2]))))
-        differ = one.shape[-2:] != other.shape[-2:]
+        planes = tuple(range(len(np.broadcast_shapes(cells.shape[:-2], other.shape[:-2]))))
+        differ = cells.shape[-2:] != other.shape[-2:]
     except ValueError:
         differ = True
     if differ:
@@ -52,9 +52,9 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
         raise InputError(f"masks of different sizes cannot be compared: {shapes}")
     return Comparison(
         (first.name, second.name),
-        (one & ~other).any(axis=planes),
-        (other & ~one).any(axis=planes),
-        (one & other).all(axis=planes),
+        (cells & ~other).any(axis=planes),
+        (other & ~cells).any(axis=planes),
+        (cells & other).all(axis=planes),
         first.past,
     )
 

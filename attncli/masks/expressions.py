@@ -270,7 +270,7 @@ def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None
         else:
             return leaf
         if leaf.name == "chunk" and first is not None:
-            rows = tuple((*own, *start) for own, start in zip(rows, first, strict=True))
+            rows = tuple((*numbers_of_row, *start) for numbers_of_row, start in zip(rows, first, strict=True))
         return Unnumbered(leaf.name, rows) if len(set(rows)) > 1 else Atom(leaf.name, rows[0])
 
     return map_leaves(expression, numbered)

@@ -78,8 +78,8 @@ def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
     other = rule_of(~allowed, rule.shape, 0)
     atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask in use
     names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
-    own = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
-    sees_itself = np.any(allowed[:, :, *own], axis=1)  # in some head
+    own_cells = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
+    sees_itself = np.any(allowed[:, :, *own_cells], axis=1)  # in some head
     if not names & _LOOKING_BACK or (sees_itself & other.tokens).any():
         return None
     count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)

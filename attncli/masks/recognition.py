@@ -50,12 +50,12 @@ _MANY = re.compile(r"(\d+(?:,\d+){3})(?:,\d+){5,}")  # numbers, of which the fir
 
 # Queries of padding that deviate from the rule: their keys in words, and their cells by the rule, words and diagonal.
 _KINDS: dict[str, tuple[str, Callable[..., Bool[np.ndarray, "#B Q K"]]]] = {
-    "masked": ("see nothing", lambda rule, words, own: rule[None] & False),
-    "open": ("see every key", lambda rule, words, own: rule[None] | True),
-    "themselves": ("see themselves alone", lambda rule, words, own: own[None]),
-    "words": ("see the words and themselves", lambda rule, words, own: rule & words | own),
-    "each other": ("see each other", lambda rule, words, own: rule & ~words),
-    "padding": ("see padding too", lambda rule, words, own: rule[None]),
+    "masked": ("see nothing", lambda rule, words, diagonal: rule[None] & False),
+    "open": ("see every key", lambda rule, words, diagonal: rule[None] | True),
+    "themselves": ("see themselves alone", lambda rule, words, diagonal: diagonal[None]),
+    "words": ("see the words and themselves", lambda rule, words, diagonal: rule & words | diagonal),
+    "each other": ("see each other", lambda rule, words, diagonal: rule & ~words),
+    "padding": ("see padding too", lambda rule, words, diagonal: rule[None]),
 }
 _SHOWING = {"", "each other", "padding"}  # kinds that show which keys are padding, however few words there are
 
@@ -151,13 +151,13 @@ def rule_of(
     planes = [cells[:, head] for head in range(cells.shape[1])]
     alike = _grouped(range(heads), lambda head: planes[head].tobytes()) if len(planes) > 1 else [tuple(range(heads))]
     variants = [
-        variant._replace(heads=some)
-        for some in alike
-        for variant in _of_rows(planes[some[0] % len(planes)], shape, past, tokens)
+        variant._replace(heads=same_heads)
+        for same_heads in alike
+        for variant in _of_rows(planes[same_heads[0] % len(planes)], shape, past, tokens)
     ]
     nameless = [variant for variant in variants if variant.expression is None]
     if len({variant.rows for variant in nameless}) == 1:  # heads without a rule are one variant
-        nameless = [nameless[0]._replace(heads=tuple(sorted(chain(*(each.heads for each in nameless)))))]
+        nameless = [nameless[0]._replace(heads=tuple(sorted(chain(*(variant.heads for variant in nameless)))))]
     variants = [variant for variant in variants if variant.expression is not None] + nameless
     return Rule(_rule_text(variants, shape, past, float(np.count_nonzero(cells) / cells.size)), (*variants,), shape)
 
@@ -228,14 +228,14 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
         return _Recogniser(planes, past).match(known)
 
     def variant(rows: tuple[int, ...], matches: Sequence[Match | None]) -> RuleVariant:
-        found = [match for match in matches if match is not None]
-        if not found:
+        matches = [match for match in matches if match is not None]
+        if not matches:
             return RuleVariant(None, past, np.full((1, keys), bool(cells[rows[0] % len(cells)].any())), rows)
-        joint = found[0]._replace(tokens=np.concatenate([match.tokens for match in found]))
+        joint = matches[0]._replace(tokens=np.concatenate([match.tokens for match in matches]))
         expression = _padded(joint.rule, joint.tokens)
         if joint.kind:
-            where = np.concatenate([match.where for match in found if match.where is not None])
-            who = joint.who if len({match.who for match in found}) == 1 else "some padding"
+            where = np.concatenate([match.where for match in matches if match.where is not None])
+            who = joint.who if len({match.who for match in matches}) == 1 else "some padding"
             expression = RuleWithExceptions(expression, joint._replace(where=where, who=who))
         return RuleVariant(expression, joint.past, joint.tokens, rows)
 
@@ -269,7 +269,7 @@ class _Recogniser:
         self.batch, self.queries, self.keys = cells.shape
         self.every: Queries = np.ones((self.batch, self.queries), bool)
         self.no_padding: Keys = np.ones((1, self.keys), bool)
-        self.own = np.minimum(np.arange(self.queries) + past, self.keys - 1)  # the key at the position of each query
+        self.diagonal = np.minimum(np.arange(self.queries) + past, self.keys - 1)  # the key at each query's position
         self.counts = np.count_nonzero(cells, axis=-1)
         self.blocks = row_blocks(np.arange(self.queries), self.batch * self.keys)
         self.sample = np.linspace(0, self.queries - 1, min(_SAMPLED, self.queries)).astype(int)
@@ -279,20 +279,20 @@ class _Recogniser:
 
         The last try is the rule of all queries but some, be they padding or not, that are fully masked.
         """
-        if known is not None and (found := self._with_padding(known, is_known=True)) is not None:
-            return found
+        if known is not None and (match := self._with_padding(known, is_known=True)) is not None:
+            return match
         rules = [Match(rule, past, self.no_padding) for rule, past in self._rules(self.every)]
         for guess in rules:
             if self.deviating(guess) is not None:
                 return guess
-        seen = self._seen_keys(self.every)
+        seen_keys = self._seen_keys(self.every)
         shown = (tokens for tokens in self._shown_by_padding() if tokens.any(axis=1).all())
-        for tokens in chain([seen], shown):
-            if not tokens.all() and (found := self._with_padding(tokens)) is not None:
-                return found
+        for tokens in chain([seen_keys], shown):
+            if not tokens.all() and (match := self._with_padding(tokens)) is not None:
+                return match
         blind = self.counts == 0
         for unpadded in rules if blind.any() else []:
-            for guess in (unpadded, self._with_words(unpadded, seen)):
+            for guess in (unpadded, self._with_words(unpadded, seen_keys)):
                 where = self.deviating(guess, blind)
                 if where is not None:
                     return guess._replace(where=where, kind="masked", who="some")
@@ -301,7 +301,7 @@ class _Recogniser:
     def _with_padding(self, visible: Keys, is_known: bool = False) -> Match | None:
         """Return the simplest rule of the queries of words, among the visible keys or those known to be words."""
         nameless = None  # with queries of padding that see other keys
-        for rule, past in self._rules(visible[:, self.own]):
+        for rule, past in self._rules(visible[:, self.diagonal]):
             unpadded = Match(rule, past, self.no_padding)
             if is_known and past != self.past:
                 continue
@@ -342,8 +342,8 @@ class _Recogniser:
 
     def _is_kind(self, kind: str, guess: Match, where: Queries) -> bool:
         for rows in self.blocks:
-            own = rows[:, None] + guess.past == np.arange(self.keys)
-            expected = _KINDS[kind][1](self._laid(guess, rows), guess.tokens[:, None], own)
+            diagonal = rows[:, None] + guess.past == np.arange(self.keys)
+            expected = _KINDS[kind][1](self._laid(guess, rows), guess.tokens[:, None], diagonal)
             if ((self.cells[:, rows] != expected).any(axis=-1) & where[:, rows]).any():
                 return False
         return True
@@ -378,8 +378,8 @@ class _Recogniser:
         """
         allowed = np.where(words, self.counts, 0).sum(axis=1)
         row = int(np.lexsort((allowed, words.sum(axis=1)))[-1])
-        found = (_candidates(self.cells[row], self.past, chosen) for chosen in (words[row], self.every[row]))
-        rules = [(rule, self.past) for rule in dict.fromkeys(chain.from_iterable(found))]
+        candidates = (_candidates(self.cells[row], self.past, chosen) for chosen in (words[row], self.every[row]))
+        rules = [(rule, self.past) for rule in dict.fromkeys(chain.from_iterable(candidates))]
         pasts = {0, max(self.keys - self.queries, 0)} - {self.past}
         aligned = [(rule, other) for other in sorted(pasts) for rule, _ in rules[1:_PLAIN]]
         return rules[:_PLAIN] + aligned + rules[_PLAIN:]
@@ -387,14 +387,14 @@ class _Recogniser:
     def _shown_by_padding(self) -> Iterator[Keys]:
         """Yield the words if queries of padding see every key, themselves alone, or the words and themselves."""
         places = np.arange(self.queries)
-        own = self.cells[:, places, self.own] & (places + self.past < self.keys)
-        for odd, is_at_end in ((self.counts == self.keys, False), (own & (self.counts == 1), True)):
+        diagonal = self.cells[:, places, self.diagonal] & (places + self.past < self.keys)
+        for odd, is_at_end in ((self.counts == self.keys, False), (diagonal & (self.counts == 1), True)):
             if odd.any():
                 tokens = self._seen_keys(~odd | odd.all(axis=1, keepdims=True))
                 yield _at_one_end(tokens) if is_at_end else tokens
         counts = np.count_nonzero(self.cells, axis=1)
         inside = places[places + self.past < self.keys]
-        counts[:, inside + self.past] -= own[:, inside]
+        counts[:, inside + self.past] -= diagonal[:, inside]
         yield _at_one_end(counts > 0)
 
     def _seen_keys(self, queries: Queries) -> Keys:
@@ -446,7 +446,7 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
     rows = np.flatnonzero(chosen & plane.any(axis=1))
     if not rows.size:
         return
-    live, keys, own = plane[rows], plane.shape[1], rows + past
+    live, keys, diagonal = plane[rows], plane.shape[1], rows + past
     counts = np.count_nonzero(live, axis=1)
     first, last = live.argmax(axis=1), keys - 1 - live[:, ::-1].argmax(axis=1)
     most, causal = int(counts.max()), Atom("causal")
@@ -454,21 +454,21 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
     yield from (Atom("full"), causal, window)
     if 2 * most <= keys:  # fewer positions are documents
         yield from (And((causal, chunk)), chunk)
-    back = keys - 1 if (first == first[0]).all() else max(int((own - first).max()), 0)
-    ahead = keys - 1 if (last == last[0]).all() else max(int((last - own).max()), 0)
+    back = keys - 1 if (first == first[0]).all() else max(int((diagonal - first).max()), 0)
+    ahead = keys - 1 if (last == last[0]).all() else max(int((last - diagonal).max()), 0)
     yield Atom("band", (back, ahead))
-    if (last < own).all():
+    if (last < diagonal).all():
         yield And((causal, Not(Atom("window", (1,)))))
-    if last.min() > 0 and (last == own).any():
+    if last.min() > 0 and (last == diagonal).any():
         yield Or((causal, Atom("prefix", (int(last.min()) + 1,))))
-    for documents in _documents(first, last, own, max(keys, past + len(plane))):
+    for documents in _documents(first, last, diagonal, max(keys, past + len(plane))):
         yield from (documents, And((causal, documents)), And((window, documents)))
     if (counts < last - first + 1).any():
-        yield from _scattered(live, own, counts)
+        yield from _scattered(live, diagonal, counts)
 
 
 def _documents(
-    first: Int[np.ndarray, " R"], last: Int[np.ndarray, " R"], own: Int[np.ndarray, " R"], total: int
+    first: Int[np.ndarray, " R"], last: Int[np.ndarray, " R"], diagonal: Int[np.ndarray, " R"], total: int
 ) -> Iterator[Atom]:
     """Yield the documents that the first keys of the queries may be due to.
 
@@ -476,7 +476,7 @@ def _documents(
     before the first visible one, and behind the last one, are part of a document or one of their own.
     """
     start, end = int(first.min()), int(last.max()) + 1
-    jumps, selves = {*first.tolist()} - {start}, {*own[first == own].tolist()}  # np.unique imports numpy.ma
+    jumps, selves = {*first.tolist()} - {start}, {*diagonal[first == diagonal].tolist()}  # np.unique imports numpy.ma
     options: dict[Atom, None] = {}
     for inner in (jumps, selves):
         for edges in (set(), {start}, {end}, {start, end}):
@@ -487,7 +487,7 @@ def _documents(
 
 
 def _scattered(
-    live: Bool[np.ndarray, "R K"], own: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"]
+    live: Bool[np.ndarray, "R K"], diagonal: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"]
 ) -> Iterator[Expression]:
     """Yield rules whose rows have gaps: steps, and a window with keys that every query sees."""
     places = np.flatnonzero(live[-1])
@@ -499,7 +499,7 @@ def _scattered(
     if always.any() and local.size:
         everywhere = Atom("global", tuple(np.flatnonzero(always)[:_MOST_PLACES].tolist()))
         yield everywhere
-        rest = [(own[row], keys) for row in local.tolist() if (keys := np.flatnonzero(live[row] & ~always)).size]
+        rest = [(diagonal[row], keys) for row in local.tolist() if (keys := np.flatnonzero(live[row] & ~always)).size]
         back = max((int(at - keys[0]) for at, keys in rest), default=0)
         ahead = max((int(keys[-1] - at) for at, keys in rest), default=0)
         near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
@@ -537,7 +537,7 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, share: str = ""
         return f"irregular mask{share}" if variant.tokens.any() else "nothing: every key is masked"
     if isinstance(expression, RuleWithExceptions):
         suffix, expression = expression.suffix, expression.inner
-    text = _MANY.sub(lambda found: f"{found[1]},… {found[0].count(',') + 1} in all", str(expression))
+    text = _MANY.sub(lambda numbers: f"{numbers[1]},… {numbers[0].count(',') + 1} in all", str(expression))
     if any(isinstance(leaf, Pad) for leaf in leaves(expression)):
         begins = np.diff(variant.tokens.astype(np.int8), axis=1, prepend=0) > 0
         text += " with gaps" if begins.sum(axis=1).max() > 1 else ""
