@@ -92,8 +92,13 @@ def read_convention(
     return Reading(convention, why, is_true if convention == "attend" else ~is_true)
 
 
-def read_added(values: np.ndarray[Any, Any]) -> Reading:
-    """Return the reading of an additive mask, with or without a bias in it; NaN forbids nothing."""
+def read_as(values: np.ndarray[Any, Any], convention: Convention) -> Reading:
+    """Return the reading of values in the convention of the API that reads them.
+
+    An additive mask may have a bias in it, and NaN forbids nothing.
+    """
+    if convention != "additive":
+        return Reading(convention, "the API that reads it", values.astype(bool) == (convention == "attend"))
     allowed = ~(values <= _forbidden_below(values))
     fills = _fills(np.where(allowed, 0, values))
     has_bias = bool((values[allowed] != 0).any())  # a bias is added to the fill too, and makes many numbers of one

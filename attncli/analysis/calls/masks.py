@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.audit import audit_fills
-from attncli.masks.conventions import LEAST, Convention, Reading, read_added
+from attncli.masks.conventions import LEAST, Convention, Reading, read_as
 from attncli.masks.expressions import And, Atom, conjuncts, is_padding
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import Finding
@@ -52,14 +52,11 @@ def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
     """
     values, kind = mask_values(argument), str(argument.values.dtype).removeprefix("torch.")
     digest = hash((values.shape, kind, values.tobytes()))
-    convention = argument.convention
-    allowed = values if convention == "additive" else values.astype(bool) == (convention == "attend")
-    own = MaskReading(argument.name, values.shape, kind, convention, allowed, digest)
-    if convention != "additive":
+    reading = read_as(values, argument.convention)
+    own = MaskReading(argument.name, values.shape, kind, reading.convention, reading.allowed, digest)
+    if reading.convention != "additive":
         return own
-    reading = read_added(values)
-    has_bias = bool((values[reading.allowed] != 0).any())
-    own = own._replace(allowed=reading.allowed, fills=reading.fills, has_bias=has_bias)
+    own = own._replace(fills=reading.fills, has_bias=bool((values[reading.allowed] != 0).any()))
     return own._replace(findings=tuple(_numbers(own, values, reading, dtype)))
 
 
