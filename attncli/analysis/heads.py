@@ -21,8 +21,7 @@ from attncli.analysis.pairs import (
     read_pairs,
     source_options,
 )
-from attncli.analysis.statistics import RunningMoments
-from attncli.analysis.summary import OF_TRACES, RunStats, RunSummary, SentenceFacts, refuse_beside
+from attncli.analysis.summary import OF_TRACES, RunningMoments, RunStats, RunSummary, SentenceFacts, refuse_beside
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
 from attncli.engines import open_source
 from attncli.errors import UsageError

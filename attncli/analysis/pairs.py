@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, exp, lgamma, log, log1p
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.statistics import binomial_tail
 from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
 from attncli.attention import row_blocks
 from attncli.encoding.pictures import PicturedText
@@ -332,7 +331,7 @@ class PairReport(RunSummary, Displayed, Tabular):
         it no smaller (Hoeffding 1956, "On the distribution of the number of successes in independent trials").
         """
         fewest = ceil(round(self.heads[0].hits * self.pairs, 6))
-        return sum(binomial_tail(fewest, self.pairs, head.hits_uniform) for head in self.heads)
+        return sum(_binomial_tail(fewest, self.pairs, head.hits_uniform) for head in self.heads)
 
     @property
     def median(self) -> tuple[float, float]:
@@ -342,6 +341,14 @@ class PairReport(RunSummary, Displayed, Tabular):
 
     def __repr__(self) -> str:
         return f"PairReport({self.source.title}, {plural(len(self.heads), 'head')}, {plural(self.pairs, 'pair')})"
+
+
+def _binomial_tail(hits: int, trials: int, chance: float) -> float:
+    """Return the probability of at least this number of hits."""
+    if not 0 < chance < 1:
+        return float(hits <= trials * chance)
+    ways = (lgamma(trials + 1) - lgamma(n + 1) - lgamma(trials - n + 1) for n in range(hits, trials + 1))
+    return sum(exp(w + n * log(chance) + (trials - n) * log1p(-chance)) for n, w in enumerate(ways, start=hits))
 
 
 class PairStats(RunStats):

@@ -1,13 +1,18 @@
-"""Facts of a run that every report of heads states: its source and its sentences."""
+"""Facts of a run that every report of heads states: its source, its sentences, means and deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 OF_TRACES = "a trace, whose attention is already computed"
 
@@ -89,3 +94,42 @@ class RunStats:
         if self._first is None:
             raise InputError("no sentence could be read")
         return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))
+
+
+class RunningMoments:
+    """Counts, means and standard deviations of cells of numbers, summed in float64 in the order in which they come.
+
+    NaN is a number that is not defined. What is summed is the distance from the first finite number of each cell, so
+    that numbers which are all the same are no distance apart, and large ones close together lose no digits.
+
+    Attributes:
+        count: how many numbers of each cell are defined.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count: Int[np.ndarray, "H M"] = np.zeros(shape, np.int64)
+        self._origin = np.full(shape, np.nan)
+        self._sum, self._squares = np.zeros(shape), np.zeros(shape)
+
+    def add(self, values: Float[np.ndarray, "H M"]) -> None:
+        """Count the numbers of one sentence."""
+        defined = ~np.isnan(values)
+        self._origin = np.where(np.isnan(self._origin) & np.isfinite(values), values, self._origin)
+        apart = np.where(defined, values - np.nan_to_num(self._origin), 0.0)
+        self.count += defined
+        with np.errstate(invalid="ignore"):  # the sum of both infinities
+            self._sum += apart
+            self._squares += np.square(apart)
+
+    @property
+    def mean(self) -> Float[np.ndarray, "H M"]:
+        """The mean of each cell; NaN where there is no number."""
+        mean = np.nan_to_num(self._origin) + self._sum / np.maximum(self.count, 1)
+        return np.where(self.count > 0, mean, np.nan)
+
+    @property
+    def std(self) -> Float[np.ndarray, "H M"]:
+        """The sample standard deviation (n − 1) of each cell; NaN where there are fewer than two numbers."""
+        with np.errstate(invalid="ignore"):  # an infinity is any distance from the others
+            squares = np.maximum(self._squares - np.square(self._sum) / np.maximum(self.count, 1), 0.0)
+        return np.where(self.count > 1, np.sqrt(squares / np.maximum(self.count - 1, 1)), np.nan)
