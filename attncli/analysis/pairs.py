@@ -168,17 +168,13 @@ class PairScores(SentenceFacts):
         rows = {kind: _PairRows.of(text, trace, layer) for kind, layer in one_of_kind.items()}
         sums, reached = zip(*(_of_layer(layer, rows[layer.kind]) for layer in trace.layers), strict=True)
         is_reached = np.logical_or.reduce(reached)
-        is_cut = np.logical_or.reduce([of_kind.is_cut for of_kind in rows.values()])
         hidden = f"the mask {trace.layers[0].mask} hides the keys from the query"
         left_out = [
-            f"sentence {text.number}: {_numbered(text.pairs, number)}{_CUT if is_cut[number] else hidden}"
+            f"sentence {text.number}: {_numbered(text.pairs, number)}{hidden}"
             for number in np.flatnonzero(~is_reached).tolist()
         ]
         facts = vars(SentenceFacts.of_trace(trace))
         return cls(**facts, pairs=int(is_reached.sum()), sums=np.concatenate(sums), left_out=tuple(left_out))
-
-
-_CUT = "it stands beyond what the model reads of the text"
 
 
 class _PairRows(NamedTuple):
@@ -188,70 +184,48 @@ class _PairRows(NamedTuple):
     pairs: Int[np.ndarray, " N"]  # whose query a row is; one of several tokens has several rows
     right: Bool[np.ndarray, "P K"]
     competing: Bool[np.ndarray, "P K"]
-    is_cut: list[bool]  # whether a pair stands beyond the tokens of a text that is cut, and has no rows
 
     @classmethod
     def of(cls, text: PairedText, trace: Trace, layer: LayerTrace) -> _PairRows:
-        query_tokens, key_tokens = trace.sides(layer)
-        own, target = text.text, text.text if text.target is None else text.target
-        queries = _Side(query_tokens, trace.layout("query"), target if layer.kind in ("decoder", "cross") else own)
-        keys = _Side(key_tokens, trace.layout("key"), target if layer.kind == "decoder" else own)
+        of_queries, of_keys = trace.sides(layer)
+        queries, keys = trace.layout("query"), trace.layout("key")
         rows: list[tuple[int, int]] = []
         right, competing = np.zeros((2, len(text.pairs), layer.num_keys), bool)
-        is_cut = [queries.is_cut(pair.query) or all(map(keys.is_cut, pair.keys)) for pair in text.pairs]
         for number, pair in enumerate(text.pairs):
-            if is_cut[number]:
-                continue
             try:
-                rows += [(row, number) for row in queries.find(pair.query)]
-                right[number, keys.find_all(pair.keys)] = True
+                rows += [(row, number) for row in _find(of_queries, queries, [pair.query])]
+                right[number, _find(of_keys, keys, pair.keys)] = True
                 competing[number] = right[number] | (pair.among is None)
-                competing[number, keys.find_all(pair.among or ())] = True
+                competing[number, _find(of_keys, keys, pair.among or ())] = True
             except InputMismatchError as error:
                 raise InputMismatchError(f"{_numbered(text.pairs, number)}{str(error).removeprefix('--')}") from None
         queried, owners = np.array(rows, int).reshape(-1, 2).T
-        return cls(queried, owners, right, competing, is_cut)
+        return cls(queried, owners, right, competing)
 
 
 def _numbered(pairs: Sequence[RightKeys], number: int) -> str:
     return f"pair {number + 1}: " if len(pairs) > 1 else ""
 
 
-class _Side(NamedTuple):
-    """The queries or the keys of a trace."""
-
-    tokens: Tokens
-    layout: SideLayout
-    text: str  # all of it, of which the tokens may be the beginning
-
-    def is_cut(self, place: Place) -> bool:
-        """Return whether a place is in the part of the text that the model does not read."""
-        end = max((token.end for token in self.tokens if token.end is not None), default=len(self.text))
-        if not self.text[end:].strip():
-            return False
-        if isinstance(place, str):
-            return place in self.text[end:] and place not in self.text[:end]
-        return place >= len(self.tokens) if isinstance(place, int) else len(place) == 2 and place[0] >= end
-
-    def find_all(self, places: Iterable[Place]) -> list[int]:
-        """Return the indices of the tokens at places, but for those that are cut off."""
-        return [index for place in places if not self.is_cut(place) for index in self.find(place)]
-
-    def find(self, place: Place) -> list[int]:
-        """Return the indices of the tokens at a place; of characters, or a box, all that have some of it."""
+def _find(tokens: Tokens, layout: SideLayout, places: Iterable[Place]) -> list[int]:
+    """Return the indices of the tokens at places; of characters, or a box, all that have some of it."""
+    indices = list[int]()
+    for place in places:
         if not isinstance(place, tuple):
-            return self.layout.find(self.tokens, place)
-        if len(place) == 4:
-            return self.layout.positions_in(place)
-        start, end = place
-        found = [
-            token.index
-            for token in self.tokens
-            if token.start is not None and token.end is not None and token.start < end and start < token.end
-        ]
-        if not found:
-            raise InputMismatchError(f"{self.layout.role} [{start}, {end}]: no token has these characters")
-        return found
+            indices += layout.find(tokens, place)
+        elif len(place) == 4:
+            indices += layout.positions_in(place)
+        else:
+            start, end = place
+            before = len(indices)
+            indices += [
+                token.index
+                for token in tokens
+                if token.start is not None and token.end is not None and token.start < end and start < token.end
+            ]
+            if len(indices) == before:
+                raise InputMismatchError(f"{layout.role} [{start}, {end}]: no token has these characters")
+    return indices
 
 
 def _of_layer(layer: LayerTrace, rows: _PairRows) -> tuple[Float[np.ndarray, "H 4"], Bool[np.ndarray, " P"]]:

@@ -228,14 +228,14 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
         return _Recogniser(planes, past).match(known)
 
     def variant(rows: tuple[int, ...], matches: Sequence[Match | None]) -> RuleVariant:
-        matches = [match for match in matches if match is not None]
-        if not matches:
+        recognised = [match for match in matches if match is not None]
+        if not recognised:
             return RuleVariant(None, past, np.full((1, keys), bool(cells[rows[0] % len(cells)].any())), rows)
-        joint = matches[0]._replace(tokens=np.concatenate([match.tokens for match in matches]))
+        joint = recognised[0]._replace(tokens=np.concatenate([match.tokens for match in recognised]))
         expression = _padded(joint.rule, joint.tokens)
         if joint.kind:
-            where = np.concatenate([match.where for match in matches if match.where is not None])
-            who = joint.who if len({match.who for match in matches}) == 1 else "some padding"
+            where = np.concatenate([match.where for match in recognised if match.where is not None])
+            who = joint.who if len({match.who for match in recognised}) == 1 else "some padding"
             expression = RuleWithExceptions(expression, joint._replace(where=where, who=who))
         return RuleVariant(expression, joint.past, joint.tokens, rows)
 

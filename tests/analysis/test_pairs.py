@@ -116,7 +116,6 @@ def pair(query: Any, *keys: Any) -> dict[str, Any]:
     return {"query": query, "keys": list(keys)}
 
 
-LONG = "a b " * 200  # more than the demo reads
 UNREACHABLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], list[str]]] = {
     "causal": (
         [{"text": TEXT, "pairs": [pair(3, 4), pair(10, 1)]}, {"text": "a b", **pair(0, 1)}],
@@ -129,12 +128,6 @@ UNREACHABLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any
         {"mask": "window(3)"},
         {"text": TEXT, **pair("dog", "saw")},
         ["sentence 1: the mask window(3) hides the keys"],
-    ),
-    "cut": (
-        [{"text": LONG, "pairs": [pair(5, 2), pair(300, 2), pair([790, 791], 3), pair(9, [790, 791])]}],
-        {"model": "demo", "truncate": True},
-        {"text": LONG, **pair(5, 2)},
-        [f"sentence 1: pair {number}: it stands beyond what the model reads" for number in (2, 3, 4)],
     ),
     "a target": (
         [{"text": "a b", "target": "c d e", **pair("d", "b")}, {"text": "a b", "target": "c d", **pair(0, "a")}],
