@@ -7,7 +7,6 @@ atom       := name [ '(' argument (',' argument)* ')' ]          pad := 'pad' [ 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -72,11 +71,6 @@ def parse(
         raise UsageError("expected a mask expression such as 'causal & window(4)', or a file")
     if allow_files and text.lower().endswith(ENDINGS):
         return _read_file(text, None)
-    if allow_files and Path(text).suffix and os.path.isfile(text):
-        *most, last = ENDINGS
-        raise UsageError(
-            f"cannot read a mask from {visible(text)}; expected a file ending in {', '.join(most)} or {last}"
-        )
     return _Parser(text, allow_files, allow_rows, _WITHOUT_NUMBERS if allow_unnumbered else set()).parse_all()
 
 
