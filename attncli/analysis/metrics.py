@@ -76,7 +76,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     uniform = MetricSums(len(of_uniform), rows, pictures)
     together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
     for some in attention.row_blocks(rows, one.num_keys * together):
-        cells = CellGeometry(trace, one, some, pictures)
+        cells = _cell_factors(trace, one, some, pictures)
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
     return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
@@ -99,7 +99,7 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     pictures = _picture_cells(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
-        sums.add(CellGeometry(trace, layer, block.queries, pictures), [block.stages])
+        sums.add(_cell_factors(trace, layer, block.queries, pictures), [block.stages])
     names = names_for(bool(trace.grids))
     return by_name(names, sums.means()[0][: len(names)])
 
@@ -136,22 +136,23 @@ def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
     return has_key & ~layer.mask.padding()[block.queries]
 
 
-class CellGeometry:
+class CellFactors(NamedTuple):
     """Factors of the weights of some query rows, by the tokens alone."""
 
-    # what the weight of each cell is multiplied by, for each of the metrics that are sums of them
-    factors: Float[np.ndarray, "F Q K"]
-    has: Bool[np.ndarray, "Q M"]  # which rows have each metric but the last of any text, which is no mean over rows
+    factors: Float[np.ndarray, "F Q K"]  # of the weight of each cell, for each metric that is a sum of weights
+    has: Bool[np.ndarray, "Q M"]  # the rows that have each metric but the last of any text, which is no mean over rows
 
-    def __init__(
-        self, trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None = None
-    ) -> None:
-        self.factors = np.zeros((len(_LINEAR), len(queries), layer.num_keys), np.float32)
-        self.has = np.ones((len(queries), len(OF_ANY_TEXT) - 1), bool)
-        self.has[:, [NAMES.index(name) for name in _LINEAR]] = False
-        for name, rows, factors in _factors(trace, layer, queries, pictures):
-            self.factors[_LINEAR.index(name), :, : factors.shape[-1]] = factors
-            self.has[:, NAMES.index(name)] = rows
+
+def _cell_factors(
+    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None
+) -> CellFactors:
+    factors = np.zeros((len(_LINEAR), len(queries), layer.num_keys), np.float32)
+    has = np.ones((len(queries), len(OF_ANY_TEXT) - 1), bool)
+    has[:, [NAMES.index(name) for name in _LINEAR]] = False
+    for name, rows, by_key in _factors(trace, layer, queries, pictures):
+        factors[_LINEAR.index(name), :, : by_key.shape[-1]] = by_key
+        has[:, NAMES.index(name)] = rows
+    return CellFactors(factors, has)
 
 
 def _factors(
@@ -197,7 +198,7 @@ class MetricSums:
         self._highest = np.full(heads, -np.inf)
         self._pictures = None if pictures is None else pictures.sums(rows, heads)
 
-    def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
+    def add(self, cells: CellFactors, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
         start = 0
         for block in blocks:

@@ -89,9 +89,9 @@ class PictureSums:
         maps, chosen = self._maps(), (others or self)._maps()
         is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)
         region = np.where(is_outside, 0, maps).sum(axis=-1)
-        sink = (self._weights / np.maximum(self._seers, self._rows[:, None] / 2)).max(axis=-1)
-        sink = np.where(self._rows_of_cells > 1, sink, np.nan)  # rows of text alone ask for one thing
         with np.errstate(invalid="ignore", divide="ignore"):  # 0/0 is the NaN of what is not defined
+            sink = (self._weights / np.maximum(self._seers, self._rows[:, None] / 2)).max(axis=-1)
+            sink = np.where(self._rows_of_cells > 1, sink, np.nan)  # rows of text alone ask for one thing
             columns = self._image / self._counted, _entropy(self._regions(maps, 1)), region, sink
         return np.column_stack([np.broadcast_to(each, len(region)) for each in columns])
 
