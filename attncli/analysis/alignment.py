@@ -58,10 +58,10 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     if they are the same characters. The longest stretch that both have is matched first, then what is left and right of
     it (Ratcliff and Obershelp 1988, as difflib has it).
     """
-    one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
-    blocks: Iterable[tuple[int, int, int]] = [(0, 0, len(one))]  # found without a search where both are the same
-    if one != other:
-        blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    identities, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
+    blocks: Iterable[tuple[int, int, int]] = [(0, 0, len(identities))]  # without a search where both are the same
+    if identities != other:
+        blocks = SequenceMatcher(None, identities, other, autojunk=False).get_matching_blocks()
     return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
 
 
@@ -136,14 +136,14 @@ def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
     shared = dict(aligned.pairs)
     chosen: dict[int, int] = {}
     for name in names:
-        found = [index for index in aligned.first.find(name, "query") if index in shared]
-        if not found:
+        rows = [index for index in aligned.first.find(name, "query") if index in shared]
+        if not rows:
             labels = dict.fromkeys(aligned.first[index].label for index in shared)
             raise UsageError(
                 f"--query '{visible(str(name))}': only {NAMES[0]} has it; the tokens that both have are: "
                 f"{' '.join(list(labels)[:40])}"
             )
-        chosen |= {index: shared[index] for index in found}
+        chosen |= {index: shared[index] for index in rows}
     return tuple(sorted(chosen.items()))
 
 

@@ -103,8 +103,8 @@ def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
     if derivation.mean is not None:
         over = derivation.mean
         heads = f"head{'s' * (len(layers[0].heads) > 1)} {as_ranges(layers[0].heads)}" if over != "layers" else ""
-        found = f"layers {as_ranges({layer.layer for layer in layers})}" if over != "heads" else ""
-        rules.append(f"reduced: mean over {' of '.join(filter(None, (heads, found)))}")
+        layer_names = f"layers {as_ranges({layer.layer for layer in layers})}" if over != "heads" else ""
+        rules.append(f"reduced: mean over {' of '.join(filter(None, (heads, layer_names)))}")
         layers = _averaged(layers, over)
     return replace(
         trace,
@@ -127,9 +127,9 @@ def _derived(
 
     `changed` are fields of `Derived`. The proof is the one with the largest error, if every layer has one.
     """
-    layer, proofs = layers[0], [each.proof for each in layers if each.proof is not None]
+    layer, proofs = layers[0], [part.proof for part in layers if part.proof is not None]
     is_proven = len(proofs) == len(layers)
-    proof = proofs[int(np.argmax([each.max_abs_error for each in proofs]))] if is_proven else None  # NaN is the largest
+    proof = proofs[int(np.argmax([part.max_abs_error for part in proofs]))] if is_proven else None  # NaN is the largest
     derived = (layer.derived or Derived(layer.cells, rows))._replace(rows=rows, **changed)
     none = None, None, None, None
     return LayerTrace(layer.layer, layer.kind, *none, mask, heads, proof=proof, derived=derived)
@@ -189,7 +189,7 @@ def _rolled_out(layers: Layers, wanted: tuple[int, ...]) -> Layers:
         raise NotExposedError(
             f"--rollout needs the attention of every layer from 0 to {last}; layer {', '.join(lacking)} is not there"
         )
-    found: dict[int, LayerTrace] = {}
+    rollouts: dict[int, LayerTrace] = {}
     rollout, reached = (np.eye(layers[0].num_queries, dtype=dtype) for dtype in (np.float32, bool))
     blocks = row_blocks(np.arange(len(rollout)), len(rollout))
     for index, layer in enumerate(layers[: last + 1]):
@@ -201,8 +201,8 @@ def _rolled_out(layers: Layers, wanted: tuple[int, ...]) -> Layers:
         if index in wanted:
             rows, shape = partial(_rows_of, rollout), (1, *rollout.shape)
             mask = smallest(reached[None], 1)
-            found[index] = _derived(layers[index::-1], rows, mask, (0,), head="rollout", shape=shape)
-    return tuple(found[index] for index in wanted)
+            rollouts[index] = _derived(layers[index::-1], rows, mask, (0,), head="rollout", shape=shape)
+    return tuple(rollouts[index] for index in wanted)
 
 
 def _rows_of(rollout: Float[np.ndarray, "Q K"], _: Sequence[int], queries: Rows) -> Block:
@@ -233,7 +233,7 @@ def _with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
         with np.errstate(invalid="ignore"):
             blocks = row_blocks(pieces, layer.num_keys * len(heads))
             weights = (Stages(layer, tuple(heads), block).weights for block in blocks)
-            summed = np.concatenate([np.add.reduceat(each, key_starts, axis=2) for each in weights], axis=1)
+            summed = np.concatenate([np.add.reduceat(block, key_starts, axis=2) for block in weights], axis=1)
             total = np.add.reduceat(summed, np.cumsum(sizes[words]) - sizes[words], axis=1)
             return total / sizes[words, None].astype(total.dtype)
 

@@ -211,7 +211,7 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
             for block, keys in zip(blocks, pair.keys, strict=True)
         ]
         divergences.append(jensen_shannon(*outcomes))
-        elsewhere.append(np.stack([each[:, -1] for each in outcomes]))
+        elsewhere.append(np.stack([rows[:, -1] for rows in outcomes]))
         cells += _most_changed(pair, head, blocks, top)
     rows = np.concatenate(divergences)
     if not rows.size:
@@ -231,10 +231,10 @@ def _most_changed(
     """Yield the cells of some rows whose weights differ most, in no order."""
     first, second = weights_of(pair, blocks)
     change = np.nan_to_num(np.abs(second - first), nan=0.0, posinf=0.0)  # a NaN has a mark, but is no change
-    some = np.flatnonzero(change)
-    if len(some) > top:
-        some = some[np.sort(np.argpartition(-change.ravel()[some], top)[:top])]
-    for row, column in zip(*np.unravel_index(some, change.shape), strict=True):
+    changed = np.flatnonzero(change)
+    if len(changed) > top:
+        changed = changed[np.sort(np.argpartition(-change.ravel()[changed], top)[:top])]
+    for row, column in zip(*np.unravel_index(changed, change.shape), strict=True):
         query = int(blocks[0].queries[row]), int(blocks[1].queries[row])
         # By way of their own shortest digits: a float32 has no more to give.
         weights = float(str(first[row, column])), float(str(second[row, column]))

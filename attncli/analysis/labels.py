@@ -104,13 +104,13 @@ def labels_of(
         is_chance = keys and count and round(count * keys) <= CHANCE_CELLS
         return [Label(name, score, baseline, gain)] if gain >= least and not is_chance else []
 
-    found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
-    names = {one.name for one in found}
+    labels = [item for name, metric in WEIGHTS.items() for item in label(name, metric, 1.0)]
+    names = {item.name for item in labels}
     if not _NEIGHBOURS & names:
-        found += label("local", "distance", 0.0)
-    sink = max((one.gain for one in found if one.name == "visual sink"), default=0.0)
-    found = [one for one in found if one.name != "localization" or sink < _HABIT * one.gain]
-    return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
+        labels += label("local", "distance", 0.0)
+    sink = max((item.gain for item in labels if item.name == "visual sink"), default=0.0)
+    labels = [item for item in labels if item.name != "localization" or sink < _HABIT * item.gain]
+    return tuple(sorted(labels or label("broad", "effective_keys", None), key=lambda each_label: -each_label.gain))
 
 
 def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
@@ -123,10 +123,10 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
         return {}
     heads = [(layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads]
     with np.errstate(invalid="ignore"):  # of weights that are infinite or NaN
-        found = trace_metrics(trace)
+        metrics = trace_metrics(trace)
     return {
         head: labels_of(*(by_name(NAMES, values) for values in of_head))
-        for head, *of_head in zip(heads, *found, strict=True)
+        for head, *of_head in zip(heads, *metrics, strict=True)
     }
 
 

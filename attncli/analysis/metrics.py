@@ -47,16 +47,18 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
         InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
-    found = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
+    result = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
     alike: dict[Hashable, list[int]] = {}  # layers that see the same cells: tokens and mask give one thing for them
     for number, layer in enumerate(trace.layers):
         alike.setdefault(_cells_key(layer, number), []).append(number)
     for numbers in alike.values():
         layers = [trace.layers[number] for number in numbers]
         rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
-        places = np.concatenate([np.arange(ends[each] - len(trace.layers[each].heads), ends[each]) for each in numbers])
-        found.heads[places], found.uniform[places], found.rows[places] = _of_layers(trace, layers, rows)
-    return found
+        places = np.concatenate(
+            [np.arange(ends[index] - len(trace.layers[index].heads), ends[index]) for index in numbers]
+        )
+        result.heads[places], result.uniform[places], result.rows[places] = _of_layers(trace, layers, rows)
+    return result
 
 
 def _cells_key(layer: LayerTrace, number: int) -> Hashable:
@@ -68,17 +70,20 @@ def _cells_key(layer: LayerTrace, number: int) -> Hashable:
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
     """Return the metrics of layers that see the same cells."""
-    one, parts = layers[0], merge_layers(layers)
+    first, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
-    of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
-    pictures = _picture_cells(trace, one)
+    of_uniform = first.heads if len(first.mask.rows(list(first.heads), rows[:1])) > 1 else first.heads[:1]
+    pictures = _picture_cells(trace, first)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
-    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
-    for some in attention.row_blocks(rows, one.num_keys * together):
-        cells = _cell_factors(trace, one, some, pictures)
-        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
-        uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
+    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * first.num_keys), 1))
+    for block_rows in attention.row_blocks(rows, first.num_keys * together):
+        cells = _cell_factors(trace, first, block_rows, pictures)
+        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, block_rows)))
+        uniform.add(
+            cells,
+            (UniformBaseline(first, block.heads, block_rows) for block in stages_of(first, of_uniform, block_rows)),
+        )
     return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
 
 
@@ -164,8 +169,8 @@ def _factors(
     row, everywhere = queries[:, None], np.array([True])
     count = len(query_tokens)
     is_one_sequence = layer.kind != "cross" and key_tokens[:count] == tuple(query_tokens)
-    others = queries >= int(is_one_sequence)  # the weight of the first position on itself is no sink
-    yield "sink", others, others[:, None]
+    has_sink = queries >= int(is_one_sequence)  # the weight of the first position on itself is no sink
+    yield "sink", has_sink, has_sink[:, None]
     if special.any():
         yield "special", everywhere, special
     if special[1:].any():
@@ -202,7 +207,7 @@ class MetricSums:
         """Take in some rows of all heads, some heads at a time."""
         start = 0
         for block in blocks:
-            some = slice(start, start := start + len(block.heads))
+            heads = slice(start, start := start + len(block.heads))
             weights = block.weights
             logarithms = np.maximum(weights, _TINY)
             entropies = -np.vecdot(weights, np.log(logarithms, out=logarithms))
@@ -219,11 +224,11 @@ class MetricSums:
                 values = np.where(counted.T[..., None], values, 0)
                 highest = None if highest is None else np.where(counted, highest, -np.inf)
             if self._pictures is not None:
-                self._pictures.add(some, block.queries, weights, block.mask & counted[..., None])
-            self._totals[some] += values.sum(axis=0, dtype=float)
-            self._counts[some] += counted.astype(int) @ cells.has
+                self._pictures.add(heads, block.queries, weights, block.mask & counted[..., None])
+            self._totals[heads] += values.sum(axis=0, dtype=float)
+            self._counts[heads] += counted.astype(int) @ cells.has
             if highest is not None:
-                self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
+                self._highest[heads] = np.maximum(self._highest[heads], highest.max(axis=-1, initial=-np.inf))
 
     def rows(self) -> Float[np.ndarray, "N M"]:
         """Return the number of rows that each metric is a mean over; NaN where it is no mean."""

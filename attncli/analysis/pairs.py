@@ -107,7 +107,7 @@ def _paired_text(number: int, record: Any, line: str, folder: str = "") -> Paire
     check(target is None or isinstance(target, str), "'target' is no text")
     check(isinstance(pairs, list | tuple) and bool(pairs), "'pairs' is not a list of pairs")
     check("pairs" not in record or not record.keys() & {*_OF_PAIR}, "its pairs stand in 'pairs' and beside it")
-    found = []
+    right_keys = []
     for pair in pairs:
         is_pair = isinstance(pair, Mapping) and (pair is record or not pair.keys() - {*_OF_PAIR})
         check(is_pair, "a pair is more or less than query, keys and among")
@@ -116,7 +116,7 @@ def _paired_text(number: int, record: Any, line: str, folder: str = "") -> Paire
         for name, places in (("keys", keys), *([] if among is None else [("among", among)])):
             are_places = isinstance(places, list | tuple) and all(map(_is_place, places))
             check(are_places and bool(keys), f"'{name}' is not a list of tokens, indices or [start, end]")
-        found.append(RightKeys(_place(pair["query"]), [*map(_place, keys)], among and [*map(_place, among)]))
+        right_keys.append(RightKeys(_place(pair["query"]), [*map(_place, keys)], among and [*map(_place, among)]))
     if record.get("image") is not None:
         text = PicturedText(text, record["image"], folder)
         try:
@@ -124,13 +124,13 @@ def _paired_text(number: int, record: Any, line: str, folder: str = "") -> Paire
         except InputError as error:
             files, why = [], str(error)
         check(bool(files), why)
-    return PairedText(number, text, target, tuple(found))
+    return PairedText(number, text, target, tuple(right_keys))
 
 
 def _is_place(value: Any) -> bool:
     if isinstance(value, str) or type(value) is int:
         return True
-    if not isinstance(value, list | tuple) or not all(type(each) is int and each >= 0 for each in value):
+    if not isinstance(value, list | tuple) or not all(type(number) is int and number >= 0 for number in value):
         return False
     half = len(value) // 2
     return len(value) in (2, 4) and all(low < high for low, high in zip(value[:half], value[half:], strict=True))
@@ -232,10 +232,10 @@ def _of_layer(layer: LayerTrace, rows: _PairRows) -> tuple[Float[np.ndarray, "H 
     """Return the sums over the pairs of `NUMBERS` for each head, and for which pairs it may attend to a right key."""
     sums, is_reached = np.zeros((len(layer.heads), len(NUMBERS))), np.zeros(len(rows.right), bool)
     shares = 1 / np.bincount(rows.pairs)[rows.pairs]  # of its pair, for each row
-    for some in row_blocks(np.arange(len(rows.queries)), layer.num_keys * len(layer.heads)):
-        right, competing = rows.right[rows.pairs[some]], rows.competing[rows.pairs[some]]
+    for block in row_blocks(np.arange(len(rows.queries)), layer.num_keys * len(layer.heads)):
+        right, competing = rows.right[rows.pairs[block]], rows.competing[rows.pairs[block]]
         first = 0
-        for stages in stages_of(layer, layer.heads, rows.queries[some]):  # all these rows of some heads
+        for stages in stages_of(layer, layer.heads, rows.queries[block]):  # all these rows, some heads at a time
             weights, allowed = stages.weights, stages.mask
             is_right, competes = right & allowed, competing & allowed
             highest = np.where(competes, weights, -np.inf).max(axis=-1, keepdims=True)
@@ -248,13 +248,13 @@ def _of_layer(layer: LayerTrace, rows: _PairRows) -> tuple[Float[np.ndarray, "H 
             )
             heads = slice(first, first := first + len(stages.heads))
             for column, values in enumerate(numbers):
-                sums[heads, column] += values @ shares[some]
-            is_reached[rows.pairs[some][is_right.any(axis=(0, 2))]] = True
+                sums[heads, column] += values @ shares[block]
+            is_reached[rows.pairs[block][is_right.any(axis=(0, 2))]] = True
     return sums, is_reached
 
 
-def _share(some: Bool[np.ndarray, "H N K"], every: Bool[np.ndarray, "H N K"]) -> Float[np.ndarray, "H N"]:
-    return some.sum(axis=-1) / np.maximum(every.sum(axis=-1), 1)
+def _share(part: Bool[np.ndarray, "H N K"], total: Bool[np.ndarray, "H N K"]) -> Float[np.ndarray, "H N"]:
+    return part.sum(axis=-1) / np.maximum(total.sum(axis=-1), 1)
 
 
 # --- all texts --------------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class PictureSums:
             sink = (self._weights / np.maximum(self._seers, self._rows[:, None] / 2)).max(axis=-1)
             sink = np.where(self._rows_of_cells > 1, sink, np.nan)  # rows of text alone ask for one thing
             columns = self._image / self._counted, _entropy(self._regions(maps, 1)), region, sink
-        return np.column_stack([np.broadcast_to(each, len(region)) for each in columns])
+        return np.column_stack([np.broadcast_to(column, len(region)) for column in columns])
 
     def _maps(self) -> Float[np.ndarray, "N C"]:
         """Return the weight of each cell, of the last row of text or in the mean of all rows; NaN without a row."""
@@ -103,12 +103,12 @@ class PictureSums:
     def _regions(self, maps: Float[np.ndarray, "N C"], times: int) -> Int[np.ndarray, "N C"]:
         """Return the number of the region of each cell, from 1 on; 0 is a cell below this multiple of the mean."""
         is_above = maps > maps.mean(axis=-1, keepdims=True) * times * (1 + _NOISE)
-        found, start = np.zeros(maps.shape, int), 0
+        numbers, start = np.zeros(maps.shape, int), 0
         for rows, columns in self._cells.shapes:
-            own = slice(start, start := start + rows * columns)
-            touching = _touching(is_above[:, own].reshape(-1, rows, columns)).reshape(len(maps), -1)
-            found[:, own] = np.where(touching > 0, touching + own.start, 0)
-        return found
+            of_grid = slice(start, start := start + rows * columns)
+            touching = _touching(is_above[:, of_grid].reshape(-1, rows, columns)).reshape(len(maps), -1)
+            numbers[:, of_grid] = np.where(touching > 0, touching + of_grid.start, 0)
+        return numbers
 
 
 def _summed(regions: Int[np.ndarray, "N C"], values: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:

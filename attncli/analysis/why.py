@@ -83,12 +83,13 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
 
 
 def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["query", "key"]) -> Token:
-    found = trace.layout(role).find(tokens, wanted)
-    if len(found) > 1:
+    matches = trace.layout(role).find(tokens, wanted)
+    if len(matches) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
-        spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""
-        places = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+        spelled = f", counted from the end: {matches[0] - len(tokens)}" if str(wanted).isdigit() else ""
+        places = ", ".join(map(str, matches[:8])) + (", …" if len(matches) > 8 else "")
         raise UsageError(
-            f"--{role} '{visible(str(wanted))}': {len(found)} {role} tokens match, at {places}; give an index{spelled}"
+            f"--{role} '{visible(str(wanted))}': {len(matches)} {role} tokens match, at {places}; give an "
+            f"index{spelled}"
         )
-    return tokens[found[0]]
+    return tokens[matches[0]]
