@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Mask, Not, Or, RuleMask, leaves
+from attncli.masks.expressions import And, Atom, Expression, Mask, Not, Or, RuleMask, batch_rows, leaves
 from attncli.masks.mask_grid import MaskGrid, MaskSize, materialise
 from attncli.text import visible
 
@@ -66,7 +66,8 @@ _BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next t
 def idle_note(expression: Expression, size: MaskSize) -> str | None:
     """Return a sentence about the atoms without which the same cells are allowed; None where each has an effect."""
     atoms = list(leaves(expression))
-    if not 1 < len(atoms) <= _MOST_ATOMS or (size.queries or 0) * (size.keys or 0) > _MOST_CELLS:
+    count = (size.queries or 0) * (size.keys or 0) * (batch_rows(expression) or 1)
+    if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_CELLS:
         return None
     try:
         idle, rest, cells = list[str](), expression, materialise(expression, size)
