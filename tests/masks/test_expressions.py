@@ -1,7 +1,6 @@
 """Mask expressions: how they combine and are written, the parser against hostile text, and masks in files."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,26 +187,6 @@ ALLOWED = [[True, False, True], [False, True, True]]
 def written(path: Path, values: Any) -> Path:
     np.save(path, values)
     return path
-
-
-ENCODINGS: dict[str, Callable[[], np.ndarray]] = {
-    "booleans": lambda: np.array(ALLOWED),
-    "zero and one": lambda: np.array(ALLOWED).astype(int),
-    "zero and one as floats": lambda: np.array(ALLOWED).astype(np.float32),
-    "minus infinity, big-endian": lambda: np.where(ALLOWED, 0, -np.inf).astype(">f8"),
-    "columns first": lambda: np.asfortranarray(ALLOWED),
-    "the smallest float16": lambda: np.where(ALLOWED, 0, np.finfo(np.float16).min).astype(np.float16),
-    "minus ten thousand in integers": lambda: np.where(ALLOWED, 0, -10_000),
-    "two fills at once": lambda: np.array([[-0.0, -1e9, 0], [-np.inf, 0, 0]]),
-}
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_mask_file_is_read_whichever_way_it_says_forbidden(tmp_path: Path, encoding: str) -> None:
-    for ending in (".npy", ".NPY"):
-        path = written(tmp_path / f"mask{ending.lower()}", ENCODINGS[encoding]()).rename(tmp_path / f"mask{ending}")
-        assert cells(f'file("{path}")', 2, 3) == ALLOWED
-        assert cells(f'file("{path}") & causal', 2, 3) == [[True, False, False], [False, True, False]]
 
 
 def test_a_mask_file_may_hold_a_mask_for_each_head(tmp_path: Path) -> None:
