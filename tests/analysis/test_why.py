@@ -33,30 +33,6 @@ def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palett
     return plain(printed(page.parts(), palette, width))
 
 
-def test_the_page_of_a_cell_is_exactly_this() -> None:
-    q, k, v = np.array([[[2.0, 1, 0.5]]]), np.array([[[3.0, -2, 0.5]]]), np.array([[[3.0, 4]]])
-    layer = layer_of(q, k, v, scale=0.5, bias=np.array([[[-1.0]]]), softcap=2.0, sinks=np.array([0.0]))
-    assert drawn(trace_of(layer), "0", "0", top=2, width=60).splitlines()[2:] == [
-        "query 0 q0 → key 0 k0 · layer 0 · head 0 of 1",
-        "   dim       q        k      q·k",
-        "     0  2.0000   3.0000   6.0000  ██████████████████████████",
-        "     1  1.0000  -2.0000  -2.0000  ▒▒▒▒▒▒▒▒▒",
-        "1 more                    0.2500",
-        "   q·k                    4.2500",
-        "q·k      4.2500  the sum over 3 dimensions",
-        "× scale  2.1250  0.5",
-        "+ bias   1.1250  -1.0000",
-        "score    1.0197  softcapped, 2·tanh(x / 2); the mask allows",
-        "                 it",
-        "exp      1.0000  e^(score − 1.0197), minus the row's highest",
-        "weight   0.7349  ÷ 1.3607, the row's total, 0.3607 of it the",
-        "                 sink's",
-        "‖v‖      5.0000  the length of the value",
-        "‖w·v‖    3.6745  weight × ‖v‖, the key's contribution",
-        "share    1.0000  of the output's length 3.6745",
-    ]
-
-
 # --- masked, blind, NaN, unknown -------------------------------------------------------------------------------
 
 

@@ -50,18 +50,6 @@ def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
     assert "2 to 3 keys per query   62 % of cells allowed   not causal: 3 cells after the query\n" in banded
 
 
-def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
-    ran = attn("mask", "show", "causal & pad(left=1)", "time flies, quickly")
-    assert "0 time    !  · · · ·\n1 flies      ·▓▓ · ·\n" in ran.out
-    assert "2 ," in ran.out
-    assert "fully masked rows: 0\nunseen keys: 0\n" in ran.out
-    with_past = attn("mask", "show", "causal", "time flies like an arrow", "--past", "3")
-    assert "3 an " in with_past.out
-    assert "2 queries × 5 keys, past 3" in with_past.out
-    assert "keys   0 time   1 flies   2 like   3 an   4 arrow\n" in with_past.out  # the rows do not name them all
-    assert "fully masked rows: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
-
-
 def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
     document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
     plane = document.pop("plane")

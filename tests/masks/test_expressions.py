@@ -181,8 +181,6 @@ def test_huge_numbers_are_refused_and_the_largest_do_not_overflow(text: str) -> 
 
 # --- masks in files ------------------------------------------------------------------------------------------
 
-ALLOWED = [[True, False, True], [False, True, True]]
-
 
 def written(path: Path, values: Any) -> Path:
     np.save(path, values)
