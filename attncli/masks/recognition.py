@@ -303,13 +303,11 @@ class _Recogniser:
         nameless = None  # with queries of padding that see other keys
         for rule, past in self._rules(visible[:, self.diagonal]):
             unpadded = Match(rule, past, self.no_padding)
-            if is_known and past != self.past:
-                continue
-            if is_known and self.deviating(unpadded) is not None:
+            if is_known and past == self.past and self.deviating(unpadded) is not None:
                 return unpadded
             guess = unpadded._replace(tokens=visible) if is_known else self._with_words(unpadded, visible)
             where = self.deviating(guess)
-            if where is None:
+            if where is None or (is_known and past != self.past):
                 continue
             if not is_known and (unlike := self.deviating(unpadded, self.every)) is not None:
                 is_padded = unlike.any(axis=1, keepdims=True)  # rows that follow the rule without padding have none
