@@ -21,9 +21,9 @@ SETTINGS = [
     ("Sandybridge", "default", "AVX2"), ("Nehalem", "default", "AVX2"),
 ]  # fmt: skip
 NUMERIC = """
-    tests/test_attention.py tests/analysis/derive/test_derive.py tests/analysis/test_diff.py
+    tests/test_attention.py tests/analysis/test_derive.py tests/analysis/test_diff.py
     tests/analysis/test_why.py tests/analysis/test_metrics.py tests/analysis/test_heads.py tests/engines/test_toy.py
-    tests/oracles/test_checkpoints.py tests/analysis/derive/test_on_checkpoints.py tests/oracles/test_native.py
+    tests/oracles/test_checkpoints.py tests/oracles/test_derive.py tests/oracles/test_native.py
     tests/oracles/test_why.py tests/recording/test_mha.py tests/oracles/test_gguf.py
     tests/oracles/test_batches.py
     tests/promises/test_readme.py::test_a_command_prints_what_its_page_shows

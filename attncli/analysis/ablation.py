@@ -1,4 +1,4 @@
-"""What a prediction loses without a head, or without some edges: an outcome before and after a cut."""
+"""Predictions without a head, or without some edges: an outcome before and after a cut."""
 
 from __future__ import annotations
 
@@ -28,78 +28,46 @@ HeadPlace = tuple[int, int]  # a layer, and a head in it
 
 
 class HeadEffect(NamedTuple):
-    """What a prediction is without one head.
+    """Outcome of a prediction without one head."""
 
-    Attributes:
-        layer: index of the head's layer.
-        head: its index.
-        after: the outcome with this head cut.
-        change: after − before.
-        direct: what the head adds to the outcome by itself, or more than what replaces it does; None for a loss, and
-            from the transformers engine.
-    """
-
-    layer: int
-    head: int
-    after: float
-    change: float
+    layer: int  # index of the head's layer
+    head: int  # its index
+    after: float  # the outcome with this head cut
+    change: float  # after − before
+    # what the head adds to the outcome by itself, or more than what replaces it does; None for a loss, and from the
+    # transformers engine
     direct: float | None
 
 
 class EdgeCount(NamedTuple):
-    """Edges of one head.
+    """Edges of one head."""
 
-    Attributes:
-        cut: how many it has lost.
-        total: how many the model's own mask gives it.
-    """
-
-    cut: int
-    total: int
+    cut: int  # how many it has lost
+    total: int  # how many the model's own mask gives it
 
 
 @dataclass(frozen=True)
 class Ablation(Displayed, Tabular):
-    """What a prediction is with and without heads or edges; a notebook shows it as `attn ablate` does.
+    """Outcome of a prediction with and without heads or edges; a notebook shows it as `attn ablate` does."""
 
-    Attributes:
-        source: what was run.
-        tokens: of the sentence.
-        kind: `logprob`, `difference` or `loss`.
-        next: the next token that is measured; None for a loss.
-        against: the token whose logit is subtracted; None for a log-probability or a loss.
-        targets: positions of the tokens whose mean loss is measured; empty without.
-        choice: what was cut, and what stands in its place.
-        cut: the heads that were cut, by layer and head.
-        before: the outcome with nothing cut: nats, or for a difference logits.
-        after: the outcome with all of them cut together; None where each was cut alone.
-        direct: what they add to the outcome by themselves, where they are of one layer; see `HeadEffect`.
-        heads: what each head does that was cut alone.
-        edges: how many edges each head of `cut` has lost, of how many that its layer's mask has; None where heads were
-            cut.
-        text: the sentence.
-        pair: the second text of the same sequence.
-        notes: what the user should know, a sentence each.
-        metadata: what the file of its sentence says besides, by names.
-    """
-
-    source: Provenance
-    tokens: Tokens
-    kind: Kind
-    next: Token | None
-    against: Token | None
-    targets: tuple[int, ...]
-    choice: AblationChoice
-    cut: tuple[HeadPlace, ...]
-    before: float
-    after: float | None
-    direct: float | None
-    heads: tuple[HeadEffect, ...]
+    source: Provenance  # what was run
+    tokens: Tokens  # of the sentence
+    kind: Kind  # `logprob`, `difference` or `loss`
+    next: Token | None  # the next token that is measured; None for a loss
+    against: Token | None  # the token whose logit is subtracted; None for a log-probability or a loss
+    targets: tuple[int, ...]  # positions of the tokens whose mean loss is measured; empty without
+    choice: AblationChoice  # what was cut, and what stands in its place
+    cut: tuple[HeadPlace, ...]  # the heads that were cut, by layer and head
+    before: float  # the outcome with nothing cut: nats, or for a difference logits
+    after: float | None  # the outcome with all of them cut together; None where each was cut alone
+    direct: float | None  # what they add to the outcome by themselves, where they are of one layer; see `HeadEffect`
+    heads: tuple[HeadEffect, ...]  # what each head does that was cut alone
+    # how many edges each head of `cut` has lost, of how many that its layer's mask has; None where heads were cut
     edges: tuple[EdgeCount, ...] | None
-    text: str
-    pair: str | None
-    notes: tuple[str, ...] = ()
-    metadata: Metadata = field(default_factory=dict)
+    text: str  # the sentence
+    pair: str | None  # the second text of the same sequence
+    notes: tuple[str, ...] = ()  # what the user should know, a sentence each
+    metadata: Metadata = field(default_factory=dict)  # what the file of its sentence says besides, by names
 
     @property
     def change(self) -> float | None:
@@ -122,27 +90,18 @@ class Ablation(Displayed, Tabular):
 
 @dataclass(frozen=True)
 class AblationChoice:
-    """What is cut, what stands in its place, and what is measured, as a user spells it.
+    """Choice of the cut, of its replacement and of the measure, as a user spells it."""
 
-    Attributes:
-        next: the next token; None is the model's own first choice.
-        against: the token that it is compared with; None: its log-probability counts.
-        loss: the tokens whose mean loss counts in place of both: a token, an index, a range such as `50:`, or `all`.
-        layer: the layers; None is all of them.
-        head: the heads, also as `18.6,17.3`; None is all of each layer.
-        each: cut every head alone; also where nothing says what to cut.
-        edges: a mask expression of the keys that each query keeps; None cuts whole heads.
-        with_: what stands in the place of a head's output: `zero`, `mean` over the positions, or its output in another
-            text of as many tokens.
-    """
-
-    next: str | None = None
-    against: str | None = None
+    next: str | None = None  # the next token; None is the model's own first choice
+    against: str | None = None  # the token that it is compared with; None: its log-probability counts
+    # the tokens whose mean loss counts in place of both: a token, an index, a range such as `50:`, or `all`
     loss: str | None = None
-    layer: Choice = None
-    head: Choice = None
-    each: bool = False
-    edges: str | None = None
+    layer: Choice = None  # the layers; None is all of them
+    head: Choice = None  # the heads, also as `18.6,17.3`; None is all of each layer
+    each: bool = False  # cut every head alone; also where nothing says what to cut
+    edges: str | None = None  # a mask expression of the keys that each query keeps; None cuts whole heads
+    # what stands in the place of a head's output: `zero`, `mean` over the positions, or its output in another text of
+    # as many tokens
     with_: str = "zero"
 
     def __post_init__(self) -> None:
@@ -218,12 +177,10 @@ def ablate(
 
 
 def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str | None = None) -> Ablation:
-    """Return what cuts do to the prediction of one sentence.
+    """Return the effect of cuts on the prediction of one sentence.
 
     Raises:
-        UsageError: there is no such head, or an option does not fit the sentence.
-        InputError: the sentence cannot be read.
-        NotExposedError: the engine cannot cut that.
+        AttnError: there is no such head, the sentence cannot be read, or the engine cannot cut that.
     """
     source, encoder = predictor.source, predictor.encoder
     places = head_places(choice.layer, choice.head, (predictor.layers, predictor.heads), visible(source.model or ""))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.statistics import binomial_tail
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.text import as_ranges, layers_named, plural, visible
@@ -27,17 +26,11 @@ Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which tokens of two sequences correspond.
+    """Tokens of two sequences that correspond."""
 
-    Attributes:
-        first: the one sequence.
-        second: the other one.
-        pairs: the positions in both of every token that they share; they rise in both.
-    """
-
-    first: Tokens
-    second: Tokens
-    pairs: tuple[tuple[int, int], ...]
+    first: Tokens  # the one sequence
+    second: Tokens  # the other one
+    pairs: tuple[tuple[int, int], ...]  # the positions in both of every token that they share; they rise in both
 
     @cached_property
     def is_whole(self) -> bool:
@@ -59,20 +52,16 @@ class Alignment:
 
 
 def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignment:
-    """Return which tokens two sequences share, in order.
+    """Return the tokens that two sequences share, in order.
 
-    Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in one text that
-    two tokenizers have split, if they are the same characters of it. The longest stretch that both have is matched
-    first, the one that begins earliest in the first sequence, then what stands left and right of it (Ratcliff and
-    Obershelp 1988, as difflib has it); where words have changed places, another order may keep others of them.
-    `texts` are given where both sequences are pieces of the same ones.
+    Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in the same `texts`,
+    if they are the same characters. The longest stretch that both have is matched first, then what is left and right of
+    it (Ratcliff and Obershelp 1988, as difflib has it).
     """
-    one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
-    blocks: Iterable[tuple[int, int, int]] = [
-        (0, 0, len(one))
-    ]  # which of long sequences that are the same is not to be searched for
-    if one != other:
-        blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    identities, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
+    blocks: Iterable[tuple[int, int, int]] = [(0, 0, len(identities))]  # without a search where both are the same
+    if identities != other:
+        blocks = SequenceMatcher(None, identities, other, autojunk=False).get_matching_blocks()
     return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
 
 
@@ -105,21 +94,13 @@ Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
 
 @dataclass(frozen=True)
 class LayerPair:
-    """A layer that both traces have, and which of its cells are compared.
+    """A layer that both traces have, and which of its cells are compared."""
 
-    Attributes:
-        first: the layer of A.
-        second: the layer of B.
-        rows: the tokens of the queries of both.
-        chosen: the shared ones of them that are compared.
-        columns: the tokens of the keys of both.
-    """
-
-    first: LayerTrace
-    second: LayerTrace
-    rows: Alignment
-    chosen: Pairs
-    columns: Alignment
+    first: LayerTrace  # the layer of A
+    second: LayerTrace  # the layer of B
+    rows: Alignment  # the tokens of the queries of both
+    chosen: Pairs  # the shared ones of them that are compared
+    columns: Alignment  # the tokens of the keys of both
 
     @property
     def place(self) -> tuple[int, str]:
@@ -133,7 +114,7 @@ class LayerPair:
 
     @property
     def keys(self) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-        """Where the shared keys stand in A and in B."""
+        """Positions of the shared keys in A and in B."""
         first, second = np.array(self.columns.pairs).T
         return first, second
 
@@ -155,14 +136,14 @@ def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
     shared = dict(aligned.pairs)
     chosen: dict[int, int] = {}
     for name in names:
-        found = [index for index in aligned.first.find(name, "query") if index in shared]
-        if not found:
+        rows = [index for index in aligned.first.find(name, "query") if index in shared]
+        if not rows:
             labels = dict.fromkeys(aligned.first[index].label for index in shared)
             raise UsageError(
                 f"--query '{visible(str(name))}': only {NAMES[0]} has it; the tokens that both have are: "
                 f"{' '.join(list(labels)[:40])}"
             )
-        chosen |= {index: shared[index] for index in found}
+        chosen |= {index: shared[index] for index in rows}
     return tuple(sorted(chosen.items()))
 
 
@@ -187,32 +168,25 @@ def layer_pairs(
 
 _CELLS = 2**22  # of weights that are compared head by head
 _ROWS = 32
-_BY_CHANCE = 0.01  # probability from which so many matches may be chance
 
 
 def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> Iterator[str]:
     """Yield why a head of one model is not the head of the same number of another one, if it is not.
 
-    Of a model and another one made of it, a head is most alike the head of its number in the layer. Where no more are
-    than chance gives, the two were trained apart.
+    Of a model and another one made of it, a head is most alike the head of its number in the layer. Where the number
+    of such heads is nearer to that of chance than to all, the two were trained apart.
     """
-    sources = first.source, second.source
-    if len({(each.kind, each.model, each.seed) for each in sources}) == 1:
+    if len({(each.kind, each.model, each.seed) for each in (first.source, second.source)}) == 1:
         return
     sizes = [(trace.source.layers, *sorted({layer.num_heads for layer in trace.layers})) for trace in (first, second)]
-    architectures = [each.architecture for each in sources]
     matches = [match for pair in pairs if pair.heads for match in _is_most_alike(pair)]
-    count, heads = sum(matches), len(matches)
-    chance = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads) / max(heads, 1)
-    can_tell = binomial_tail(heads, heads, chance) <= _BY_CHANCE
-    why = ""
+    by_chance, why = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads), ""
     if sizes[0] != sizes[1]:
         named = [f"{plural(layers, 'layer')} of {' or '.join(map(str, heads))} heads" for layers, *heads in sizes]
         why = f"{NAMES[0]} has {named[0]}, {NAMES[1]} {named[1]}"
-    elif can_tell and binomial_tail(count, heads, chance) > _BY_CHANCE:
-        why = f"{count} of {heads} are most alike the head of their number, where chance gives {chance * heads:.0f}"
-    elif not can_tell and architectures[0] != architectures[1]:
-        why = f"{NAMES[0]} is {architectures[0]}, {NAMES[1]} {architectures[1]}"
+    elif 2 * sum(matches) < len(matches) + by_chance:
+        chance = f"where chance gives {by_chance:.0f}"
+        why = f"{sum(matches)} of {len(matches)} are most alike the head of their number, {chance}"
     if why:
         yield (
             f"the heads of the two models do not correspond: head 3 of {NAMES[0]} is not head 3 of {NAMES[1]}; {why}"

@@ -1,4 +1,4 @@
-"""One cell of a head taken apart, stage by stage, and the row that it stands in.
+"""Stages of one cell of a head, and of the row of its query.
 
     weight = exp(score − highest) / total        score = softcap(q·k · scale + bias)        q·k = Σ_d q_d · k_d
 
@@ -23,26 +23,23 @@ from attncli.trace.tokens import Token, Tokens
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+    ByKey = Float[np.ndarray, " K"]
+    ByDimension = Float[np.ndarray, " D"]
+    Number = np.floating
+
 
 class SoftmaxTerms(NamedTuple):
-    """What a row's softmax divides by what.
+    """Numerators and denominator of a row's softmax."""
 
-    Attributes:
-        highest: the largest of the masked scores and the sink, which is taken from each before the exponential.
-        exponentials: exp(masked score − highest), `[K]`.
-        total: their sum, the sink's included.
-        sink: exp(sink − highest); None without a sink.
-    """
-
-    highest: np.floating
-    exponentials: Float[np.ndarray, " K"]
-    total: np.floating
-    sink: np.floating | None
+    highest: Number  # the largest of the masked scores and the sink, which is taken from each before the exponential
+    exponentials: ByKey  # exp(masked score − highest)
+    total: Number  # their sum, the sink's included
+    sink: Number | None  # exp(sink − highest); None without a sink
 
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """How one query of one head divides its attention.
+    """Attention of one query of one head.
 
     Arrays are over the keys, `[K]`; an array that the layer cannot give is None.
 
@@ -57,7 +54,11 @@ class AttentionRow:
     keys: Tokens
 
     def __repr__(self) -> str:
-        return f"AttentionRow({_place(self)}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
+        return f"AttentionRow({self._place}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
+
+    @property
+    def _place(self) -> str:
+        return f"layer {self.layer.layer}, head {self.head.head}"
 
     @property
     def layer(self) -> LayerTrace:
@@ -65,17 +66,17 @@ class AttentionRow:
         return self.head.layer
 
     @property
-    def scores(self) -> Float[np.ndarray, " K"]:
+    def scores(self) -> ByKey:
         """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
         return self.head.scores[0]
 
     @property
     def allowed(self) -> Any:
-        """Which keys the mask allows, booleans."""
+        """Booleans: the keys that the mask allows."""
         return self.head.mask[0]
 
     @property
-    def weights(self) -> Float[np.ndarray, " K"]:
+    def weights(self) -> ByKey:
         """Softmax of the masked scores."""
         return self.head.weights[0]
 
@@ -85,15 +86,15 @@ class AttentionRow:
         return not self.allowed.any()
 
     @cached_property
-    def products(self) -> Float[np.ndarray, " K"] | None:
+    def products(self) -> ByKey | None:
         """q·k."""
         if {"q", "k"} & self.layer.missing:
             return None
         return attention.dot_products(self.head.q[None], self.head.k[None])[0, 0]
 
     @cached_property
-    def masked(self) -> Float[np.ndarray, " K"]:
-        """What the softmax receives: the scores, and what fills the forbidden cells."""
+    def masked(self) -> ByKey:
+        """Input of the softmax: the scores, and the fill of the forbidden cells."""
         return attention.masked_scores(self.head.scores[None], self.head.mask[None], self.layer.fill)[0, 0]
 
     @cached_property
@@ -106,13 +107,13 @@ class AttentionRow:
         return SoftmaxTerms(highest[0, 0, 0], exponentials[0, 0], totals[0, 0, 0], sink)
 
     @property
-    def sink(self) -> np.floating | None:
+    def sink(self) -> Number | None:
         """The logit of the sink; None without one."""
         sinks = self.head.stages.sinks
         return None if sinks is None else sinks.flat[0]
 
     @property
-    def sink_weight(self) -> np.floating | None:
+    def sink_weight(self) -> Number | None:
         """The weight that the sink takes; None without a sink."""
         parts = self.softmax
         return None if parts is None or parts.sink is None else parts.sink / parts.total
@@ -123,23 +124,23 @@ class AttentionRow:
         return None if "v" in self.layer.missing or not self.head.v.shape[-1] else self.head.v
 
     @cached_property
-    def value_norms(self) -> Float[np.ndarray, " K"] | None:
+    def value_norms(self) -> ByKey | None:
         """‖v‖, the length of every value."""
         return None if self._values is None else attention.vector_norms(self._values)
 
     @cached_property
-    def contribution_norms(self) -> Float[np.ndarray, " K"] | None:
+    def contribution_norms(self) -> ByKey | None:
         """‖w·v‖, how much of every value is carried."""
         with np.errstate(invalid="ignore", over="ignore"):
             return None if self.value_norms is None else np.abs(self.weights) * self.value_norms
 
     @cached_property
-    def output_norm(self) -> np.floating | None:
+    def output_norm(self) -> Number | None:
         """The length of the row's output, Σ w·v."""
         return None if self._values is None else attention.vector_norms(self.head.output)[0]
 
     @cached_property
-    def output_shares(self) -> Float[np.ndarray, " K"] | None:
+    def output_shares(self) -> ByKey | None:
         """Each key's share of the output's norm: w·v projected on the output, over ‖output‖.
 
         The shares of a row add up to 1; a negative one points away from the output. An output of length 0 has none.
@@ -157,15 +158,21 @@ class AttentionRow:
         return np.lexsort((~self.allowed, -weights))
 
 
-def _place(row: AttentionRow) -> str:
-    return f"layer {row.layer.layer}, head {row.head.head}"
+def _of_row(array: str, meaning: str) -> Any:
+    """Make a property of a cell: the number of its row's array at its key."""
+
+    def read(cell: AttentionCell) -> Any:
+        values = getattr(cell.row, array)
+        return None if values is None else values[cell.key.index]
+
+    return property(read, doc=meaning)
 
 
 @dataclass(frozen=True)
 class AttentionCell:
     """One query and one key of one head.
 
-    Numbers are what the row has at this key; one that the layer cannot give is None.
+    Numbers are those of the row at this key; one that the layer cannot give is None.
 
     Attributes:
         row: the query's row.
@@ -175,22 +182,30 @@ class AttentionCell:
     row: AttentionRow
     key: Token
 
+    dot_product = _of_row("products", "q·k.")
+    score = _of_row("scores", "The score before the mask; a recorded one is −inf where masked.")
+    masked = _of_row("masked", "Input of the softmax.")
+    weight = _of_row("weights", "The weight.")
+    value_norm = _of_row("value_norms", "‖v‖.")
+    contribution_norm = _of_row("contribution_norms", "‖w·v‖.")
+    output_share = _of_row("output_shares", "Its share of the output's norm.")
+
     def __repr__(self) -> str:
         tokens = f"{quoted(self.row.query.text)} to {quoted(self.key.text)}"
-        return f"AttentionCell({_place(self.row)}, {tokens}, weight {self.weight:.4g})"
+        return f"AttentionCell({self.row._place}, {tokens}, weight {self.weight:.4g})"
 
     @property
-    def q(self) -> Float[np.ndarray, " D"] | None:
+    def q(self) -> ByDimension | None:
         """The query's vector, as the dot product takes it."""
         return None if "q" in self.row.layer.missing else self.row.head.q[0]
 
     @property
-    def k(self) -> Float[np.ndarray, " D"] | None:
+    def k(self) -> ByDimension | None:
         """The key's vector, as the dot product takes it."""
         return None if "k" in self.row.layer.missing else self.row.head.k[self.key.index]
 
     @cached_property
-    def products(self) -> Float[np.ndarray, " D"] | None:
+    def products(self) -> ByDimension | None:
         """q_d · k_d of every dimension, which sum up to the dot product."""
         if self.q is None or self.k is None:
             return None
@@ -205,29 +220,19 @@ class AttentionCell:
         return np.argsort(-sizes, kind="stable")
 
     @property
-    def dot_product(self) -> np.floating | None:
-        """q·k."""
-        return self._at(self.row.products)
-
-    @property
-    def scaled(self) -> np.floating | None:
+    def scaled(self) -> Number | None:
         """q·k times the scale; None where more than that went into the scores, or nothing is known of it."""
         scale, product = self.row.layer.scale, self.dot_product
         with np.errstate(over="ignore", invalid="ignore"):
             return None if scale is None or product is None else product * product.dtype.type(scale)
 
     @property
-    def bias(self) -> np.floating | None:
-        """What is added to the scaled product; None without a bias."""
+    def bias(self) -> Number | None:
+        """The number added to the scaled product; None without a bias."""
         layer, row = self.row.layer, self.row
         if layer.bias is None:
             return None
         return np.broadcast_to(layer.bias, layer.cells)[row.head.head, row.query.index, self.key.index]
-
-    @property
-    def score(self) -> np.floating:
-        """The score before the mask; a recorded one is −inf where masked."""
-        return self.row.scores[self.key.index]
 
     @property
     def allowed(self) -> bool:
@@ -235,34 +240,6 @@ class AttentionCell:
         return bool(self.row.allowed[self.key.index])
 
     @property
-    def masked(self) -> np.floating:
-        """What the softmax receives."""
-        return self.row.masked[self.key.index]
-
-    @property
-    def exponential(self) -> np.floating | None:
-        """exp(what the softmax receives − the row's highest)."""
+    def exponential(self) -> Number | None:
+        """exp(input of the softmax − the row's highest)."""
         return None if self.row.softmax is None else self.row.softmax.exponentials[self.key.index]
-
-    @property
-    def weight(self) -> np.floating:
-        """The weight."""
-        return self.row.weights[self.key.index]
-
-    @property
-    def value_norm(self) -> np.floating | None:
-        """‖v‖."""
-        return self._at(self.row.value_norms)
-
-    @property
-    def contribution_norm(self) -> np.floating | None:
-        """‖w·v‖."""
-        return self._at(self.row.contribution_norms)
-
-    @property
-    def output_share(self) -> np.floating | None:
-        """Its share of the output's norm."""
-        return self._at(self.row.output_shares)
-
-    def _at(self, values: Float[np.ndarray, " K"] | None) -> np.floating | None:
-        return None if values is None else values[self.key.index]

@@ -1,4 +1,4 @@
-"""What wrote the key that a query finds, and what wrote the query: one score as a sum over the model below it.
+"""One score as a sum over the model below it: the writers of its key, and those of its query.
 
     score = q·k · scale = Σ q·(what a writer wrote of the key) · scale = Σ (what a writer wrote of the query)·k · scale
 
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.cell import AttentionCell, AttentionRow
+from attncli.analysis.cell import AttentionCell
 from attncli.analysis.why import Explained
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import visible
@@ -26,7 +26,7 @@ Side = Literal["key", "query"]
 
 
 class Term(NamedTuple):
-    """What one writer adds to a score."""
+    """Part of a score that one writer adds."""
 
     side: Side  # whether it wrote this of the key, or of the query
     writer: str  # `embedding` of the token, its `position` or `segment`, `head`, `mlp` or `bias`
@@ -38,17 +38,12 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Composition(Displayed, Tabular):
-    """The score of a cell, split by what wrote its key, and by what wrote its query.
+    """The score of a cell, split by what wrote its key, and by what wrote its query."""
 
-    Attributes:
-        cell: the query and the key of a head.
-        terms: of the key, then of the query, those with the largest margin first; either add up to the score.
-        others: how many other keys the query may attend to.
-    """
-
-    cell: AttentionCell
+    cell: AttentionCell  # the query and the key of a head
+    # of the key, then of the query, those with the largest margin first; either add up to the score
     terms: tuple[Term, ...]
-    others: int
+    others: int  # how many other keys the query may attend to
 
     def __repr__(self) -> str:
         return f"Composition({self.cell}, {len(self.terms)} terms)"
@@ -82,7 +77,9 @@ def composition(explained: Explained) -> Composition:
         UsageError: there are several, the trace has no model, or the query may attend to no other key.
         NotExposedError: the native engine did not compute the trace.
     """
-    cells = [one if isinstance(one, AttentionCell) else _heaviest(one) for one in explained]
+    cells = [
+        one if isinstance(one, AttentionCell) else AttentionCell(one, one.keys[int(one.ranked[0])]) for one in explained
+    ]
     cell = max(cells, key=lambda each: each.weight)
     row, trace = cell.row, cell.row.layer.whole
     layer, head, query = row.layer.layer, row.head.head, row.query.index
@@ -101,10 +98,6 @@ def composition(explained: Explained) -> Composition:
         for writer, values in written.items()
     ]
     return Composition(cell, tuple(sorted(terms, key=lambda term: (term.side, -abs(term.margin)))), len(others))
-
-
-def _heaviest(row: AttentionRow) -> AttentionCell:
-    return AttentionCell(row, row.keys[int(row.ranked[0])])
 
 
 def _check_model(trace: Trace) -> None:

@@ -1,4 +1,4 @@
-"""What changed between two traces: the heads by how far their weights are apart, and the cells that changed most."""
+"""Difference of two traces: the heads by the divergence of their weights, and the cells that changed most."""
 
 from __future__ import annotations
 
@@ -51,15 +51,10 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
 def shared_outcomes(
     weights: Float[np.ndarray, "R K"], shared: Int[np.ndarray, " S"], has_sink: bool
 ) -> Float[np.ndarray, "R O"]:
-    """Return rows of weights as distributions over the shared keys and one outcome more: everything else.
+    """Return rows of weights as distributions over the `S` shared keys and one outcome more: everything else.
 
     Everything else is the weight on the keys that are not shared, and what a sink takes of a row that sums to less
     than 1.
-
-    Args:
-        weights: the rows.
-        shared: the keys that have a counterpart, `S` of the `K`; `O` is S + 1.
-        has_sink: whether the softmax had a logit more than there are keys.
     """
     whole = weights.astype(np.float64)
     lacking = 1 - whole.sum(axis=-1)
@@ -194,7 +189,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
             cells = heapq.nlargest(top, [*cells, *changed], key=lambda cell: abs(cell.difference))
     if not heads:
         raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
-    heads.sort(key=_divergence, reverse=True)
+    heads.sort(key=lambda head: -1.0 if head.jensen_shannon is None else head.jensen_shannon, reverse=True)
     pieces = (first.query_tokens.pieces_note(query) for query in as_list(queries))
     notes = [*filter(None, pieces), *not_compared(first, second), *unmatched_heads(first, second, layers)]
     chosen_of = {pair.place: len(pair.chosen) for pair in layers}
@@ -216,7 +211,7 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
             for block, keys in zip(blocks, pair.keys, strict=True)
         ]
         divergences.append(jensen_shannon(*outcomes))
-        elsewhere.append(np.stack([each[:, -1] for each in outcomes]))
+        elsewhere.append(np.stack([rows[:, -1] for rows in outcomes]))
         cells += _most_changed(pair, head, blocks, top)
     rows = np.concatenate(divergences)
     if not rows.size:
@@ -236,10 +231,10 @@ def _most_changed(
     """Yield the cells of some rows whose weights differ most, in no order."""
     first, second = weights_of(pair, blocks)
     change = np.nan_to_num(np.abs(second - first), nan=0.0, posinf=0.0)  # a NaN has a mark, but is no change
-    some = np.flatnonzero(change)
-    if len(some) > top:
-        some = some[np.sort(np.argpartition(-change.ravel()[some], top)[:top])]
-    for row, column in zip(*np.unravel_index(some, change.shape), strict=True):
+    changed = np.flatnonzero(change)
+    if len(changed) > top:
+        changed = changed[np.sort(np.argpartition(-change.ravel()[changed], top)[:top])]
+    for row, column in zip(*np.unravel_index(changed, change.shape), strict=True):
         query = int(blocks[0].queries[row]), int(blocks[1].queries[row])
         # By way of their own shortest digits: a float32 has no more to give.
         weights = float(str(first[row, column])), float(str(second[row, column]))
@@ -247,14 +242,10 @@ def _most_changed(
 
 
 def warnings_of_both(difference: Difference) -> Iterator[str]:
-    """Yield the warnings about both traces, a sentence each; what is true of one alone says of which."""
+    """Yield the warnings about both traces, a sentence each; one about a single trace names it."""
     warnings: dict[str, list[str]] = {}
     for name, trace in zip(NAMES, (difference.first, difference.second), strict=True):
         for warning in (*trace.source.notes, *warnings_of(trace, View())):
             warnings.setdefault(warning, []).append(name)
     for warning, names in warnings.items():
         yield f"{'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
-
-
-def _divergence(head: HeadDifference) -> float:
-    return -1.0 if head.jensen_shannon is None else head.jensen_shannon

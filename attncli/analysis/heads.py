@@ -21,8 +21,7 @@ from attncli.analysis.pairs import (
     read_pairs,
     source_options,
 )
-from attncli.analysis.statistics import RunningMoments
-from attncli.analysis.summary import RunStats, RunSummary, SentenceFacts
+from attncli.analysis.summary import OF_TRACES, RunningMoments, RunStats, RunSummary, SentenceFacts, refuse_beside
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
 from attncli.engines import open_source
 from attncli.errors import UsageError
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """What one head does.
+    """Metrics and labels of one head.
 
     Attributes:
         layer: index of its layer.
@@ -66,7 +65,7 @@ class HeadSummary:
 
 @dataclass(frozen=True)
 class HeadReport(RunSummary, Displayed, Tabular):
-    """What the heads of a source do; a notebook shows it as `attn heads` does.
+    """Metrics and labels of the heads of a source; a notebook shows it as `attn heads` does.
 
     Attributes:
         measured: how many heads were measured.
@@ -87,38 +86,24 @@ class HeadReport(RunSummary, Displayed, Tabular):
         return f"HeadReport({self.source.title}, {plural(len(self.heads), 'head')}, {run})"
 
     def ranked(self, metric: Metric, *, reverse: bool = False, top: int | None = None) -> HeadReport:
-        """Return the survey with the heads of the highest value first.
+        """Return the survey with the heads of the highest, or lowest, value first, and at most `top` of them.
 
-        A head of which the metric is not defined stands last either way; equal ones stay in order.
-
-        Args:
-            metric: one of `attncli.analysis.metric_names.NAMES`.
-            reverse: the lowest first.
-            top: how many heads to keep; None is all of them.
+        A head without the metric comes last either way; equal ones stay in order.
 
         Raises:
             UsageError: there is no such metric.
         """
         self._check(metric)
         sign = 1 if reverse else -1
-
-        def place(head: HeadSummary) -> tuple[bool, float]:
-            value = head.metrics[metric]
-            return value is None, sign * (value or 0.0)
-
-        return replace(self, heads=tuple(sorted(self.heads, key=place)[:top]))
+        values = ((head.metrics[metric], head) for head in self.heads)
+        ranked = sorted(values, key=lambda pair: (pair[0] is None, sign * (pair[0] or 0.0)))
+        return replace(self, heads=tuple(head for _, head in ranked[:top]))
 
     def by_label(self, top: int | None = None) -> HeadReport:
-        """Return the survey with the heads of one label beside each other, the strongest first; mixed ones stand last.
-
-        Args:
-            top: how many heads of each label to keep; None is all of them.
-        """
+        """Return the survey with the heads grouped by label, the strongest first, mixed ones last; `top` of each."""
         groups: dict[str | None, list[HeadSummary]] = {name: [] for name in (*LABELS, None)}
-        for head in self.heads:
+        for head in sorted(self.heads, key=lambda head: -head.labels[0].gain if head.labels else 0.0):
             groups[head.labels[0].name if head.labels else None].append(head)
-        for group in groups.values():
-            group.sort(key=lambda head: -head.labels[0].gain if head.labels else 0.0)
         return replace(self, heads=tuple(head for group in groups.values() for head in group[:top]))
 
     def only(self, names: Sequence[Metric]) -> HeadReport:
@@ -143,25 +128,15 @@ class HeadReport(RunSummary, Displayed, Tabular):
 
 @dataclass(frozen=True)
 class SentenceMetrics(SentenceFacts):
-    """One sentence, of whose attention the metrics alone are left.
+    """Metrics of the heads in one sentence."""
 
-    Attributes:
-        heads: the metrics of the heads, in the order of `NAMES`.
-        uniform: those of the uniform head in the place of each.
-        rows: over how many query rows each is a mean.
-    """
-
-    heads: Float[np.ndarray, "H M"]
-    uniform: Float[np.ndarray, "H M"]
-    rows: Float[np.ndarray, "H M"]
+    heads: Float[np.ndarray, "H M"]  # the metrics of the heads, in the order of `NAMES`
+    uniform: Float[np.ndarray, "H M"]  # those of the uniform head in the place of each
+    rows: Float[np.ndarray, "H M"]  # over how many query rows each is a mean
 
     @classmethod
     def of(cls, trace: Trace, view: View) -> SentenceMetrics:
-        """Measure the heads of all layers.
-
-        Args:
-            trace: whose heads.
-            view: says which rows count.
+        """Measure the heads of all layers over the rows that a view shows.
 
         Raises:
             UsageError: a query does not exist, or the trace is derived.
@@ -170,59 +145,52 @@ class SentenceMetrics(SentenceFacts):
         return cls(**vars(SentenceFacts.of_trace(trace)), **trace_metrics(trace, view)._asdict())
 
 
-class HeadStats:
-    """The metrics of heads over sentences of one source, none of which is kept."""
+class HeadStats(RunStats):
+    """Means and deviations of the metrics of heads over sentences of one source; no sentence is kept."""
 
     def __init__(self, is_test: bool = False) -> None:
+        super().__init__()
         self._is_test = is_test
-        self._run = RunStats()
         self._moments: tuple[RunningMoments, RunningMoments] | None = None
-        self._rows: Float[np.ndarray, "H M"] | None = None
+        self._rows: Float[np.ndarray, "H M"] | float = 0.0
 
-    def add(self, metrics: SentenceMetrics) -> None:
-        """Count a sentence.
-
-        Raises:
-            UsageError: it has not the heads of those before it.
-        """
-        self._run.add(metrics)
+    def add(self, sentence: SentenceFacts) -> None:
+        """See `RunStats.add`."""
+        assert isinstance(sentence, SentenceMetrics)
+        super().add(sentence)
         if self._moments is None:
-            self._moments = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
-        for moments, values in zip(self._moments, (metrics.heads, metrics.uniform), strict=True):
+            self._moments = RunningMoments(sentence.heads.shape), RunningMoments(sentence.heads.shape)
+        for moments, values in zip(self._moments, (sentence.heads, sentence.uniform), strict=True):
             moments.add(values)
-        self._rows = metrics.rows if self._rows is None else self._rows + metrics.rows
+        self._rows = self._rows + sentence.rows
 
     def report(self) -> HeadReport:
-        """Return what a person reads of it.
+        """Return the report.
 
         Raises:
             InputError: there is no sentence.
         """
-        summary = self._run.summary
+        summary = vars(self.summary)
         assert self._moments is not None
-        assert self._rows is not None
         measured, uniform = self._moments
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
-        columns = slice(len(names))
-        means, stds, baselines = (each[:, columns] for each in (measured.mean, measured.std, uniform.mean))
-        found, unsure = [], 0
-        for row, place in enumerate(self._run.places):
-            metrics = by_name(names, means[row])
-            counts = dict(zip(names, measured.count[row, columns].tolist(), strict=True))
-            baseline = by_name(names, baselines[row])
-            labels = labels_of(metrics, baseline, by_name(names, self._rows[row, columns]))
+        heads, unsure, sums = [], 0, np.asarray(self._rows)
+        arrays = measured.mean, measured.std, uniform.mean, sums
+        for (layer, kind, head), count, *of_head in zip(self.places, measured.count, *arrays, strict=True):
+            metrics, std, baseline, rows = (by_name(names, values[: len(names)]) for values in of_head)
+            labels = labels_of(metrics, baseline, rows)
             unsure += not labels and bool(labels_of(metrics, baseline, {}))
             if self._is_test:  # which asks for this label, also of heads that are a sink elsewhere
                 labels = tuple(sorted(labels, key=lambda label: label.name != "induction"))
-            found.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
-        heads = tuple(found)
+            counts = dict(zip(names, count.tolist(), strict=False))
+            heads.append(HeadSummary(layer, kind, head, metrics, std, counts, labels))
         return HeadReport(
-            **vars(summary), measured=len(found), heads=heads, names=names, is_test=self._is_test, unsure=unsure
+            **summary, measured=len(heads), heads=tuple(heads), names=names, is_test=self._is_test, unsure=unsure
         )
 
 
 def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> HeadReport:
-    """Return the metrics of every head over traces of one source, none of which is kept.
+    """Return the metrics of every head over traces of one source; no trace is kept.
 
     Raises:
         UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.
@@ -297,39 +265,22 @@ def heads(
     from attncli.engines.source import CorpusItem, trace_stream
     from attncli.errors import raise_on_failure
 
-    view = View(queries=tuple(as_list(queries)))
-    if induction or pairs is not None:
-        instead = "induction, which draws its own tokens" if induction else "pairs, which have their own texts"
-        others: dict[str, Any] = {
-            "a text": texts or None,
-            "pair": pair,
-            "target": target,
-            "queries": view.queries or None,
-        }
-        others = {**others, "pairs": pairs, "queries": None} if induction else others
-        for name, value in others.items():
-            if value is not None:
-                raise UsageError(f"{name} does not apply to {instead}; drop one of them")
-    if pairs is not None:
-        return _paired(read_pairs(pairs), model, layer, options)
-    more: dict[str, Any] = dict(options)
+    view, more = View(queries=tuple(as_list(queries))), dict[str, Any](options)
+    given = {"a text": texts or None, "pair": pair, "target": target, "queries": view.queries or None}
     if induction:
+        refuse_beside("induction, which draws its own tokens", {**given, "queries": None, "pairs": pairs})
         texts = repeated_sequences(model)
+    elif pairs is not None:
+        refuse_beside("pairs, which have their own texts", given)
+        return _paired(read_pairs(pairs), model, layer, options)
+    elif isinstance(texts, Trace):
+        chosen = None if layer == "all" else layer
+        refuse_beside(OF_TRACES, {"model": model, "pair": pair, "target": target, "layer": chosen, **more})
+        return survey([texts], view)
     elif model is not None and more.get("image"):
         from attncli.encoding.pictures import pictures_alone
 
         texts = pictures_alone(texts, more) or texts
-    if isinstance(texts, Trace):
-        arguments = {
-            "model": model,
-            "pair": pair,
-            "target": target,
-            "layer": None if layer == "all" else layer,
-            **options,
-        }
-        if unused := [name for name, value in arguments.items() if value is not None]:
-            raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
-        return survey([texts], view)
     source = open_source(model, layer=layer, **more)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))

@@ -1,4 +1,4 @@
-"""What a head does, in a word: the metrics in which it is far from the head that weighs every allowed key alike.
+"""Labels of heads: the metrics in which a head is far from one that weighs every allowed key alike.
 
 A label has a gain: how much of the way from that uniform head to the best that there could be a head has gone. For a
 share of weight it is Cohen's κ, (observed − expected) / (1 − expected), where what is expected of chance is the uniform
@@ -84,15 +84,10 @@ _HABIT = 0.75  # of the gain of `localization`, from which `visual sink` explain
 def labels_of(
     metrics: Mapping[str, float | None], baselines: Mapping[str, float | None], rows: Mapping[str, float | None]
 ) -> tuple[Label, ...]:
-    """Return the labels of a head, the highest gain first; none is a head that does nothing in particular.
+    """Return the labels of a head by its metrics and those of the uniform head, the highest gain first.
 
-    A wide label is given where no narrower one says the same: `local` beside no neighbour, `broad` beside nothing, and
-    `localization` where the head does not always look there.
-
-    Args:
-        metrics: of the head.
-        baselines: those of the uniform head under the same mask.
-        rows: over how many query rows each metric is a mean; on `CHANCE_CELLS` or fewer there is no label.
+    A wide label is given where no narrower one says the same: `local` without a neighbour, `broad` without any, and
+    `localization` where the head does not always look there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
     """
 
     def label(name: str, metric: Metric, best: float | None) -> list[Label]:
@@ -109,13 +104,13 @@ def labels_of(
         is_chance = keys and count and round(count * keys) <= CHANCE_CELLS
         return [Label(name, score, baseline, gain)] if gain >= least and not is_chance else []
 
-    found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
-    names = {one.name for one in found}
+    labels = [item for name, metric in WEIGHTS.items() for item in label(name, metric, 1.0)]
+    names = {item.name for item in labels}
     if not _NEIGHBOURS & names:
-        found += label("local", "distance", 0.0)
-    sink = max((one.gain for one in found if one.name == "visual sink"), default=0.0)
-    found = [one for one in found if one.name != "localization" or sink < _HABIT * one.gain]
-    return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
+        labels += label("local", "distance", 0.0)
+    sink = max((item.gain for item in labels if item.name == "visual sink"), default=0.0)
+    labels = [item for item in labels if item.name != "localization" or sink < _HABIT * item.gain]
+    return tuple(sorted(labels or label("broad", "effective_keys", None), key=lambda each_label: -each_label.gain))
 
 
 def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
@@ -128,20 +123,20 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
         return {}
     heads = [(layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads]
     with np.errstate(invalid="ignore"):  # of weights that are infinite or NaN
-        found = trace_metrics(trace)
+        metrics = trace_metrics(trace)
     return {
         head: labels_of(*(by_name(NAMES, values) for values in of_head))
-        for head, *of_head in zip(heads, *found, strict=True)
+        for head, *of_head in zip(heads, *metrics, strict=True)
     }
 
 
 def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
-    """Return what a head does, in a word; empty where it does nothing in particular."""
+    """Return the first label of a head; empty where it has none."""
     return next((label.name for label in labels.get(head, ())), "")
 
 
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
-    """Return so many heads that show most of what the heads do.
+    """Return this number of heads, those that show most of the labels.
 
     Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
     label, and last those whose label says little.

@@ -22,23 +22,14 @@ MOST_WORDS = 8  # a step of more would not fit a terminal of 24 lines
 
 
 class Lesson(NamedTuple):
-    """What a lesson is about.
+    """Sizes, mask and texts of a lesson."""
 
-    Attributes:
-        name: by which it is asked for.
-        title: in a few words.
-        num_heads: heads.
-        width: of q, k and v of a head.
-        mask: a mask expression.
-        target: the text whose words ask, where it is another one.
-    """
-
-    name: str
-    title: str
-    num_heads: int = 1
-    width: int = 3
-    mask: str = "none"
-    target: str | None = None
+    name: str  # by which it is asked for
+    title: str  # in a few words
+    num_heads: int = 1  # heads
+    width: int = 3  # of q, k and v of a head
+    mask: str = "none"  # a mask expression
+    target: str | None = None  # the text whose words ask, where it is another one
 
 
 D_MODEL = 3
@@ -53,21 +44,13 @@ LESSONS = {lesson.name: lesson for lesson in _ALL}
 
 @dataclass(frozen=True)
 class Walk:
-    """One query on its way through the layer of a lesson; all numbers are those of its trace and its weights.
+    """One query on its way through the layer of a lesson; all numbers are those of its trace and its weights."""
 
-    Attributes:
-        lesson: what it is about.
-        trace: of the text.
-        embedded: the embeddings of the words that are attended to, `[K, E]`.
-        weights: the matrices of the layer.
-        rows: the query's row, in each head.
-    """
-
-    lesson: Lesson
-    trace: Trace
-    embedded: Float[np.ndarray, "K E"]
-    weights: ToyWeights
-    rows: tuple[AttentionRow, ...]
+    lesson: Lesson  # what it is about
+    trace: Trace  # of the text
+    embedded: Float[np.ndarray, "K E"]  # the embeddings of the words that are attended to, `[K, E]`
+    weights: ToyWeights  # the matrices of the layer
+    rows: tuple[AttentionRow, ...]  # the query's row, in each head
 
     @property
     def query(self) -> Token:
@@ -76,13 +59,7 @@ class Walk:
 
 
 def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 0) -> Walk:
-    """Return the way of one query through a lesson's layer.
-
-    Args:
-        text: the sentence.
-        lesson: one of `LESSONS`.
-        query: the word that attends, or its index; None is the one in the middle.
-        seed: of the embeddings and the weights.
+    """Return the way of one query, by default the one in the middle, through a lesson's layer.
 
     Raises:
         UsageError: there is no such word, or several are called that.

@@ -67,7 +67,6 @@ def mask(
         if count is not None and not (is_count and count >= least):
             raise UsageError(f"{name} is {count!r}; expected {least} or more")
     size = MaskSize(queries, keys, past)
-    size.check_past()
     if isinstance(mask, str) and not is_file(mask):
         if api != "sdpa":
             raise UsageError("api applies to arrays; in an expression True = attend")

@@ -31,18 +31,13 @@ _ROWS = 32  # of a block at least; with fewer, BLAS does little more than lay ou
 
 
 class TraceMetrics(NamedTuple):
-    """The metrics of the heads of one sentence: of its layers in order, and in each of the heads that were asked for.
+    """Metrics of the heads of one sentence, by layer."""
 
-    Attributes:
-        heads: of every head, in the order of `NAMES`; NaN is one that is not defined.
-        uniform: of the head that gives every allowed key the same weight, in the place of each. It knows nothing but
-            the mask, so that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores.
-        rows: over how many query rows each metric of a head is a mean; NaN where it is none.
-    """
-
-    heads: Float[np.ndarray, "N M"]
+    heads: Float[np.ndarray, "N M"]  # of every head, in the order of `NAMES`; NaN is one that is not defined
+    # of the head that gives every allowed key the same weight, in the place of each. It knows nothing but the mask, so
+    # that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores
     uniform: Float[np.ndarray, "N M"]
-    rows: Float[np.ndarray, "N M"]
+    rows: Float[np.ndarray, "N M"]  # over how many query rows each metric of a head is a mean; NaN where it is none
 
 
 def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
@@ -52,45 +47,47 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
         InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
-    found = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
-    for numbers in _alike(trace.layers):
+    result = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
+    alike: dict[Hashable, list[int]] = {}  # layers that see the same cells: tokens and mask give one thing for them
+    for number, layer in enumerate(trace.layers):
+        alike.setdefault(_cells_key(layer, number), []).append(number)
+    for numbers in alike.values():
         layers = [trace.layers[number] for number in numbers]
         rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
-        places = np.concatenate([np.arange(ends[each] - len(trace.layers[each].heads), ends[each]) for each in numbers])
-        found.heads[places], found.uniform[places], found.rows[places] = _of_layers(trace, layers, rows)
-    return found
+        places = np.concatenate(
+            [np.arange(ends[index] - len(trace.layers[index].heads), ends[index]) for index in numbers]
+        )
+        result.heads[places], result.uniform[places], result.rows[places] = _of_layers(trace, layers, rows)
+    return result
 
 
-def _alike(layers: Sequence[LayerTrace]) -> Iterable[list[int]]:
-    """Return which layers see the same cells, by their places: what the tokens and the mask give is one for them."""
-    groups: dict[Hashable, list[int]] = {}
-    for number, layer in enumerate(layers):
-        key: Hashable = number
-        mask = layer.mask  # a rule of atoms is one for all heads, and can be compared with another
-        if isinstance(mask, RuleMask) and all(isinstance(leaf, Atom) for leaf in leaves(mask.expression)):
-            key = (layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past)
-        groups.setdefault(key, []).append(number)
-    return groups.values()
+def _cells_key(layer: LayerTrace, number: int) -> Hashable:
+    mask = layer.mask  # a rule of atoms is one for all heads, and can be compared with another
+    if isinstance(mask, RuleMask) and all(isinstance(leaf, Atom) for leaf in leaves(mask.expression)):
+        return layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past
+    return number
 
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
     """Return the metrics of layers that see the same cells."""
-    one, parts = layers[0], merge_layers(layers)
+    first, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
-    of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
-    pictures = _picture_cells(trace, one)
+    of_uniform = first.heads if len(first.mask.rows(list(first.heads), rows[:1])) > 1 else first.heads[:1]
+    pictures = _picture_cells(trace, first)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
-    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
-    for some in attention.row_blocks(rows, one.num_keys * together):
-        cells = CellGeometry(trace, one, some, pictures)
-        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
-        uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
+    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * first.num_keys), 1))
+    for block_rows in attention.row_blocks(rows, first.num_keys * together):
+        cells = _cell_factors(trace, first, block_rows, pictures)
+        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, block_rows)))
+        uniform.add(
+            cells,
+            (UniformBaseline(first, block.heads, block_rows) for block in stages_of(first, of_uniform, block_rows)),
+        )
     return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
 
 
 def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
-    """Return which positions are cells of pictures, of which a text has none."""
     if not trace.grids:
         return None
     from attncli.analysis.picture_metrics import PictureCells
@@ -101,16 +98,13 @@ def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
     """Return every metric of one head; one that is not defined for this sentence is None, never 0.
 
-    `entropy` is in nats, `effective_keys` a number of keys, `distance` in positions and `max_score` a score; the
-    others are weights between 0 and 1. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare
-    positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
-    those of the sequence they are weights on the sequence's own, and `distance` is None. Those of pictures are there
-    where the trace has grids.
+    Positions are compared within one sequence alone. Where other keys follow those of the sequence, weights are those
+    on the sequence, and `distance` is None. Metrics of pictures are there where the trace has grids.
     """
     pictures = _picture_cells(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
-        sums.add(CellGeometry(trace, layer, block.queries, pictures), [block.stages])
+        sums.add(_cell_factors(trace, layer, block.queries, pictures), [block.stages])
     names = names_for(bool(trace.grids))
     return by_name(names, sums.means()[0][: len(names)])
 
@@ -147,26 +141,23 @@ def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
     return has_key & ~layer.mask.padding()[block.queries]
 
 
-class CellGeometry:
-    """What the cells of some query rows have by the tokens alone.
+class CellFactors(NamedTuple):
+    """Factors of the weights of some query rows, by the tokens alone."""
 
-    Attributes:
-        factors: what the weight of each cell is multiplied by, for each of the metrics that are sums of them.
-        has: which rows have each metric but the last of any text, which is no mean over rows.
-    """
+    factors: Float[np.ndarray, "F Q K"]  # of the weight of each cell, for each metric that is a sum of weights
+    has: Bool[np.ndarray, "Q M"]  # the rows that have each metric but the last of any text, which is no mean over rows
 
-    factors: Float[np.ndarray, "F Q K"]
-    has: Bool[np.ndarray, "Q M"]
 
-    def __init__(
-        self, trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None = None
-    ) -> None:
-        self.factors = np.zeros((len(_LINEAR), len(queries), layer.num_keys), np.float32)
-        self.has = np.ones((len(queries), len(OF_ANY_TEXT) - 1), bool)
-        self.has[:, [NAMES.index(name) for name in _LINEAR]] = False
-        for name, rows, factors in _factors(trace, layer, queries, pictures):
-            self.factors[_LINEAR.index(name), :, : factors.shape[-1]] = factors
-            self.has[:, NAMES.index(name)] = rows
+def _cell_factors(
+    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"], pictures: PictureCells | None
+) -> CellFactors:
+    factors = np.zeros((len(_LINEAR), len(queries), layer.num_keys), np.float32)
+    has = np.ones((len(queries), len(OF_ANY_TEXT) - 1), bool)
+    has[:, [NAMES.index(name) for name in _LINEAR]] = False
+    for name, rows, by_key in _factors(trace, layer, queries, pictures):
+        factors[_LINEAR.index(name), :, : by_key.shape[-1]] = by_key
+        has[:, NAMES.index(name)] = rows
+    return CellFactors(factors, has)
 
 
 def _factors(
@@ -178,8 +169,8 @@ def _factors(
     row, everywhere = queries[:, None], np.array([True])
     count = len(query_tokens)
     is_one_sequence = layer.kind != "cross" and key_tokens[:count] == tuple(query_tokens)
-    others = queries >= int(is_one_sequence)  # the weight of the first position on itself is no sink
-    yield "sink", others, others[:, None]
+    has_sink = queries >= int(is_one_sequence)  # the weight of the first position on itself is no sink
+    yield "sink", has_sink, has_sink[:, None]
     if special.any():
         yield "special", everywhere, special
     if special[1:].any():
@@ -204,7 +195,7 @@ def _factors(
 
 
 class MetricSums:
-    """The sums of the metrics of some heads over query rows, of which one block after the other is added."""
+    """Sums of the metrics of some heads over query rows, a block at a time."""
 
     def __init__(self, heads: int, rows: Int[np.ndarray, " R"], pictures: PictureCells | None = None) -> None:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
@@ -212,11 +203,11 @@ class MetricSums:
         self._highest = np.full(heads, -np.inf)
         self._pictures = None if pictures is None else pictures.sums(rows, heads)
 
-    def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
+    def add(self, cells: CellFactors, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
         start = 0
         for block in blocks:
-            some = slice(start, start := start + len(block.heads))
+            heads = slice(start, start := start + len(block.heads))
             weights = block.weights
             logarithms = np.maximum(weights, _TINY)
             entropies = -np.vecdot(weights, np.log(logarithms, out=logarithms))
@@ -233,20 +224,20 @@ class MetricSums:
                 values = np.where(counted.T[..., None], values, 0)
                 highest = None if highest is None else np.where(counted, highest, -np.inf)
             if self._pictures is not None:
-                self._pictures.add(some, block.queries, weights, block.mask & counted[..., None])
-            self._totals[some] += values.sum(axis=0, dtype=float)
-            self._counts[some] += counted.astype(int) @ cells.has
+                self._pictures.add(heads, block.queries, weights, block.mask & counted[..., None])
+            self._totals[heads] += values.sum(axis=0, dtype=float)
+            self._counts[heads] += counted.astype(int) @ cells.has
             if highest is not None:
-                self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
+                self._highest[heads] = np.maximum(self._highest[heads], highest.max(axis=-1, initial=-np.inf))
 
     def rows(self) -> Float[np.ndarray, "N M"]:
-        """Return over how many rows each metric is a mean; NaN where it is none."""
+        """Return the number of rows that each metric is a mean over; NaN where it is no mean."""
         counts = np.full((len(self._counts), len(NAMES)), np.nan, np.float32)
         counts[:, : self._counts.shape[1]] = self._counts
         return counts
 
     def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
-        """Return every metric, of which `region` is that of other heads; NaN is one that is not defined."""
+        """Return every metric, with the `region` of other heads if given; NaN is one that is not defined."""
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
         highest = np.where(np.isneginf(self._highest), np.nan, self._highest)

@@ -1,4 +1,4 @@
-"""What a head does with pictures: how much it looks at them, in how many places, and whether always at one cell.
+"""Metrics of heads on pictures: the weight on them, on their regions, and on one cell that all rows share.
 
 Rows that may attend to no cell do not count. A head's map is the weights of the last row of text on the cells. Where
 the last row is a cell itself, as in a vision transformer, it is the mean of all rows.
@@ -20,7 +20,7 @@ _NOISE = 1e-5  # relative, by which weights in float32 that are all the same com
 
 
 class PictureCells(NamedTuple):
-    """Which positions of a layer are cells of pictures."""
+    """Positions of a layer that are cells of pictures."""
 
     queries: Bool[np.ndarray, " Q"]  # whether each query is one
     keys: Int[np.ndarray, " C"]  # those that are one, grid by grid, row by row
@@ -37,20 +37,20 @@ class PictureCells(NamedTuple):
         return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys)) if len(keys) else None
 
     def sums(self, rows: Int[np.ndarray, " R"], heads: int) -> PictureSums:
-        """Return what will be measured of so many heads in some rows."""
+        """Return empty sums for some rows of this number of heads."""
         return PictureSums(self, rows, heads)
 
 
 class PictureSums:
-    """What rows of some heads give to cells of pictures, of which one block after the other is added."""
+    """Sums of the weights of some heads on cells of pictures, a block of rows at a time."""
 
     def __init__(self, cells: PictureCells, rows: Int[np.ndarray, " R"], heads: int) -> None:
         self._cells, count = cells, len(cells.keys)
         self._is_tower = bool(len(rows)) and bool(cells.queries[rows.max()])
-        # Summed over all rows that see a cell, and how many of these are cells themselves.
+        # Over all rows that see a cell: weights, rows that may attend to each, all of them, those that are cells.
         self._weights, self._seers = np.zeros((heads, count)), np.zeros((heads, count), int)
         self._rows, self._rows_of_cells = np.zeros((2, heads), int)
-        # Of the rows of text, or in a tower of all.
+        # Over the rows of text, or in a tower over all: the weight on cells, their number, the last one and its cells.
         self._image, self._counted = np.zeros(heads), np.zeros(heads, int)
         self._last, self._of_last = np.full(heads, -1), np.zeros((heads, count))
 
@@ -61,25 +61,24 @@ class PictureSums:
         weights: Float[np.ndarray, "H Q K"],
         allowed: Bool[np.ndarray, "#H Q K"],
     ) -> None:
-        """Take in some rows of some heads; a row that does not count has no allowed key."""
+        """Add some rows of some heads; a row that does not count has no allowed key."""
         may = np.broadcast_to(allowed, weights.shape)[..., self._cells.keys]
-        own = np.where(may, weights[..., self._cells.keys], 0.0)
+        on_cells = np.where(may, weights[..., self._cells.keys], 0.0)
         sees, is_cell = may.any(axis=-1), self._cells.queries[queries]
         counts = sees & (self._is_tower | ~is_cell)
-        self._weights[heads] += own.sum(axis=1)
+        self._weights[heads] += on_cells.sum(axis=1)
         self._seers[heads] += may.sum(axis=1)
         self._rows[heads] += sees.sum(axis=1)
         self._rows_of_cells[heads] += (sees & is_cell).sum(axis=1)
-        self._image[heads] += own.sum(axis=-1, where=counts[..., None]).sum(axis=1)
+        self._image[heads] += on_cells.sum(axis=-1, where=counts[..., None]).sum(axis=1)
         self._counted[heads] += counts.sum(axis=1)
         places = np.where(counts, queries, -1)
         is_later = places.max(axis=1) > self._last[heads]
-        last = own[np.arange(len(own)), places.argmax(axis=1)]
-        self._of_last[heads] = np.where(is_later[:, None], last, self._of_last[heads])
+        self._of_last[heads][is_later] = on_cells[np.arange(len(on_cells)), places.argmax(axis=1)][is_later]
         self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
 
     def metrics(self, others: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
-        """Return `OF_PICTURES`, of which `region` is the heaviest one of other heads; NaN is not defined.
+        """Return `OF_PICTURES`, with `region` the heaviest one of other heads if given; NaN is not defined.
 
         `spatial_entropy` is that of Kang et al. 2025 (arXiv 2503.06287), over regions of touching cells above the mean
         of the map. Those of `region` are above twice the mean, as in the authors' program. `visual_sink` is the
@@ -91,32 +90,29 @@ class PictureSums:
         is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)
         region = np.where(is_outside, 0, maps).sum(axis=-1)
         with np.errstate(invalid="ignore", divide="ignore"):  # 0/0 is the NaN of what is not defined
-            found = self._image / self._counted, _entropy(self._regions(maps, 1)), region, self._visual_sink()
-        return np.column_stack([np.broadcast_to(each, len(region)) for each in found])
+            sink = (self._weights / np.maximum(self._seers, self._rows[:, None] / 2)).max(axis=-1)
+            sink = np.where(self._rows_of_cells > 1, sink, np.nan)  # rows of text alone ask for one thing
+            columns = self._image / self._counted, _entropy(self._regions(maps, 1)), region, sink
+        return np.column_stack([np.broadcast_to(column, len(region)) for column in columns])
 
     def _maps(self) -> Float[np.ndarray, "N C"]:
         """Return the weight of each cell, of the last row of text or in the mean of all rows; NaN without a row."""
         maps = self._weights / np.maximum(self._counted, 1)[:, None] if self._is_tower else self._of_last
         return np.where(self._counted[:, None] > 0, maps, np.nan)
 
-    def _visual_sink(self) -> Float[np.ndarray, " N"]:
-        """Return the largest mean weight of one cell, over the rows that may attend to it, and half of all at least."""
-        means = self._weights / np.maximum(self._seers, self._rows[:, None] / 2)
-        return np.where(self._rows_of_cells > 1, means.max(axis=-1), np.nan)  # rows of text alone ask for one thing
-
     def _regions(self, maps: Float[np.ndarray, "N C"], times: int) -> Int[np.ndarray, "N C"]:
-        """Return the number of the region of each cell, from 1 on; 0 is a cell not above so many times the mean."""
+        """Return the number of the region of each cell, from 1 on; 0 is a cell below this multiple of the mean."""
         is_above = maps > maps.mean(axis=-1, keepdims=True) * times * (1 + _NOISE)
-        found, start = np.zeros(maps.shape, int), 0
+        numbers, start = np.zeros(maps.shape, int), 0
         for rows, columns in self._cells.shapes:
-            own = slice(start, start := start + rows * columns)
-            touching = _touching(is_above[:, own].reshape(-1, rows, columns)).reshape(len(maps), -1)
-            found[:, own] = np.where(touching > 0, touching + own.start, 0)
-        return found
+            of_grid = slice(start, start := start + rows * columns)
+            touching = _touching(is_above[:, of_grid].reshape(-1, rows, columns)).reshape(len(maps), -1)
+            numbers[:, of_grid] = np.where(touching > 0, touching + of_grid.start, 0)
+        return numbers
 
 
 def _summed(regions: Int[np.ndarray, "N C"], values: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
-    """Return for each head the sum of the cells of each region, by its number less one."""
+    """Return the sum of the cells of each region of each head, by its number less one."""
     heads, count = regions.shape
     places = np.arange(heads)[:, None] * (count + 1) + regions
     return np.bincount(places.ravel(), values.ravel(), heads * (count + 1)).reshape(heads, -1)[:, 1:]

@@ -1,44 +1,47 @@
-"""What a report of heads states of its run: the source and the sentences, none of which is kept."""
+"""Facts of a run that every report of heads states: its source, its sentences, means and deviations."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance, Trace
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+OF_TRACES = "a trace, whose attention is already computed"
+
+
+def refuse_beside(chosen: str, arguments: Mapping[str, Any]) -> None:
+    """Raise UsageError if an argument is given together with one that it does not apply to."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise UsageError(f"{name} does not apply to {chosen}; drop one of them")
+
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What was run.
+    """Source and sentences of a run."""
 
-    Attributes:
-        source: what ran it.
-        sentences: how many sentences there were.
-        tokens: the fewest and the most query tokens of one.
-        masks: the masks of the layers, each once.
-    """
-
-    source: Provenance
-    sentences: int
-    tokens: tuple[int, int]
-    masks: tuple[str, ...]
+    source: Provenance  # what ran it
+    sentences: int  # how many sentences there were
+    tokens: tuple[int, int]  # the fewest and the most query tokens of one
+    masks: tuple[str, ...]  # the masks of the layers, each once
 
 
 @dataclass(frozen=True)
 class SentenceFacts:
-    """What is counted of one sentence.
+    """Facts of one sentence that a run counts."""
 
-    Attributes:
-        source: what ran it.
-        length: how many query tokens there are.
-        masks: the masks of the layers, each once.
-        layers: index, kind and heads of each; the heads of one follow those of another.
-    """
-
-    source: Provenance
-    length: int
-    masks: tuple[str, ...]
+    source: Provenance  # what ran it
+    length: int  # how many query tokens there are
+    masks: tuple[str, ...]  # the masks of the layers, each once
+    # index, kind and heads of each; the heads of one follow those of another
     layers: tuple[tuple[int, str, tuple[int, ...]], ...]
 
     @classmethod
@@ -64,8 +67,7 @@ class RunStats:
             UsageError: it has not the heads of those before it.
         """
         if self._first is None:
-            self._first, self._source = sentence, sentence.source
-            self._lengths = sentence.length, sentence.length
+            self._first, self._source, self._lengths = sentence, sentence.source, (sentence.length, sentence.length)
         elif sentence.layers != self._first.layers:
             raise UsageError("the traces differ in their layers and heads; measure each by itself")
         other, details = sentence.source.details, self._source.details
@@ -84,7 +86,7 @@ class RunStats:
 
     @property
     def summary(self) -> RunSummary:
-        """What a report states of the sentences.
+        """Facts of all sentences.
 
         Raises:
             InputError: there is none.
@@ -92,3 +94,42 @@ class RunStats:
         if self._first is None:
             raise InputError("no sentence could be read")
         return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))
+
+
+class RunningMoments:
+    """Counts, means and standard deviations of cells of numbers, summed in float64 in the order in which they come.
+
+    NaN is a number that is not defined. What is summed is the distance from the first finite number of each cell, so
+    that numbers which are all the same are no distance apart, and large ones close together lose no digits.
+
+    Attributes:
+        count: how many numbers of each cell are defined.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count: Int[np.ndarray, "H M"] = np.zeros(shape, np.int64)
+        self._origin = np.full(shape, np.nan)
+        self._sum, self._squares = np.zeros(shape), np.zeros(shape)
+
+    def add(self, values: Float[np.ndarray, "H M"]) -> None:
+        """Count the numbers of one sentence."""
+        defined = ~np.isnan(values)
+        self._origin = np.where(np.isnan(self._origin) & np.isfinite(values), values, self._origin)
+        apart = np.where(defined, values - np.nan_to_num(self._origin), 0.0)
+        self.count += defined
+        with np.errstate(invalid="ignore"):  # the sum of both infinities
+            self._sum += apart
+            self._squares += np.square(apart)
+
+    @property
+    def mean(self) -> Float[np.ndarray, "H M"]:
+        """The mean of each cell; NaN where there is no number."""
+        mean = np.nan_to_num(self._origin) + self._sum / np.maximum(self.count, 1)
+        return np.where(self.count > 0, mean, np.nan)
+
+    @property
+    def std(self) -> Float[np.ndarray, "H M"]:
+        """The sample standard deviation (n − 1) of each cell; NaN where there are fewer than two numbers."""
+        with np.errstate(invalid="ignore"):  # an infinity is any distance from the others
+            squares = np.maximum(self._squares - np.square(self._sum) / np.maximum(self.count, 1), 0.0)
+        return np.where(self.count > 1, np.sqrt(squares / np.maximum(self.count - 1, 1)), np.nan)

@@ -1,4 +1,4 @@
-"""What a careful reader would want to be told about a trace before trusting its picture."""
+"""Warnings about a trace, for a reader of its weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     # A word or a row of a rollout is made of several rows, whichever of them the view shows.
     view = View() if derivation is not None and (derivation.words or derivation.rollout) else view
     shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
-    yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
+    yield from _merged_warnings((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
 def warnings_of_test(trace: Trace) -> Iterator[str]:
@@ -53,14 +53,14 @@ def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str
     layers = list({id(row.layer): row for row in rows}.values())
     for row in layers:
         yield from _unproven(trace, row.layer)
-    yield from _together((row.layer, message) for row in layers for message in _unknown(row))
-    yield from _together(
+    yield from _merged_warnings((row.layer, message) for row in layers for message in _unknown(row))
+    yield from _merged_warnings(
         (row.layer, _blind_rows(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
     )
-    yield from _together((row.layer, _unexplained(trace, row)) for row in rows)
+    yield from _merged_warnings((row.layer, _unexplained(trace, row)) for row in rows)
 
 
-def _together(sentences: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
+def _merged_warnings(sentences: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
     """Yield each sentence once, with all the layers that it is true of; an empty one is dropped."""
     layers: dict[tuple[str, str], list[int]] = {}
     kinds = set()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, Unpack
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
+from attncli.analysis.summary import OF_TRACES, refuse_beside
 from attncli.checkpoints.signatures import InspectKeywords, spelling_out
 from attncli.engines import inspect, open_source
 from attncli.errors import InputMismatchError, UsageError
@@ -49,13 +49,10 @@ def why(
         AttnError: as `attncli.inspect` does.
     """
     if isinstance(text, Trace):
-        arguments = {"model": model, "pair": pair, "target": target, **options}
-        if unused := [name for name, value in arguments.items() if value is not None]:
-            raise UsageError(
-                f"{unused[0]} does not apply to a trace, whose attention is already computed; leave it out"
-            )
-        return explain(text, query, key)
-    return explain(inspect(text, model, pair=pair, target=target, **options), query, key)
+        refuse_beside(OF_TRACES, {"model": model, "pair": pair, "target": target, **options})
+    else:
+        text = inspect(text, model, pair=pair, target=target, **options)
+    return explain(text, query, key)
 
 
 def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Explained:
@@ -67,14 +64,7 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
         UsageError: no token, or several, are called that, or the trace is derived.
     """
     trace.check_recorded("why")
-    rows = list(_rows(trace, query, key))
-    if key is None:
-        return tuple(row for row, _ in rows)
-    return tuple(AttentionCell(row, token) for row, token in rows if token is not None)
-
-
-def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tuple[AttentionRow, Token | None]]:
-    found = []
+    rows: list[tuple[AttentionRow, Token | None]] = []
     first_error = None
     for layer in trace:
         query_tokens, key_tokens = trace.sides(layer)
@@ -84,19 +74,22 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
         except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
-        found += [(AttentionRow(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
-    if not found and first_error is not None:
+        rows += [(AttentionRow(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
+    if not rows and first_error is not None:
         raise UsageError(str(first_error))
-    yield from found
+    if key is None:
+        return tuple(row for row, _ in rows)
+    return tuple(AttentionCell(row, token) for row, token in rows if token is not None)
 
 
 def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["query", "key"]) -> Token:
-    found = trace.layout(role).find(tokens, wanted)
-    if len(found) > 1:
+    matches = trace.layout(role).find(tokens, wanted)
+    if len(matches) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
-        spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""
-        places = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+        spelled = f", counted from the end: {matches[0] - len(tokens)}" if str(wanted).isdigit() else ""
+        places = ", ".join(map(str, matches[:8])) + (", …" if len(matches) > 8 else "")
         raise UsageError(
-            f"--{role} '{visible(str(wanted))}': {len(found)} {role} tokens match, at {places}; give an index{spelled}"
+            f"--{role} '{visible(str(wanted))}': {len(matches)} {role} tokens match, at {places}; give an "
+            f"index{spelled}"
         )
-    return tokens[found[0]]
+    return tokens[matches[0]]

@@ -7,7 +7,6 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,18 +40,20 @@ from attncli.masks.recognition import Shape, rule_of, shape_of
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    Planes = Bool[np.ndarray, "*P Q K"]
+
 # The code of a cell that is allowed against the expectation, by the atom that forbids it.
 _CODES = {
     "causal": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
-_SAYS = {
+_MESSAGES = {
+    "missing": "misses an allowed key",
     "leak": "attends to the future",
     "window": "attends outside the window",
     "document": "attends across a document boundary",
     "pad": "attends to padding",
-    "missing": "misses an allowed key",
 }
 
 
@@ -61,13 +62,20 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
 
     None skips a check. An ambiguous mask yields the findings that hold in both readings.
     """
-    yield from _shape(subject, size)
+    queries, keys = subject.shape[-2:]
+    shape = [size.queries or queries, size.keys or keys]
+    if keys == 1 and queries > 1 and size.keys != 1:
+        message = "applies to every key, so it masks queries. A mask of keys has the shape [1, keys]"
+        yield Finding("shape", "error", f"one column for {queries} queries {message}", queries)
+    elif shape != [queries, keys]:
+        message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {shape}"
+        message += ". It is transposed" if [keys, queries] == shape else ""
+        message += ". Broadcast, every query gets the same keys" if queries == 1 and keys == shape[1] else ""
+        yield Finding("shape", "error", message)
     if subject.reading is not None and subject.is_ambiguous:
-        message = f"{subject.reading.why}{_both_readings(subject, expected)}. Use --for sdpa or --for mha to decide"
-        yield Finding("ambiguous", "error", message)
+        yield Finding("ambiguous", "error", f"{subject.reading.why}. Use --for sdpa or --for mha to decide")
         yield from _varies(subject, None)
-        return
-    if expected is not None and not _is_misshapen(subject, size):  # it applies to no mask of another size
+    elif expected is not None and shape == [queries, keys]:  # it applies to no mask of another size
         planes = expected.allowed(grid_rows(subject, np.arange(1))).shape[:-2]
         try:
             np.broadcast_shapes(planes, subject.shape[:-2])
@@ -76,33 +84,16 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         yield from _varies(subject, expected)
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
-        return
-    cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
-    rule = rule_of(cells, shape_of(cells), subject.past)
-    if rule.expression is None:  # rows with padding of their own follow one rule
-        yield from _varies(subject, None)
-    yield from intrinsic_findings(cells, rule, subject.past)
-
-
-def _both_readings(subject: MaskGrid, expected: Expression | None) -> str:
-    """Return how many cells of an ambiguous mask differ from the expectation, in either reading."""
-    if expected is None:
-        return ""
-    wrong = total = 0
-    with suppress(InputError, ValueError):  # of another size
-        for rows in row_blocks(np.arange(subject.shape[-2]), subject.cells.size // subject.shape[-2]):
-            differ = subject.cells[..., rows, :] != expected.allowed(grid_rows(subject, rows))
-            wrong, total = wrong + int(np.count_nonzero(differ)), total + differ.size
-    return f" ({wrong} of {total} cells are unexpected if it attends, {total - wrong} if it masks)" if total else ""
+    else:
+        cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
+        rule = rule_of(cells, shape_of(cells), subject.past)
+        if rule.expression is None:  # rows with padding of their own follow one rule
+            yield from _varies(subject, None)
+        yield from intrinsic_findings(cells, rule, subject.past)
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
-    """Yield the findings of a mask of attention, aligned so that the last query is at the last key.
-
-    Args:
-        allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
-        shape: `(B, H, Q, K)` of the attention.
-        expected: the expected mask.
+    """Yield the findings of a mask `[#B, #H, #Q, #K]` of attention of a shape, whose last query is at the last key.
 
     Raises:
         InputError: the expectation does not fit this many positions, or is for another batch.
@@ -147,10 +138,56 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
     return merged
 
 
-# --- the usual mistakes ------------------------------------------------------------------------------------
+# --- cells -------------------------------------------------------------------------------------------------
 
-# The codes of the findings that a mistake explains, a sentence about it, and the expectation and mask it implies.
-_Mistake = tuple[tuple[str, ...], str, Expression, MaskGrid]
+
+def _in_any_plane(cells: Planes) -> Bool[np.ndarray, "Q K"]:
+    return np.any(cells, axis=tuple(range(cells.ndim - 2)))
+
+
+def _first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
+    rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]
+    return tuple((int(rows[row]), key) for row, key in np.argwhere(where[rows])[:MOST_CELLS].tolist())
+
+
+def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
+    """Yield the cells that differ from the expectation; one counts once however many planes agree."""
+    queries, keys = subject.shape[-2:]
+    wrong: dict[str, Bool[np.ndarray, "Q K"]] = defaultdict(lambda: np.zeros((queries, keys), bool))
+    batch: dict[str, set[int]] = defaultdict(set)
+    for rows in row_blocks(np.arange(queries), subject.cells.size // queries):
+        grid = grid_rows(subject, rows)
+        wanted, block, counts = expected.allowed(grid), subject.cells[..., rows, :], word_queries(expected, grid)
+        if not ((block != wanted) & counts).any():
+            continue
+        for code, cells in {"missing": wanted & ~block, **forbidden_by(expected, grid)}.items():
+            differs = cells & counts & (True if code == "missing" else block)
+            if differs.any():
+                wrong[code][rows] |= _in_any_plane(differs)
+                if differs.ndim == 4 and len(differs) > 1:
+                    batch[code].update(np.flatnonzero(differs.any(axis=(1, 2, 3))).tolist())
+    if not wrong:
+        return
+    cells_of = {code: _first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
+    first = np.array(sorted({row for cells in cells_of.values() for row, _ in cells}))
+    mistakes = (usual for usual in _mistakes(subject, expected) if _explains(usual, first))
+    mistake = next(mistakes, _Mistake((), "", expected, subject))
+    for code, cells in cells_of.items():
+        count = int(np.count_nonzero(wrong[code]))
+        message = f"{_MESSAGES[code]} in {count} cell{'s' * (count != 1)}{in_batch(batch[code])}"
+        message += f": {mistake.hint}" if code in mistake.codes else ""
+        yield Finding(code, "error", message, count, cells)
+    for code in {*mistake.codes} & {"shape", "broadcast"}:
+        yield Finding(code, "error", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
+
+
+class _Mistake(NamedTuple):
+    """A usual mistake: the codes of the findings that it explains, and the expectation and the mask that it implies."""
+
+    codes: tuple[str, ...]
+    hint: str
+    expected: Expression
+    subject: MaskGrid
 
 
 class _AlongQueries(NamedTuple):
@@ -165,7 +202,6 @@ class _AlongQueries(NamedTuple):
 
 
 def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
-    """Yield the common mistakes."""
     (queries, keys), causal = subject.shape[-2:], Atom("causal")
     of_cells = ("window", "missing", "leak")
 
@@ -173,122 +209,44 @@ def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
         return map_leaves(expected, lambda leaf: new if leaf == old else leaf)
 
     windows = set(atoms_named("window", leaves(expected)))
-    for window, step in ((window, step) for window in windows for step in (1, -1) if len(windows) == 1):
+    if len(windows) == 1:
+        (window,) = windows
         (width,) = window.arguments
-        if width + step:
-            hint = f"the window has {width + step} keys, not {width} ({step:+d})"
-            yield of_cells, hint, changed(window, Atom("window", (width + step,))), subject
+        for other in (width + 1, width - 1):
+            if other:
+                hint = f"the window has {other} keys, not {width} ({other - width:+d})"
+                yield _Mistake(of_cells, hint, changed(window, Atom("window", (other,))), subject)
     if queries == keys:
         if any(map(is_padding, leaves(expected))):
             along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
-            yield ("broadcast",), LAID_ALONG_QUERIES, along, subject
+            yield _Mistake(("broadcast",), LAID_ALONG_QUERIES, along, subject)
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
-        yield ("shape",), hint, expected, subject._replace(cells=subject.cells.swapaxes(-1, -2))
+        yield _Mistake(("shape",), hint, expected, subject._replace(cells=subject.cells.swapaxes(-1, -2)))
     if causal in leaves(expected):
         later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
         hint = "the diagonal is shifted by "
-        yield of_cells, hint + "+1, a query sees the key after itself", changed(causal, later), subject
-        yield of_cells, hint + "-1, a query does not see itself", changed(causal, earlier), subject
+        yield _Mistake(of_cells, hint + "+1, a query sees the key after itself", changed(causal, later), subject)
+        yield _Mistake(of_cells, hint + "-1, a query does not see itself", changed(causal, earlier), subject)
     for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
         if past >= 0 and past != subject.past:
             hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
-            yield ("shape",), hint, expected, subject._replace(past=past)
+            yield _Mistake(("shape",), hint, expected, subject._replace(past=past))
 
 
-def _explains(mistake: _Mistake, wrong: list[int]) -> bool:
+def _explains(mistake: _Mistake, wrong: np.ndarray[tuple[int], np.dtype[np.int_]]) -> bool:
     """Return whether a mistake explains every cell, trying the rows that are known to be wrong first."""
-    _, _, expression, subject = mistake
-    blocks = [np.array(wrong), *row_blocks(np.arange(subject.shape[-2]), subject.cells.size // subject.shape[-2])]
+    subject, queries = mistake.subject, mistake.subject.shape[-2]
     with suppress(InputError):  # a mistake that does not fit at another alignment explains nothing
-        for rows in blocks:
+        for rows in (wrong, *row_blocks(np.arange(queries), subject.cells.size // queries)):
             grid = grid_rows(subject, rows)
-            differs = subject.cells[..., rows, :] != expression.allowed(grid)
-            if (differs & word_queries(expression, grid)).any():
+            differs = subject.cells[..., rows, :] != mistake.expected.allowed(grid)
+            if (differs & word_queries(mistake.expected, grid)).any():
                 return False
         return True
     return False
 
 
-# --- cells -------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _CellTally:
-    """Cells of one kind: how many, where the first ones are, and in which rows of the batch, if there are several."""
-
-    count: int = 0
-    cells: list[tuple[int, int]] = field(default_factory=list)
-    batch: set[int] = field(default_factory=set)
-
-    def add(self, planes: Bool[np.ndarray, "*P Q K"], first_row: int = 0) -> None:
-        """Add the cells that are true in any plane; a cell counts once however many planes agree."""
-        if planes.ndim == 4 and len(planes) > 1:
-            self.batch.update(np.flatnonzero(planes.any(axis=(1, 2, 3))).tolist())
-        where = _in_any_plane(planes)
-        self.count += int(np.count_nonzero(where))
-        rows = np.flatnonzero(where.any(axis=1))[: MOST_CELLS - len(self.cells)]
-        cells = np.argwhere(where[rows])[: MOST_CELLS - len(self.cells)].tolist()
-        self.cells += [(int(rows[row]) + first_row, column) for row, column in cells]
-
-    def __str__(self) -> str:
-        return f"{self.count} cell{'s' * (self.count != 1)}" + in_batch(self.batch)
-
-
-def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
-    return np.any(cells, axis=tuple(range(cells.ndim - 2)))
-
-
-def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
-    """Yield the cells that differ from the expectation, in any plane."""
-    queries = subject.shape[-2]
-    tallies: dict[str, _CellTally] = defaultdict(_CellTally)
-    for rows in row_blocks(np.arange(queries), subject.cells.size // queries):
-        grid = grid_rows(subject, rows)
-        wanted, block = expected.allowed(grid), subject.cells[..., rows[0] : rows[-1] + 1, :]
-        weighed = word_queries(expected, grid)
-        if not ((block != wanted) & weighed).any():
-            continue
-        tallies["missing"].add(~block & wanted & weighed, int(rows[0]))
-        for code, forbidden in forbidden_by(expected, grid).items():
-            tallies[code].add(block & forbidden & weighed, int(rows[0]))
-    nonempty = {code: tally for code, tally in tallies.items() if tally.count}
-    if not nonempty:
-        return
-    wrong = sorted({row for tally in nonempty.values() for row, _ in tally.cells})
-    codes, hint, *_ = next(
-        (mistake for mistake in _mistakes(subject, expected) if _explains(mistake, wrong)), ((), "", expected, subject)
-    )
-    for code, tally in nonempty.items():
-        message = f"{_SAYS[code]} in {tally}" + (f": {hint}" if code in codes else "")
-        yield Finding(code, "error", message, tally.count, tuple(tally.cells))
-    for code in {*codes} & {"shape", "broadcast"}:
-        yield Finding(code, "error", hint, sum(tally.count for tally in nonempty.values()))
-
-
-# --- shape, planes, rows -----------------------------------------------------------------------------------
-
-
-def _is_misshapen(subject: MaskGrid, size: MaskSize) -> bool:
-    queries, keys = subject.shape[-2:]
-    return (size.queries or queries) != queries or (size.keys or keys) != keys
-
-
-def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
-    queries, keys = subject.shape[-2:]
-    if keys == 1 and queries > 1 and size.keys != 1:
-        message = (
-            f"one column for {queries} queries applies to every key, so it masks queries. A mask of keys has the shape "
-            "[1, keys]"
-        )
-        yield Finding("shape", "error", message, queries)
-    elif _is_misshapen(subject, size):
-        wanted = [size.queries or queries, size.keys or keys]
-        message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
-        if [keys, queries] == wanted:
-            message += ". It is transposed"
-        elif queries == 1 and keys == wanted[1]:
-            message += ". Broadcast, every query gets the same keys"
-        yield Finding("shape", "error", message)
+# --- planes and rows ---------------------------------------------------------------------------------------
 
 
 def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
@@ -296,23 +254,20 @@ def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]
     planes = subject.allowed
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
     alike = len(planes) // subject.shape[0] if has_rows else len(planes)  # planes compared with their first one
-    tally, different = _CellTally(), []
-    for plane, cells in enumerate(planes):
-        first = planes[plane - plane % alike]
-        if not np.array_equal(cells, first):
-            different.append(plane)
-            tally.add(cells ^ first)
-    if not different:
+    differs = {plane: cells ^ planes[plane - plane % alike] for plane, cells in enumerate(planes) if plane % alike}
+    differs = {plane: cells for plane, cells in differs.items() if cells.any()}
+    if not differs:
         return
     severity: Severity = "note"
     if expected is not None:
         row = expected.allowed(grid_rows(subject, np.arange(1)))
         severity = "error" if row.ndim == 2 or row.shape[-3] == 1 else "note"  # where it is the same for all heads
-    names = ", ".join(subject.planes[plane] for plane in different[:5])
-    names += f" and {len(different) - 5} more" if len(different) > 5 else ""
-    verb = "differs" if len(different) == 1 else "differ"
-    message = f"{names} {verb} from {subject.planes[different[0] - different[0] % alike]}, in {tally}"
-    yield Finding("varies", severity, message, len(different), tuple(tally.cells))
+    where = np.logical_or.reduce([*differs.values()])
+    names = ", ".join(subject.planes[plane] for plane in [*differs][:5])
+    names += f" and {len(differs) - 5} more" if len(differs) > 5 else ""
+    verb, first, count = "differs" if len(differs) == 1 else "differ", next(iter(differs)), int(where.sum())
+    message = f"{names} {verb} from {subject.planes[first - first % alike]}, in {count} cell{'s' * (count != 1)}"
+    yield Finding("varies", severity, message, len(differs), _first_cells(where))
 
 
 def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
@@ -325,11 +280,11 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
     severity: Severity
-    for severity, some, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
-        if some.size:
-            who = "1 row is" if len(some) == 1 else f"{len(some)} rows are"
+    for severity, dead_rows, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
+        if dead_rows.size:
+            who = "1 row is" if len(dead_rows) == 1 else f"{len(dead_rows)} rows are"
             message = f"{who} fully masked{addition}: {WHAT_BECOMES}"
-            yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
+            yield Finding("dead-row", severity, message, len(dead_rows), rows=tuple(dead_rows[:MOST_CELLS].tolist()))
 
 
 # --- numbers -----------------------------------------------------------------------------------------------
@@ -342,9 +297,7 @@ def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
     if subject.stored is None or subject.reading is None or not subject.reading.fills:
         return
     values, fills = subject.stored.values, subject.reading.fills
-
-    def count(fill: float) -> int:
-        return int((values == fill).sum())
+    counts = {fill: int((values == fill).sum()) for fill in fills}
 
     def stand_apart(fill: float, other: float) -> bool:
         """Whether two fills hide keys of two kinds, in masks that are concatenated: none of them was added twice.
@@ -360,15 +313,15 @@ def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
             message = (
                 f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice. Combine masks before they become numbers"
             )
-            yield Finding("double-fill", "error", message, count(other))
+            yield Finding("double-fill", "error", message, counts[other])
     if len(fills) > 1 and len(twice) < len(fills) - 1:
-        listed = ", ".join(f"{fill:.5g} ({count(fill)})" for fill in fills)
+        listed = ", ".join(f"{fill:.5g} ({count})" for fill, count in counts.items())
         message = f"forbidden cells hold different values: {listed}. Rows with several are masked unevenly"
         yield Finding("mixed-fill", "note", message, len(fills))
     for fill in fills:
         if dtype is not None and math.isfinite(fill) and fill < LEAST[dtype]:
             message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
-            yield Finding("overflow", "error", message, count(fill))
+            yield Finding("overflow", "error", message, counts[fill])
 
 
 def _is_twice(value: float, fill: float) -> bool:

@@ -1,14 +1,16 @@
-"""Comparison of two masks, cell by cell."""
+"""Comparison of masks, cell by cell: two of them, and an expression with and without each of its atoms."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.mask_grid import MaskGrid
+from attncli.masks.expressions import And, Atom, Expression, Mask, Not, Or, RuleMask, batch_rows, leaves
+from attncli.masks.mask_grid import MaskGrid, MaskSize, materialise
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -17,25 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two masks side by side; where they have several planes, a cell counts once however many differ.
+    """Two masks side by side; where they have several planes, a cell counts once however many differ."""
 
-    Attributes:
-        names: the names of the two.
-        only_first: cells that only the first one allows.
-        only_second: cells that only the second one allows.
-        both: cells that both allow in every plane.
-        past: how many keys stand before the first query.
-        first_key: the position of the first column; of padding before a sentence it is below 0.
-        batch_row: the batch row that the cells are of, where a batch has several.
-    """
-
-    names: tuple[str, str]
-    only_first: Bool[np.ndarray, "Q K"]
-    only_second: Bool[np.ndarray, "Q K"]
-    both: Bool[np.ndarray, "Q K"]
-    past: int
-    first_key: int = 0
-    batch_row: int = 0
+    names: tuple[str, str]  # the names of the two
+    only_first: Bool[np.ndarray, "Q K"]  # cells that only the first one allows
+    only_second: Bool[np.ndarray, "Q K"]  # cells that only the second one allows
+    both: Bool[np.ndarray, "Q K"]  # cells that both allow in every plane
+    past: int  # how many keys stand before the first query
+    first_key: int = 0  # the position of the first column; of padding before a sentence it is below 0
+    batch_row: int = 0  # the batch row that the cells are of, where a batch has several
 
     @property
     def count(self) -> int:
@@ -49,10 +41,10 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     Raises:
         InputError: they are not of one size.
     """
-    one, other = first.cells, second.cells
+    cells, other = first.cells, second.cells
     try:
-        planes = tuple(range(len(np.broadcast_shapes(one.shape[:-2], other.shape[:-2]))))
-        differ = one.shape[-2:] != other.shape[-2:]
+        planes = tuple(range(len(np.broadcast_shapes(cells.shape[:-2], other.shape[:-2]))))
+        differ = cells.shape[-2:] != other.shape[-2:]
     except ValueError:
         differ = True
     if differ:
@@ -60,8 +52,52 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
         raise InputError(f"masks of different sizes cannot be compared: {shapes}")
     return Comparison(
         (first.name, second.name),
-        (one & ~other).any(axis=planes),
-        (other & ~one).any(axis=planes),
-        (one & other).all(axis=planes),
+        (cells & ~other).any(axis=planes),
+        (other & ~cells).any(axis=planes),
+        (cells & other).all(axis=planes),
         first.past,
     )
+
+
+_MOST_ATOMS, _MOST_CELLS = 16, 2**24  # limits of the search for atoms without effect
+_BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next to them makes that clear to a reader
+
+
+def idle_note(expression: Expression, size: MaskSize) -> str | None:
+    """Return a sentence about the atoms without which the same cells are allowed; None where each has an effect."""
+    atoms = list(leaves(expression))
+    count = (size.queries or 0) * (size.keys or 0) * (batch_rows(expression) or 1)
+    if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_CELLS:
+        return None
+    try:
+        idle, rest, cells = list[str](), expression, materialise(expression, size)
+    except InputError:  # it does not fit this many positions
+        return None
+    for atom in atoms:
+        less = _without(rest, atom)
+        names = {leaf.name for leaf in leaves(*filter(None, [less])) if isinstance(leaf, Atom)}
+        if less is None or (atom == Atom("causal") and not names.isdisjoint(_BACKWARD)):
+            continue
+        if not np.any(materialise(less, size) != cells):
+            idle, rest = [*idle, str(atom)], less
+    *most, last = idle or [""]
+    names_text = f"{', '.join(most)} and {last} have" if most else f"{last} has"
+    return f"{names_text} no effect at this size: the expression equals {rest}" if idle else None
+
+
+def idle_notes(masks: Iterable[Mask]) -> list[str]:
+    """Return a note for each mask of the layers that has atoms without effect, each once."""
+    rules = {mask[1:]: mask for mask in masks if isinstance(mask, RuleMask)}
+    notes = (idle_note(rule.expression, MaskSize(rule.queries, rule.keys, rule.past)) for rule in rules.values())
+    return list(dict.fromkeys(filter(None, notes)))
+
+
+def _without(expression: Expression, atom: Expression) -> Expression | None:
+    """Return an expression without one of its atoms; None where nothing is left."""
+    if isinstance(expression, And | Or):
+        sides = tuple(left for side in expression.sides if (left := _without(side, atom)) is not None)
+        return type(expression)(sides) if len(sides) > 1 else next(iter(sides), None)
+    if isinstance(expression, Not):
+        inner = _without(expression.inner, atom)
+        return None if inner is None else Not(inner)
+    return None if expression is atom else expression

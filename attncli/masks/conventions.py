@@ -13,12 +13,11 @@ convention and one of one token in another. So they are read by the stated reade
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attncli.attention import FORBIDDEN_BELOW, row_blocks
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -46,40 +45,25 @@ WRITTEN = {
 
 
 class Reading(NamedTuple):
-    """A mask's values, read in a convention.
+    """A mask's values, read in a convention."""
 
-    Attributes:
-        convention: the meaning of the values.
-        why: how the convention is known.
-        allowed: True = attend, in the shape of the values.
-        fills: the numbers that an additive mask forbids with, the smallest first.
-        is_ambiguous: whether nothing decided, and the convention is a guess.
-    """
-
-    convention: Convention
-    why: str
-    allowed: Bool[np.ndarray, "*P Q K"]
-    fills: tuple[float, ...] = ()
-    is_ambiguous: bool = False
+    convention: Convention  # the meaning of the values
+    why: str  # how the convention is known
+    allowed: Bool[np.ndarray, "*P Q K"]  # True = attend, in the shape of the values
+    fills: tuple[float, ...] = ()  # the numbers that an additive mask forbids with, the smallest first
+    is_ambiguous: bool = False  # whether nothing decided, and the convention is a guess
 
 
 def read_convention(
     values: np.ndarray[Any, Any], name: str, reader: Reader | None = None, past: int | None = None
 ) -> Reading:
-    """Read the values of a mask: find out the meaning of True, 0 and numbers, and which keys are allowed.
+    """Read the values of a mask `[…, Q, K]`: the meaning of True, 0 and numbers, and the keys that are allowed.
 
     Additive numbers are unambiguous; floats that are 0.0 everywhere are additive. Of booleans and 0/1 `reader`
     decides; without it the one reading with causal structure, in which there are future cells and none is allowed,
     three queries or more attend to their own positions, only those before all of them attend to nothing (padding on
-    the left), and some query attends to an earlier key. Otherwise it is ambiguous.
-
-    No mask whose rows are all alike, and no padding of sentences that have a token, has it in its wrong reading.
-
-    Args:
-        values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
-        name: of the mask, for errors.
-        reader: the API that the mask is for, which decides the meaning of True and 1; None is to be found out.
-        past: how many keys stand before the first query; None is as many as there are more keys than queries.
+    the left), and some query attends to an earlier key. Otherwise it is ambiguous. No mask whose rows are all alike,
+    and no padding of sentences that have a token, has it in its wrong reading. `past` is by default keys − queries.
 
     Raises:
         InputError: the values are those of no mask.
@@ -87,9 +71,9 @@ def read_convention(
     """
     if values.dtype.kind == "f" and not values.any():
         return Reading("additive", "0.0 everywhere", values == 0)
-    if values.dtype != bool and values.any() and _all(values, lambda block: (block == 0) | (block <= _LITTLE_ADDED)):
+    if values.dtype != bool and values.any() and bool(((values == 0) | (values <= _LITTLE_ADDED)).all()):
         return Reading("additive", "0 and very negative numbers", values == 0, _fills(values))
-    if values.dtype != bool and not _all(values, lambda block: (block == 0) | (block == 1)):
+    if values.dtype != bool and not bool(((values == 0) | (values == 1)).all()):
         shown = ", ".join(f"{value:g}" for value in np.unique(values)[:5])
         raise InputError(
             f"{name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
@@ -98,20 +82,23 @@ def read_convention(
     is_true = values.view(bool) if values.itemsize == 1 else values.astype(bool)
     if reader == "additive":
         raise UsageError(f"--for additive does not apply to {name}, whose values are booleans, or 0 and 1")
-    if reader is not None:
-        convention, why = CONVENTIONS[reader], f"--for {reader}"
-    else:
+    convention, why = None if reader is None else CONVENTIONS[reader], f"--for {reader}"
+    if convention is None:
         before = values.shape[-1] - values.shape[-2] if past is None else past
-        causal, why = _causal(is_true, before), "the only causal reading"
-        if causal is None:
-            why = "the cells do not tell whether True attends or masks"
-            return Reading("attend", why, is_true, is_ambiguous=True)
-        convention = causal
+        convention, why = _causal(is_true, before), "the only causal reading"
+    if convention is None:
+        why = "the cells do not tell whether True attends or masks"
+        return Reading("attend", why, is_true, is_ambiguous=True)
     return Reading(convention, why, is_true if convention == "attend" else ~is_true)
 
 
-def read_added(values: np.ndarray[Any, Any]) -> Reading:
-    """Return the reading of an additive mask, with or without a bias in it; NaN forbids nothing."""
+def read_as(values: np.ndarray[Any, Any], convention: Convention) -> Reading:
+    """Return the reading of values in the convention of the API that reads them.
+
+    An additive mask may have a bias in it, and NaN forbids nothing.
+    """
+    if convention != "additive":
+        return Reading(convention, "the API that reads it", values.astype(bool) == (convention == "attend"))
     allowed = ~(values <= _forbidden_below(values))
     fills = _fills(np.where(allowed, 0, values))
     has_bias = bool((values[allowed] != 0).any())  # a bias is added to the fill too, and makes many numbers of one
@@ -119,13 +106,10 @@ def read_added(values: np.ndarray[Any, Any]) -> Reading:
 
 
 def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
-    """Write a mask as an API expects it: booleans or additive numbers.
+    """Write a mask (True = attend) as an API expects it: booleans or additive numbers.
 
-    Args:
-        allowed: True = attend.
-        to: the reader; `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike
-            −inf it turns no row into NaN.
-        dtype: of an additive mask; bfloat16 comes as float32, which holds it exactly.
+    `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike −inf it turns no row into
+    NaN. bfloat16 comes as float32, which holds it exactly.
     """
     if to != "additive":
         return allowed if to == "sdpa" else ~allowed
@@ -135,7 +119,7 @@ def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> 
 def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
     """Return the additive value up to which a key is masked, as little of its weight is left.
 
-    Between the fill and a bias there is a gap: a bias that grows with the distance of two positions, such as ALiBi,
+    Between the fill and a bias there is a gap: a bias that grows with the distance of two positions
     takes as much from far ones, but by small steps.
     """
     if not ((values <= _LITTLE_ADDED) & (values > FORBIDDEN_BELOW)).any():
@@ -147,27 +131,13 @@ def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
     return float(levels[widest]) if steps[widest] >= -_LITTLE_ADDED else FORBIDDEN_BELOW
 
 
-def _all(values: np.ndarray[Any, Any], holds: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> bool:
-    return all(holds(block).all() for block in _blocks(values))
-
-
-def _blocks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield all values, some rows at a time, as intermediate results of a large mask would double its memory."""
-    queries = values.shape[-2]
-    for rows in row_blocks(np.arange(queries), values.size // queries):
-        yield values[..., rows[0] : rows[-1] + 1, :]
-
-
 def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
     """Return the distinct forbidding numbers; sorting all cells of a large mask for them would take seconds."""
     fills: list[float] = []
-    for block in _blocks(values):
-        left = block[block != 0]
-        for fill in fills:
-            left = left[left != fill]
-        while left.size and len(fills) < _MOST_FILLS:
-            fills.append(left[0].item())
-            left = left[left != left[0]]
+    left = values[values != 0]
+    while left.size and len(fills) < _MOST_FILLS:
+        fills.append(left[0].item())
+        left = left[left != left[0]]
     return tuple(sorted(fills))
 
 
@@ -181,16 +151,11 @@ def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend",
         return None
     planes = is_true.reshape(-1, queries, keys)
     forbids: bool = planes[0, 0, -1].item()  # a future cell
-    position = np.arange(keys)[None, :]
-    lives: Bool[np.ndarray, "P Q"] = np.empty(planes.shape[:2], bool)
-    owns: Bool[np.ndarray, "P Q"] = np.diagonal(planes, past, axis1=1, axis2=2) != forbids
-    reaches: Bool[np.ndarray, " P"] = np.zeros(len(planes), bool)
-    for rows in row_blocks(np.arange(queries), len(planes) * keys):
-        allowed, diagonal = planes[:, rows[0] : rows[-1] + 1] != forbids, rows[:, None] + past
-        if (allowed & (position > diagonal)).any():
-            return None
-        lives[:, rows] = allowed.any(axis=2)
-        reaches |= (allowed & (position < diagonal)).any(axis=(1, 2))
+    allowed = planes != forbids
+    if (allowed & ~np.tri(queries, keys, past, dtype=bool)).any():
+        return None
+    owns, lives = np.diagonal(allowed, past, axis1=1, axis2=2), allowed.any(axis=2)
+    reaches = (allowed & np.tri(queries, keys, past - 1, dtype=bool)).any(axis=(1, 2))
     # Dead rows at the end do not count as padding: batches padded on the left have them in their wrong reading.
     only_the_first_are_dead = (owns == lives).all(axis=1) & (owns[:, :-1] <= owns[:, 1:]).all(axis=1)
     is_causal = reaches & only_the_first_are_dead & (owns.sum(axis=1) > 2)

@@ -2,13 +2,13 @@
 
 `True` means that this query may attend to this key. Query i stands at position past+i; key j at position j.
 Every atom is a rule over positions, so a mask costs nothing until some of its rows are computed.
-ALiBi is among them, which forbids nothing: see `attncli.masks.alibi`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -24,19 +24,12 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """The cells that a mask is computed for: some query rows, all keys.
+    """The cells that a mask is computed for: some query rows, all keys."""
 
-    Attributes:
-        queries: indices of the query rows, `[Q, 1]`.
-        keys: the number of keys, which are the columns.
-        past: number of keys before the first query (a KV cache).
-        total_queries: how many query rows the whole mask has.
-    """
-
-    queries: Int[np.ndarray, "Q 1"]
-    keys: int
-    past: int
-    total_queries: int
+    queries: Int[np.ndarray, "Q 1"]  # indices of the query rows, `[Q, 1]`
+    keys: int  # the number of keys, which are the columns
+    past: int  # number of keys before the first query (a KV cache)
+    total_queries: int  # how many query rows the whole mask has
 
     @property
     def i(self) -> Int[np.ndarray, "Q 1"]:
@@ -59,32 +52,32 @@ class Expression(Protocol):
         """
 
 
-class And(NamedTuple):
+@dataclass(frozen=True)
+class And:
     """Intersection: a cell is allowed if every side allows it."""
 
     sides: tuple[Expression, ...]
-    sign: str = "&"  # without it, it would equal the `Or` of the same sides
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
 
     def __str__(self) -> str:
-        return f" {self.sign} ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
+        return " & ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
 
 
-class Or(NamedTuple):
+@dataclass(frozen=True)
+class Or:
     """Union: a cell is allowed if at least one side allows it."""
 
     sides: tuple[Expression, ...]
-    sign: str = "|"
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
     def __str__(self) -> str:
-        return f" {self.sign} ".join(map(str, self.sides))
+        return " | ".join(map(str, self.sides))
 
 
 class Not(NamedTuple):
@@ -118,15 +111,10 @@ class Atom(NamedTuple):
 
 
 class File(NamedTuple):
-    """A mask in a file, which is read once, together with the expression.
+    """A mask in a file, which is read once, together with the expression."""
 
-    Attributes:
-        path: the file.
-        mask: True = attend.
-    """
-
-    path: str
-    mask: Bool[np.ndarray, "*H Q K"]
+    path: str  # the file
+    mask: Bool[np.ndarray, "*H Q K"]  # True = attend
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -144,14 +132,10 @@ class File(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """Padding of each batch row, `pad` without numbers; its lengths come apart from the expression.
+    """Padding of each batch row, `pad` without numbers; its lengths come apart from the expression."""
 
-    Attributes:
-        side: the side of the padding, where lengths are numbers.
-        lengths: how many tokens each row has, `[B]`, or which of its keys are tokens, `[B, K]`.
-    """
-
-    side: Literal["left", "right"] = "right"
+    side: Literal["left", "right"] = "right"  # the side of the padding, where lengths are numbers
+    # how many tokens each row has, `[B]`, or which of its keys are tokens, `[B, K]`
     lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None
 
     @property
@@ -257,11 +241,7 @@ def map_leaves(expression: Expression, change: Callable[[Expression], Expression
 
 
 def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]) -> Expression:
-    """Return the expression with the padding of each batch row in place of `pad` without numbers.
-
-    Args:
-        expression: with or without `pad`.
-        lengths: how many tokens each row has, or which of its keys are tokens.
+    """Return the expression with these lengths, or this mask of tokens, in each `pad` without numbers.
 
     Raises:
         UsageError: a mask of tokens has its padding on the other side than the expression.
@@ -275,9 +255,7 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
 def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None]) -> Expression:
     """Return the expression with its missing numbers, and its chunks counted from the first word of a row.
 
-    Args:
-        expression: with or without atoms that have none.
-        numbers: returns those of an atom in each batch row, and for `first` its first word; None if unknown.
+    `numbers` returns those of an atom in each batch row, and for `first` its first word; None if unknown.
 
     Raises:
         UsageError: the numbers of an atom are not known.
@@ -292,7 +270,7 @@ def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None
         else:
             return leaf
         if leaf.name == "chunk" and first is not None:
-            rows = tuple((*own, *start) for own, start in zip(rows, first, strict=True))
+            rows = tuple((*numbers_of_row, *start) for numbers_of_row, start in zip(rows, first, strict=True))
         return Unnumbered(leaf.name, rows) if len(set(rows)) > 1 else Atom(leaf.name, rows[0])
 
     return map_leaves(expression, numbered)
@@ -315,17 +293,12 @@ def files_of(*expressions: Expression) -> list[File]:
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 
-def _everywhere(at: Grid, *_: int) -> Bool[np.ndarray, "Q K"]:
-    return np.ones((len(at.queries), at.keys), bool)
-
-
 def _docs(at: Grid, *lengths: int) -> Bool[np.ndarray, "Q K"]:
     positions = max(at.keys, at.past + at.total_queries)
     if sum(lengths) != positions:
-        listed = ",".join(map(str, lengths))
         raise InputError(
-            f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up "
-            "to it"
+            f"docs({','.join(map(str, lengths))}) covers {sum(lengths)} positions, the sequence has {positions}; make "
+            "the lengths add up to it"
         )
     ends = np.cumsum(lengths)  # a table of all positions could be of any size
     return np.searchsorted(ends, at.i, "right") == np.searchsorted(ends, at.j, "right")
@@ -336,17 +309,13 @@ def _dilated(at: Grid, width: int, step: int) -> Bool[np.ndarray, "Q K"]:
     return (back >= 0) & (back % step == 0) & (back < width * step)
 
 
-def _pad(at: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, "Q K"]:
-    return _between(at, at.j, left, at.keys - right)
-
-
 def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int) -> Bool[np.ndarray, "Q K"]:
     return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
 
 
 # The rule of each atom: whether a query may attend to a key, by the grid and the arguments.
 ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
-    "full": _everywhere,
+    "full": lambda at: np.ones((len(at.queries), at.keys), bool),
     "causal": lambda at: at.j <= at.i,
     "window": lambda at, w: (at.i - w < at.j) & (at.j <= at.i),
     "band": lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right),
@@ -355,19 +324,10 @@ ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
     "chunk": lambda at, size, first=0: (at.i - first) // size == (at.j - first) // size,
     "dilated": _dilated,
     "global": lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places),
-    "pad": _pad,
+    "pad": lambda at, left=0, right=0: _between(at, at.j, left, at.keys - right),
     "keys": lambda at, start, stop: _between(at, at.j, start, stop),
     "queries": lambda at, start, stop: _between(at, at.i, start, stop),
-    "alibi": _everywhere,
 }
-
-
-def _allows_own(expression: Expression) -> bool:
-    """Return whether the atoms of an expression imply that every query may attend to its own position."""
-    if isinstance(expression, And | Or):
-        sides = map(_allows_own, expression.sides)
-        return all(sides) if isinstance(expression, And) else any(sides)
-    return isinstance(expression, Atom) and NOTATION[expression.name].allows_own
 
 
 # --- masks -------------------------------------------------------------------------------------------------
@@ -404,7 +364,9 @@ class RuleMask(NamedTuple):
     @property
     def allows_own(self) -> bool:
         """Whether every query surely may attend to its own position; decided without computing cells."""
-        return self.past + self.queries <= self.keys and _allows_own(self.expression)
+        parts = conjuncts(self.expression)
+        is_sure = all(isinstance(part, Atom) and NOTATION[part.name].allows_own for part in parts)
+        return is_sure and self.past + self.queries <= self.keys
 
     def __str__(self) -> str:
         return str(self.expression)

@@ -24,15 +24,10 @@ _LARGEST = 2**28  # bytes of a mask that is larger than its file, as a small fil
 
 
 class StoredMask(NamedTuple):
-    """The values of a mask in a file or an array.
+    """The values of a mask in a file or an array."""
 
-    Attributes:
-        values: booleans or numbers; bfloat16 comes as float32, which holds it exactly.
-        dtype: the name of their type in the file; None where it is not known.
-    """
-
-    values: np.ndarray[Any, Any]
-    dtype: str | None
+    values: np.ndarray[Any, Any]  # booleans or numbers; bfloat16 comes as float32, which holds it exactly
+    dtype: str | None  # the name of their type in the file; None where it is not known
 
 
 def as_stored(array: Any, name: str) -> StoredMask:
@@ -54,11 +49,7 @@ def as_stored(array: Any, name: str) -> StoredMask:
 
 
 def read_values(path: Path, most_axes: int = 4) -> StoredMask:
-    """Read a mask file as it is.
-
-    Args:
-        path: a file with one of `ENDINGS`.
-        most_axes: how many axes it may have; two are the least.
+    """Read a mask file with one of `ENDINGS` as it is, of two axes at least.
 
     Raises:
         InputError: there is no such file, or it cannot hold a mask.
@@ -85,37 +76,24 @@ def read_values(path: Path, most_axes: int = 4) -> StoredMask:
 
 
 def _read(path: Path) -> StoredMask:
-    check_file(path, MOST_PACKED if path.suffix.lower() == ".pt" else None)  # the others are mapped
-    match path.suffix.lower():
-        case ".npy":
-            # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
-            values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-            return StoredMask(values, values.dtype.name)
-        case ".safetensors":
-            tensors = Tensors(path)
-            name = _the_mask(list(tensors.types))
-            values = tensors.read(name)
-            return StoredMask(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
-        case ".pt":
-            return _read_torch(path)
-    raise ValueError(f"its ending is not one of {', '.join(ENDINGS)}")
-
-
-def _the_mask(names: list[str]) -> str:
-    """Return the name of the mask among several arrays: the only one, or a usual one."""
-    named = names if len(names) == 1 else [name for name in _NAMES if name in names]
-    if not named:
-        raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
-    return named[0]
-
-
-def _read_torch(path: Path) -> StoredMask:
-    if zipfile.is_zipfile(path):  # torch leaves its parts uncompressed, but unpacks compressed ones
-        with zipfile.ZipFile(path) as archive:
-            _check_size(sum(member.file_size for member in archive.infolist()), path)
+    ending = path.suffix.lower()
+    check_file(path, MOST_PACKED if ending == ".pt" else None)  # the others are mapped
+    if ending == ".npy":  # mapped: a header that claims more than the file holds takes no memory
+        values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        return StoredMask(values, values.dtype.name)
+    if ending == ".safetensors":
+        tensors = Tensors(path)
+        name = _the_mask(list(tensors.types))
+        values = tensors.read(name)
+        return StoredMask(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
+    if ending != ".pt":
+        raise ValueError(f"its ending is not one of {', '.join(ENDINGS)}")
     require(visible(str(path)), "torch")
     import torch
 
+    if zipfile.is_zipfile(path):  # torch leaves its parts uncompressed, but unpacks compressed ones
+        with zipfile.ZipFile(path) as archive:
+            _check_size(sum(member.file_size for member in archive.infolist()), path)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
@@ -128,9 +106,16 @@ def _read_torch(path: Path) -> StoredMask:
     return as_stored(loaded, "the file")
 
 
+def _the_mask(names: list[str]) -> str:
+    """Return the name of the mask among several arrays: the only one, or a usual one."""
+    named = names if len(names) == 1 else [name for name in _NAMES if name in names]
+    if not named:
+        raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
+    return named[0]
+
+
 def _check_size(size: int, path: Path) -> None:
-    """Raise ValueError for a huge array in a small file, before it takes memory."""
-    if size > max(path.stat().st_size, _LARGEST):
+    if size > max(path.stat().st_size, _LARGEST):  # refused before it takes memory
         raise ValueError(f"it unpacks to {size} bytes; give a mask of this size as .npy")
 
 
@@ -139,7 +124,6 @@ def write_values(path: Path, values: np.ndarray[Any, Any]) -> None:
 
     Raises:
         UsageError: the format cannot hold such a mask.
-        InputError: the file cannot be written.
     """
     stream, name = BytesIO(), visible(str(path))
     match path.suffix.lower():

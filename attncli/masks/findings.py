@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,6 +80,7 @@ def fails(findings: Iterable[Finding], fail_on: frozenset[str] | None) -> bool:
     return any(finding.severity == "error" if fail_on is None else finding.code in fail_on for finding in findings)
 
 
-def in_batch(rows: Collection[int]) -> str:
+def in_batch(rows: Iterable[int]) -> str:
     """Return the batch rows of a finding, as the end of a message; empty without any."""
-    return f", in batch row{'s' * (len(rows) > 1)} {as_ranges(rows).replace(',', ', ')}" if rows else ""
+    listed = [int(row) for row in rows]
+    return f", in batch row{'s' * (len(listed) > 1)} {as_ranges(listed).replace(',', ', ')}" if listed else ""

@@ -9,11 +9,12 @@ import numpy as np
 
 from attncli.masks.expressions import Atom, atoms_named, conjuncts, leaves
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.padding import RuleWithExceptions
-from attncli.masks.recognition import Rule, rule_of
+from attncli.masks.recognition import Rule, RuleWithExceptions, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
+
+    Allowed = Bool[np.ndarray, "#B #H #Q #K"]
 
 WHAT_BECOMES = "softmax gives NaN with −inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
 LAID_ALONG_QUERIES = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
@@ -21,26 +22,18 @@ _LEAST = 3  # queries; of fewer, a triangle is too small to be one
 _LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 
 
-def intrinsic_findings(
-    allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, past: int, becomes: str = WHAT_BECOMES
-) -> Iterator[Finding]:
-    """Yield the findings of a mask that need no expectation.
+def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = WHAT_BECOMES) -> Iterator[Finding]:
+    """Yield the findings of a mask and its rule that need no expectation.
 
-    Args:
-        allowed: `[#B, #H, #Q, #K]`, True = attend.
-        rule: the rule that it follows.
-        past: number of keys before the first query.
-        becomes: the output of a fully masked query in the program.
+    `past` is the number of keys before the first query, `becomes` the output of a fully masked query in the program.
     """
     yield from _turned(rule)
-    inverted = list(_inverted(allowed, rule))
-    yield from inverted
-    if inverted:
+    inverted = _inverted(allowed, rule)
+    if inverted is not None:
+        yield inverted
         return  # rows that see nothing follow from it
-    laid = list(_laid_along_queries(rule))
-    yield from laid
-    if not laid:
-        yield from _dead_queries(allowed, rule, becomes)
+    laid = _laid_along_queries(rule)
+    yield from _dead_queries(allowed, rule, becomes) if laid is None else [laid]
     if any(variant.past == 0 != past for variant in rule.variants):
         message = f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
         yield Finding("shape", "note", message)
@@ -59,67 +52,64 @@ def _turned(rule: Rule) -> Iterator[Finding]:
             if back == 0 and ahead >= keys - 1:
                 message = "each query sees itself and later keys only: a causal mask with queries and keys swapped"
                 advice, count = "right in a language model that reads backwards", keys * (keys - 1) // 2
-                places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
+                cells = [(0, key) for key in range(1, keys)]
             elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
                 message = "each query sees one key after itself: the diagonal of a causal mask is shifted by +1"
                 advice, count = "right with one key of lookahead, as in streaming speech", keys - 1
-                places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
+                cells = [(query, query + 1) for query in range(keys - 1)]
             else:
                 continue
-            yield Finding("leak", "note", message + rows, count, places, advice=advice)
+            yield Finding("leak", "note", message + rows, count, (*cells[:MOST_CELLS],), advice=advice)
 
 
-def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Finding]:
-    """Yield masks in which True and False are swapped: their complement is a usual mask.
+def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
+    """Return that True and False are swapped, if the complement of a mask is a usual mask.
 
     Either no query sees itself, as padding may, and each does in the complement, which is a rule. Or rows of the
     batch see nothing, and in the complement every row has keys from its beginning, or up to its end.
     """
     batch, heads, queries, keys = rule.shape
-    lengths = rule.tokens.sum(axis=1)
-    swapped = ~rule.tokens
-    is_begun = (swapped[:, :-1] >= swapped[:, 1:]).all() or (swapped[:, :-1] <= swapped[:, 1:]).all()
-    if rule.expression is not None and (lengths == 0).any() and swapped.any(axis=1).all() and is_begun:
-        rows = np.flatnonzero(lengths == 0).tolist()
-        message = f"attends to padding only, so that rows without padding see nothing{in_batch(rows)}: "
-        yield Finding("leak", "error", message + "True and False are swapped", int((~swapped).sum()))
-        return
+    empty, swapped = ~rule.tokens.any(axis=1), ~rule.tokens
+    if rule.expression is not None and empty.any() and swapped.any(axis=1).all() and _is_sorted(swapped):
+        message = f"attends to padding only, so that rows without padding see nothing{in_batch(np.flatnonzero(empty))}"
+        return Finding("leak", "error", f"{message}: True and False are swapped", int(rule.tokens.sum()))
     if queries != keys or queries < _LEAST or rule.expression is not None:
-        return
+        return None
     other = rule_of(~allowed, rule.shape, 0)
     atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask in use
     names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
-    queries_at, keys_at = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
-    sees_itself = np.any(allowed[..., queries_at, keys_at], axis=1)  # in some head
-    if names & _LOOKING_BACK and not (sees_itself & other.tokens).any():
-        count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
-        message = f"attends only where {other.text} forbids: True and False are swapped"
-        yield Finding("leak", "error", message, count)
+    own_cells = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
+    sees_itself = np.any(allowed[:, :, *own_cells], axis=1)  # in some head
+    if not names & _LOOKING_BACK or (sees_itself & other.tokens).any():
+        return None
+    count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
+    return Finding("leak", "error", f"attends only where {other.text} forbids: True and False are swapped", count)
 
 
-def _laid_along_queries(rule: Rule) -> Iterator[Finding]:
-    """Yield a padding mask that was broadcast along the queries: `[B, 1, T, 1]` in place of `[B, 1, 1, T]`.
+def _is_sorted(rows: Bool[np.ndarray, "B N"]) -> bool:
+    """Return whether every row begins with its True cells, or every row ends with them."""
+    return bool((rows[:, :-1] >= rows[:, 1:]).all() or (rows[:, :-1] <= rows[:, 1:]).all())
+
+
+def _laid_along_queries(rule: Rule) -> Finding | None:
+    """Return that a padding mask was broadcast along the queries: `[B, 1, T, 1]` in place of `[B, 1, 1, T]`.
 
     It hides whole queries, at the beginning or the end of rows, and none of the keys at their places.
     """
-    _, _, queries, keys = rule.shape
     odd = rule.expression
-    if not isinstance(odd, RuleWithExceptions) or (odd.exception, odd.who) != ("masked", "some"):
-        return
-    if queries != keys or rule.padded:
-        return
-    lives = ~odd.where
-    at_an_end = (lives[:, :-1] >= lives[:, 1:]).all() or (lives[:, :-1] <= lives[:, 1:]).all()
-    differs = bool((lives != lives[:1]).any())
-    if not at_an_end or not (differs or odd.inner == Atom("full")):
-        return
-    rows = np.flatnonzero(odd.where.any(axis=1))
-    hidden = np.flatnonzero(odd.where.any(axis=0))
-    message = LAID_ALONG_QUERIES + (in_batch(rows.tolist()) if len(lives) > 1 else "")
-    yield Finding("broadcast", "error", message, int(odd.where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
+    if not isinstance(odd, RuleWithExceptions) or (odd.match.kind, odd.match.who) != ("masked", "some"):
+        return None
+    where = odd.match.where
+    if where is None or rule.shape[2] != rule.shape[3] or rule.padded or not _is_sorted(where):
+        return None
+    if (where == where[:1]).all() and odd.inner != Atom("full"):
+        return None
+    rows, hidden = (np.flatnonzero(where.any(axis=axis)) for axis in (1, 0))
+    message = LAID_ALONG_QUERIES + (in_batch(rows) if len(where) > 1 else "")
+    return Finding("broadcast", "error", message, int(where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
 
 
-def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str) -> Iterator[Finding]:
+def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Finding]:
     """Yield the queries that see nothing in some head; those that are padding are a note."""
     batch, _, queries, keys = rule.shape
     dead = np.broadcast_to(np.any(~np.any(allowed, axis=-1), axis=1), (batch, queries))
@@ -129,17 +119,16 @@ def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str
     if queries == keys:
         padding = ~rule.tokens | (dead & ~np.any(allowed, axis=(1, 2)))  # a key that no query sees
     elif queries > 1:  # of another sequence, whose padding is at one of its ends, or of the last positions
-        for row, lost in enumerate(dead):
-            padding[row] = lost & ((lost[:-1] <= lost[1:]).all() or (lost[:-1] >= lost[1:]).all())
+        padding = dead & [[_is_sorted(row[None])] for row in dead]
     padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries are all fully masked is not padded
     if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
         padding |= dead & np.any(allowed, axis=(1, 3))
     severity: Severity
     for severity, which in (("error", dead & ~padding), ("note", dead & padding)):
-        count, rows = int(which.any(axis=0).sum()), np.flatnonzero(which.any(axis=1)).tolist()
-        if count:
-            who = "query is" if count == 1 else "queries are"
-            message = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
-            message += in_batch(rows) if batch > 1 else ""
-            places = tuple(np.flatnonzero(which.any(axis=0))[:MOST_CELLS].tolist())
-            yield Finding("dead-row", severity, f"{message}: {becomes}", count, rows=places)
+        hidden = np.flatnonzero(which.any(axis=0)).tolist()
+        if hidden:
+            who = "query is" if len(hidden) == 1 else "queries are"
+            message = f"{len(hidden)} {'padding ' if severity == 'note' else ''}{who} fully masked"
+            message += in_batch(np.flatnonzero(which.any(axis=1))) if batch > 1 else ""
+            rows = tuple(hidden[:MOST_CELLS])
+            yield Finding("dead-row", severity, f"{message}: {becomes}", len(hidden), rows=rows)

@@ -27,17 +27,11 @@ _MOST_CELLS = 2**31  # held at once, a byte each
 
 
 class MaskSize(NamedTuple):
-    """Number of positions that a mask is laid over; None is unknown.
+    """Number of positions that a mask is laid over; None is unknown."""
 
-    Attributes:
-        queries: query rows.
-        keys: key columns.
-        past: number of keys before the first query.
-    """
-
-    queries: int | None = None
-    keys: int | None = None
-    past: int | None = None
+    queries: int | None = None  # query rows
+    keys: int | None = None  # key columns
+    past: int | None = None  # number of keys before the first query
 
     def completed(self, fallback: int) -> MaskSize:
         """Fill in the sides that follow from the known ones; the last query is at the last key.
@@ -60,50 +54,36 @@ class MaskSize(NamedTuple):
 
 
 def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
-    """Return the size, by default that of a file or of the documents in the expressions."""
-    if size.queries is None and size.keys is None:
-        for file in files_of(*expressions):
-            return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past).completed(_DEFAULT)
+    """Return the size, by default that of a file, of the documents or of the lengths in the expressions."""
+    files = files_of(*expressions)
+    if size.queries is None and size.keys is None and files:
+        size = MaskSize(files[0].mask.shape[-2], files[0].mask.shape[-1], size.past)
     lengths = [sum(documents.arguments) for documents in atoms_named("docs", leaves(*expressions))]
     lengths = lengths or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
     return size.completed(max(lengths, default=_DEFAULT))
 
 
 class GridOptions(NamedTuple):
-    """Options for reading a mask.
+    """Options for reading a mask."""
 
-    Attributes:
-        size: the number of positions it is laid over.
-        reader: the API that a file is for, which decides the meaning of True there; None leaves it to its cells.
-        lengths: the lengths of `pad` without numbers, see `bind_lengths`.
-        opened: masks that were read before, such as those of traces, by their names.
-    """
-
-    size: MaskSize = MaskSize()
+    size: MaskSize = MaskSize()  # the number of positions it is laid over
+    # the API that a file is for, which decides the meaning of True there; None leaves it to its cells
     reader: Reader | None = None
-    lengths: Any = None
+    lengths: Any = None  # the lengths of `pad` without numbers, see `bind_lengths`
+    # masks that were read before, such as those of traces, by their names
     opened: Mapping[str, MaskGrid] = MappingProxyType({})
 
 
 class MaskGrid(NamedTuple):
-    """A mask, cell by cell.
+    """A mask, cell by cell."""
 
-    Attributes:
-        name: its name, or the expression.
-        cells: True = attend, `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`.
-        past: number of keys before the first query.
-        expression: the expression it was made from; None for a file alone.
-        stored: the values of the file.
-        reading: their meaning.
-        tokens: the names of its rows and columns; None where there are only positions.
-    """
-
-    name: str
-    cells: Bool[np.ndarray, "*B Q K"]
-    past: int
-    expression: Expression | None = None
-    stored: StoredMask | None = None
-    reading: Reading | None = None
+    name: str  # its name, or the expression
+    cells: Bool[np.ndarray, "*B Q K"]  # True = attend, `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`
+    past: int  # number of keys before the first query
+    expression: Expression | None = None  # the expression it was made from; None for a file alone
+    stored: StoredMask | None = None  # the values of the file
+    reading: Reading | None = None  # their meaning
+    # the names of its rows and columns; None where there are only positions
     tokens: tuple[Sequence[str], Sequence[str]] | None = None
 
     @property
@@ -125,14 +105,9 @@ class MaskGrid(NamedTuple):
     @property
     def planes(self) -> tuple[str, ...]:
         """Names of the planes: heads, or heads of batch rows; one empty name for a single plane."""
-        *several, _, _ = self.shape
-        if len(self.allowed) == 1:
-            return ("",)
-        if len(several) == 1:
-            return tuple(f"head {head}" for head in range(several[0]))
-        rows = [f"batch {row}" if several[0] > 1 else "" for row in range(several[0])]
-        heads = [f"head {head}" if several[1] > 1 else "" for head in range(several[1])]
-        return tuple(f"{row} {head}".strip() for row in rows for head in heads)
+        batch, heads = (1, 1, *self.shape[:-2])[-2:]
+        rows = [f"batch {row} " if batch > 1 else "" for row in range(batch)]
+        return tuple(f"{row}{f'head {head}' if heads > 1 else ''}".strip() for row in rows for head in range(heads))
 
     @property
     def is_ambiguous(self) -> bool:
@@ -159,19 +134,14 @@ def as_expression(mask: str, lengths: Any = None) -> Expression:
     """Parse an expression or a file name, with lengths for `pad` without numbers.
 
     Raises:
-        UsageError: it is neither.
-        InputError: a file cannot be read, or the lengths are invalid.
+        AttnError: it is neither, a file cannot be read, or the lengths are invalid.
     """
     expression = parse(mask, allow_rows=True)
     return bind_lengths(expression, lengths) if lengths is not None and has_padding_of_rows(expression) else expression
 
 
 def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
-    """Return an expression whose `pad` has lengths.
-
-    Args:
-        expected: the expression.
-        lengths: how many tokens each batch row has, or an attention mask `[B, K]`; an array, a tensor or nested lists.
+    """Return an expression whose `pad` has lengths: tokens of each batch row, or an attention mask `[B, K]`.
 
     Raises:
         UsageError: the expression has no `pad` that needs them.
@@ -199,15 +169,10 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
 def read_grid(
     name: str, options: GridOptions, expected: Expression | None = None, stored: StoredMask | None = None
 ) -> MaskGrid:
-    """Read a mask from a file or an array.
+    """Read a mask from a file, or from its stored values, whose size is not compared.
 
-    Args:
-        name: its file, or its name in messages.
-        options: how it is read; without a past, there are as many keys before the first query as there are more keys
-            than queries. Its size is not compared.
-        expected: the expected mask. Three axes have a batch where that has the padding of as many rows, and for
-            `nn.MultiheadAttention`, whose first axis is the heads of the first row, then of the second.
-        stored: its values, two to four axes; None reads the file.
+    Three axes have a batch where the expected mask has the padding of as many rows, and for `nn.MultiheadAttention`,
+    whose first axis is the heads of the first row, then of the second.
 
     Raises:
         InputError: the file cannot be read, holds no mask, or that of another batch than `expected`.
@@ -219,14 +184,13 @@ def read_grid(
     options.size.check_past()
     if name in options.opened:
         return options.opened[name]
-    stored = read_values(Path(name)) if stored is None else stored
+    stored = stored or read_values(Path(name))
     values, rows = stored.values, None if expected is None else batch_rows(expected)
-    if rows and values.ndim == 3:
-        planes, *cells = values.shape
-        if planes % rows == 0 and (options.reader == "mha" or planes == rows > 1):
-            values = values.reshape(rows, planes // rows, *cells)
+    planes, *cells = values.shape
+    if rows and len(cells) == 2 and planes % rows == 0 and (options.reader == "mha" or planes == rows > 1):
+        values = values.reshape(rows, planes // rows, *cells)
     batch = len(values) if values.ndim == 4 else 1
-    if rows is not None and 1 not in (rows, batch) and rows != batch:
+    if rows is not None and len({rows, batch} - {1}) > 1:
         raise InputError(f"the mask {visible(name)} has {batch} batch rows, and lengths has {rows}")
     *_, queries, keys = values.shape
     past = max(keys - queries, 0) if options.size.past is None else options.size.past
@@ -237,27 +201,24 @@ def read_grid(
 def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression | None = None) -> list[MaskGrid]:
     """Open masks: read their files, and lay their expressions over positions.
 
-    Args:
-        masks: expressions or file names.
-        options: how they are read; an expression takes the size of a file, where nothing else says one.
-        reference: what they are held against, whose size an expression takes that says none.
+    An expression takes the size of a file, or that of a reference mask, where nothing else says one.
 
     Raises:
         UsageError: one is neither, or an option does not apply to them.
         InputError: a file cannot be read, or is not of this size.
     """
-    files = {mask for mask in masks if is_file(mask) or mask in options.opened}
-    if options.reader is not None and not files:
+    size = options.size
+    grids = {mask: read_grid(mask, options) for mask in masks if is_file(mask) or mask in options.opened}
+    if options.reader is not None and not grids:
         raise UsageError(f"--for {options.reader} applies to files; in an expression True = attend")
-    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if mask not in files}
-    grids = {mask: read_grid(mask, options) for mask in masks if mask in files}
+    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if mask not in grids}
     for name, grid in grids.items():
-        shape, size = list(grid.shape[-2:]), options.size
+        shape = list(grid.shape[-2:])
         wanted = [size.queries or shape[0], size.keys or shape[1]]
         if wanted != shape:
             raise InputError(f"the mask in {visible(name)} is {shape}; expected [queries, keys] = {wanted}")
     sizing = [*expressions.values(), *([] if reference is None else [reference])]
-    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *sizing)
+    size = next((grid.size for grid in grids.values()), None) or size_for(size, *sizing)
     grids |= {mask: grid_of_expression(expression, size) for mask, expression in expressions.items()}
     return [grids[mask] for mask in masks]
 
@@ -273,10 +234,7 @@ def grid_of_expression(expression: Expression, size: MaskSize) -> MaskGrid:
 
 
 def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B #H Q K"]:
-    """Return the cells of an expression, made a block of rows at a time.
-
-    There is a plane for all heads, or one for each of a file that has several; behind a batch axis where batch rows
-    have padding of their own.
+    """Return the cells of an expression: a plane for all heads or for each, behind a batch axis if rows differ.
 
     Raises:
         InputError: the expression does not fit this many positions, or there are too many cells.
@@ -284,15 +242,13 @@ def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B 
     assert size.queries is not None
     assert size.keys is not None
     size.check_past()
-    rows = batch_rows(expression) or 1
-    if rows * size.queries * size.keys > _MOST_CELLS:
-        masks = f"{rows} masks of " if rows > 1 else ""
+    batch = batch_rows(expression) or 1
+    if batch * size.queries * size.keys > _MOST_CELLS:
+        masks = f"{batch} masks of " if batch > 1 else ""
         raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many; give a smaller --size")
-    blocks = [
-        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries))
-        for rows in row_blocks(np.arange(size.queries), size.keys)
-    ]
-    cells = np.concatenate(blocks, axis=-2)
+    blocks = row_blocks(np.arange(size.queries), size.keys)
+    grids = (Grid(rows[:, None], size.keys, size.past or 0, size.queries) for rows in blocks)
+    cells = np.concatenate([expression.allowed(grid) for grid in grids], axis=-2)
     return cells[None] if cells.ndim == 2 else cells
 
 

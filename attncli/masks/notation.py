@@ -9,21 +9,12 @@ ENDINGS = (".npy", ".safetensors", ".pt")
 
 
 class Notation(NamedTuple):
-    """Spelling of an atom, and when a query at position i may attend to key j.
+    """Spelling of an atom, and when a query at position i may attend to key j."""
 
-    Attributes:
-        usage: the spelling.
-        meaning: the condition.
-        least: the smallest argument that makes sense.
-        allows_own: whether every query may attend to the key at its own position.
-        is_bias: whether it adds to the scores and forbids nothing.
-    """
-
-    usage: str
-    meaning: str
-    least: int = 0
-    allows_own: bool = True
-    is_bias: bool = False
+    usage: str  # the spelling
+    meaning: str  # the condition
+    least: int = 0  # the smallest argument that makes sense
+    allows_own: bool = True  # whether every query may attend to the key at its own position
 
     def takes(self, arguments: int) -> bool:
         """Return whether it may be written with this many numbers; `…` is any more."""
@@ -48,5 +39,4 @@ NOTATION = {
     "keys": Notation("keys(a,b)", "j is in a..b−1", allows_own=False),
     "queries": Notation("queries(a,b)", "i is in a..b−1", allows_own=False),
     "file": Notation('file("mask.npy")', "as in the file: True or 1 = may attend, or additive"),
-    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn run --expect", least=1, is_bias=True),
 }

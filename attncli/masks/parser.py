@@ -7,26 +7,13 @@ atom       := name [ '(' argument (',' argument)* ')' ]          pad := 'pad' [ 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import AttnError, UsageError
-from attncli.masks.expressions import (
-    ATOMS,
-    And,
-    Atom,
-    Expression,
-    File,
-    Not,
-    Or,
-    Pad,
-    Unnumbered,
-    atoms_named,
-    conjuncts,
-)
+from attncli.masks.expressions import ATOMS, And, Atom, Expression, File, Not, Or, Pad, Unnumbered
 from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 
@@ -42,17 +29,11 @@ _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expressi
 
 
 class Mistake(NamedTuple):
-    """An error in the text of a mask, and its position.
+    """An error in the text of a mask, and its position."""
 
-    Attributes:
-        reason: one sentence.
-        start: the first character that is wrong; one past the last where something is missing at the end.
-        end: one past the last one that is wrong.
-    """
-
-    reason: str
-    start: int
-    end: int
+    reason: str  # one sentence
+    start: int  # the first character that is wrong; one past the last where something is missing at the end
+    end: int  # one past the last one that is wrong
 
 
 class MaskError(UsageError):
@@ -73,23 +54,13 @@ def mistake_in(text: str) -> Mistake | None:
 
 
 def parse(
-    text: str,
-    allow_files: bool = True,
-    allow_bias: bool = False,
-    allow_rows: bool = False,
-    allow_unnumbered: bool = False,
+    text: str, allow_files: bool = True, *, allow_rows: bool = False, allow_unnumbered: bool = False
 ) -> Expression:
-    """Parse a mask expression.
+    """Parse a mask expression, or the name of a file that holds a mask (told by its ending); `none` is `full`.
 
     In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked. The bare name
-    of a file states neither; see `attncli.masks.conventions`.
-
-    Args:
-        text: an expression, or a file that holds a mask (told by its ending); `none` is `full`.
-        allow_files: whether it may name files, which are read at once.
-        allow_bias: whether a bias may stand beside the mask, joined by `&`.
-        allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
-        allow_unnumbered: whether `docs`, `window`, `chunk` and `prefix` may, for the numbers of a program.
+    of a file states neither; see `attncli.masks.conventions`. With `allow_rows`, `pad` may stand without numbers, for
+    padding that each row of a batch has of its own; with `allow_unnumbered`, atoms whose numbers a program has.
 
     Raises:
         MaskError: it is not one; the message points at the character.
@@ -100,12 +71,7 @@ def parse(
         raise UsageError("expected a mask expression such as 'causal & window(4)', or a file")
     if allow_files and text.lower().endswith(ENDINGS):
         return _read_file(text, None)
-    if allow_files and Path(text).suffix and os.path.isfile(text):
-        *most, last = ENDINGS
-        raise UsageError(
-            f"cannot read a mask from {visible(text)}; expected a file ending in {', '.join(most)} or {last}"
-        )
-    return _Parser(text, allow_files, allow_bias, allow_rows, allow_unnumbered).parse_all()
+    return _Parser(text, allow_files, allow_rows, _WITHOUT_NUMBERS if allow_unnumbered else set()).parse_all()
 
 
 def _read_file(path: str, reader: Reader | None) -> Expression:
@@ -118,8 +84,7 @@ def _read_file(path: str, reader: Reader | None) -> Expression:
         stated = visible(str(File(path, reading.allowed)))
         raise UsageError(
             f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the first reading, "
-            f"{shlex.quote('~' + stated)} for "
-            "the other (attn mask show --for sdpa draws the first)"
+            f"{shlex.quote('~' + stated)} for the other (attn mask show --for sdpa draws the first)"
         )
     return Not(File(path, ~reading.allowed)) if reading.convention == "masked" else File(path, reading.allowed)
 
@@ -127,15 +92,11 @@ def _read_file(path: str, reader: Reader | None) -> Expression:
 class _Parser:
     """Recursive descent over one expression."""
 
-    def __init__(
-        self, text: str, allow_files: bool, allow_bias: bool, allow_rows: bool, allow_unnumbered: bool
-    ) -> None:
+    def __init__(self, text: str, allow_files: bool, allow_rows: bool, without_numbers: set[str]) -> None:
         self.text = text
         self.allow_files = allow_files
         self.allow_rows = allow_rows
-        self.without_numbers = _WITHOUT_NUMBERS if allow_unnumbered else frozenset[str]()
-        self.allow_bias = allow_bias
-        self.bias_at: int | None = None
+        self.without_numbers = without_numbers
         self.position = 0
         self.depth = 0
 
@@ -143,19 +104,17 @@ class _Parser:
         expression = self.expression()
         if self.text[self.position :].strip():
             raise self.error("expected & or | here")
-        if self.bias_at is not None and not atoms_named("alibi", conjuncts(expression)):
-            raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
         return expression
 
     def expression(self) -> Expression:
         sides = [self.term()]
-        while self.accept("|"):
+        while self.accept("sign", "|"):
             sides.append(self.term())
         return sides[0] if len(sides) == 1 else Or(tuple(sides))
 
     def term(self) -> Expression:
         sides = [self.factor()]
-        while self.accept("&"):
+        while self.accept("sign", "&"):
             sides.append(self.factor())
         return sides[0] if len(sides) == 1 else And(tuple(sides))
 
@@ -164,9 +123,9 @@ class _Parser:
         if self.depth > _DEEPEST:
             raise self.error(f"more than {_DEEPEST} nested parentheses")
         node: Expression
-        if self.accept("~"):
+        if self.accept("sign", "~"):
             node = Not(self.factor())
-        elif self.accept("("):
+        elif self.accept("sign", "("):
             node = self.expression()
             self.expect(")")
         else:
@@ -176,7 +135,7 @@ class _Parser:
 
     def atom(self) -> Expression:
         start = self.position
-        name = self.accept_kind("name")
+        name = self.accept("name")
         if name is None:
             raise self.error("expected a mask such as causal or window(4)")
         if name == "none":
@@ -189,59 +148,54 @@ class _Parser:
         if name in self.without_numbers and not self.text[self.position :].lstrip().startswith("("):
             return Unnumbered(name)
         if name not in ATOMS:
-            names = [atom for atom in ATOMS if self.allow_bias or not NOTATION[atom].is_bias]
-            names += ["file"] if self.allow_files else []
+            names = [*ATOMS, *["file"] * self.allow_files]
             hint = did_you_mean(name, names) or f"; the masks are: {', '.join(names)}"
             raise self.error(f"unknown mask '{name}'{hint}", start)
+        positional, keywords = self.arguments(name)
         kind = NOTATION[name]
-        if kind.is_bias:
-            if not self.allow_bias or self.bias_at is not None:
-                raise self.error(f"{name} is a bias; attn run --expect takes it, once", start)
-            self.bias_at = start
-        positional: list[int] = []
-        keywords: dict[str, int] = {}
-        if self.accept("("):
-            while not self.accept(")"):
-                if positional or keywords:
-                    self.expect(",")
-                self.argument(name, positional, keywords)
         if not kind.takes(len(positional)) or (name == "pad" and not keywords):
             takes = f"is written {kind.usage}" if "(" in kind.usage else "takes no number"
             raise self.error(f"{name} {takes}", start)
         return Atom(name, tuple(positional), tuple(sorted(keywords.items())))
 
     def file(self, start: int) -> Expression:
-        quoted = self.accept_kind("string") if self.accept("(") else None
-        if quoted is None or not self.accept(")"):
+        quoted = self.accept("string") if self.accept("sign", "(") else None
+        if quoted is None or not self.accept("sign", ")"):
             raise self.error('file is written file("mask.npy")', start)
         return _read_file(quoted[1:-1], "sdpa")
 
-    def argument(self, name: str, positional: list[int], keywords: dict[str, int]) -> None:
-        start, kind = self.position, NOTATION[name]
-        keyword = self.accept_kind("name")
-        is_keyword = name == "pad" and keyword in ("left", "right") and keyword not in keywords and self.accept("=")
-        digits = self.accept_kind("number") if keyword is None or is_keyword else None
-        if digits is None:
-            raise self.error(f"expected a number: {kind.usage}", start)
-        if len(digits) > len(str(MOST)) or int(digits) < kind.least:
-            raise self.error(f"expected a number from {kind.least} to {MOST}, got {digits[:20]}", start)
-        if keyword is None:
-            positional.append(int(digits))
-        else:
-            keywords[keyword] = int(digits)
+    def arguments(self, name: str) -> tuple[list[int], dict[str, int]]:
+        """Return the numbers of an atom, and for `pad` those of its sides."""
+        kind = NOTATION[name]
+        positional: list[int] = []
+        keywords: dict[str, int] = {}
+        if not self.accept("sign", "("):
+            return positional, keywords
+        while not self.accept("sign", ")"):
+            if positional or keywords:
+                self.expect(",")
+            start, side = self.position, self.accept("name")
+            is_side = name == "pad" and side in ("left", "right") and side not in keywords and self.accept("sign", "=")
+            digits = self.accept("number") if side is None or is_side else None
+            if digits is None:
+                raise self.error(f"expected a number: {kind.usage}", start)
+            if len(digits) > len(str(MOST)) or int(digits) < kind.least:
+                raise self.error(f"expected a number from {kind.least} to {MOST}, got {digits[:20]}", start)
+            if side is None:
+                positional.append(int(digits))
+            else:
+                keywords[side] = int(digits)
+        return positional, keywords
 
-    def accept(self, sign: str) -> bool:
-        return self.accept_kind("sign", sign) is not None
-
-    def accept_kind(self, kind: str, wanted: str | None = None) -> str | None:
+    def accept(self, kind: str, text: str | None = None) -> str | None:
         match = _TOKEN.match(self.text, self.position)
-        if match is None or match[kind] is None or wanted not in (None, match[kind]):
+        if match is None or match[kind] is None or text not in (None, match[kind]):
             return None
         self.position = match.end()
         return match[kind]
 
     def expect(self, sign: str) -> None:
-        if not self.accept(sign):
+        if not self.accept("sign", sign):
             raise self.error(f"expected '{sign}'")
 
     def error(self, message: str, position: int | None = None) -> MaskError:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.files import to_numpy
-from attncli.masks.conventions import read_added
+from attncli.masks.conventions import read_as
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall, MaskArgument
 from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
@@ -125,10 +125,11 @@ def _read(
     """
     values = mask.values.reshape((1,) * (4 - mask.values.dim()) + tuple(mask.values.shape))
     plane = to_numpy(values[row if len(values) > 1 else 0])
+    if mask.convention == "additive" and plane.dtype.kind != "f":
+        plane = plane.astype(np.float32)
+    reading = read_as(plane, mask.convention)
     if mask.convention != "additive":
-        return plane.astype(bool) == (mask.convention == "attend"), None, None
-    plane = plane if plane.dtype.kind == "f" else plane.astype(np.float32)
-    reading = read_added(plane)
+        return reading.allowed, None, None
     finite = np.where(reading.allowed, plane, plane.dtype.type(0))
     is_single = len(reading.fills) == 1 and np.isfinite(reading.fills[0])
     return reading.allowed, finite if finite.any() else None, reading.fills[0] if is_single else None

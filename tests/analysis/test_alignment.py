@@ -56,8 +56,3 @@ def test_pairs_rise_are_equal_and_columns_hold_every_token_once(one: list[str], 
     assert aligned.is_whole == (one == other)
     if set(one) & set(other):
         assert aligned.pairs
-
-
-def test_equal_sequences_are_whole_however_long() -> None:
-    same = words(*["the"] * 3000)
-    assert align(same, same).pairs == tuple((index, index) for index in range(3000))

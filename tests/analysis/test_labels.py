@@ -133,33 +133,3 @@ def test_a_head_of_a_short_sentence_has_no_label(mask: str, count: int, is_named
     assert [[label.name for label in head.labels] for head in report.heads] == (named if is_named else [[]] * 4)
     assert (report.unsure > 0) == (not is_named)
     assert [*labels_of_heads(trace).values()] == [head.labels for head in report.heads]
-
-
-def test_several_short_sentences_are_as_good_as_a_long_one_and_a_row_alone_is_none() -> None:
-    short, long = sentence_of(patterns(3), "causal"), sentence_of(patterns(12), "causal")
-    named = ["sink", "self", "previous", "broad"]
-    assert [head.labels[0].name for head in survey([short] * 3, View()).heads] == named
-    assert [head.labels[0].name for head in survey([long], View()).heads] == named
-    alone = survey([sentence_of(patterns(9), "causal")], View(queries=("8",)))
-    assert [head.labels for head in alone.heads] == [()] * 4
-    assert alone.unsure == 4
-
-
-@pytest.mark.parametrize(("ids", "is_named"), [([1, 2, 1, 3, 4], False), ([1, 2, 3, 4, 5, 6, 1, 2, 3], True)])
-def test_one_copy_makes_no_duplicate_head(ids: list[int], is_named: bool) -> None:
-    """Where a metric counts some rows alone, these have to be enough."""
-    earlier = (np.array(ids)[:, None] == np.array(ids)) & np.tri(len(ids), k=-1, dtype=bool)
-    keys = np.eye(len(ids), dtype=np.float32)[None]
-    text = tokens(ids)
-    trace = trace_of(layer_of(30 * earlier[None].astype(np.float32), keys, mask="causal"), queries=text, keys=text)
-    (head,) = survey([trace], View()).heads
-    assert head.metrics["duplicate"] == pytest.approx(1)
-    assert ("duplicate" in [label.name for label in head.labels]) == is_named
-
-
-@pytest.mark.parametrize(("mask", "count"), [("causal", 5), ("causal", 8), ("full", 4), ("full", 6)])
-def test_random_heads_rarely_have_the_label_of_a_weight(mask: str, count: int) -> None:
-    scores = np.random.default_rng(0).standard_normal((2000, count, count))
-    labels = labels_of_heads(sentence_of(scores, mask)).values()
-    for name in ("sink", "self", "previous"):
-        assert sum(name in [label.name for label in each] for each in labels) <= 0.015 * len(scores), name

@@ -115,34 +115,3 @@ def test_an_expression_is_laid_out_over_positions(size: dict[str, int], queries:
     assert repr(mask) == f"mask('causal & window(2)', {queries}×{keys}{f', past {past}' * bool(past)})"
     assert mask.check("causal & window(2)") == []
     assert {finding.code for finding in mask.check("causal & window(3)")} == {"missing"}
-
-
-def test_a_mask_is_written_as_another_function_reads_it() -> None:
-    mask, query = attncli.mask("causal & window(3)", queries=6), torch.randn(1, 1, 6, 4)
-    expected = scaled_dot_product_attention(query, query, query, attn_mask=torch.as_tensor(mask.allowed))
-    for api, dtype in (("sdpa", "float32"), ("additive", "float32"), ("additive", "bfloat16")):
-        read = scaled_dot_product_attention(query, query, query, attn_mask=torch.as_tensor(mask.to(api, dtype)))
-        assert torch.equal(read, expected)
-    module = torch.nn.MultiheadAttention(4, 1, batch_first=True).eval()
-    _, weights = module(query[0], query[0], query[0], attn_mask=torch.as_tensor(mask.to("mha")))
-    assert (weights[0].ne(0) == torch.as_tensor(mask.allowed)).all()
-    with pytest.raises(UsageError, match="expected one of"):
-        mask.to("flash")  # type: ignore[arg-type]
-    for api in ("sdpa", "mha", "additive"):  # and what was written is read as it was
-        assert np.array_equal(attncli.mask(mask.to(api), api=api).allowed, mask.allowed)
-
-
-@pytest.mark.parametrize(
-    ("mask", "options", "kind", "words"),
-    [
-        ("causal", {"queries": 0}, UsageError, "queries is 0; expected 1 or more"),
-        ("causal", {"past": -1}, UsageError, "past is -1; expected 0 or more"),
-        ("causal", {"api": "mha"}, UsageError, "in an expression True = attend"),
-        ("causal & pad", {}, UsageError, r"lengths=\[5, 2\]"),
-        ("docs(3,2)", {"queries": 6}, InputError, "5"),
-        (LOWER, {"queries": 6}, UsageError, "apply to an expression"),
-    ],
-)
-def test_what_makes_no_mask_is_said_in_a_sentence(mask: Any, options: Any, kind: type[AttnError], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        attncli.mask(mask, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,6 @@ def pair(query: Any, *keys: Any) -> dict[str, Any]:
     return {"query": query, "keys": list(keys)}
 
 
-LONG = "a b " * 200  # more than the demo reads
 UNREACHABLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], list[str]]] = {
     "causal": (
         [{"text": TEXT, "pairs": [pair(3, 4), pair(10, 1)]}, {"text": "a b", **pair(0, 1)}],
@@ -130,12 +128,6 @@ UNREACHABLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any
         {"mask": "window(3)"},
         {"text": TEXT, **pair("dog", "saw")},
         ["sentence 1: the mask window(3) hides the keys"],
-    ),
-    "cut": (
-        [{"text": LONG, "pairs": [pair(5, 2), pair(300, 2), pair([790, 791], 3), pair(9, [790, 791])]}],
-        {"model": "demo", "truncate": True},
-        {"text": LONG, **pair(5, 2)},
-        [f"sentence 1: pair {number}: it stands beyond what the model reads" for number in (2, 3, 4)],
     ),
     "a target": (
         [{"text": "a b", "target": "c d e", **pair("d", "b")}, {"text": "a b", "target": "c d", **pair(0, "a")}],
@@ -172,13 +164,3 @@ def test_the_heads_that_chance_makes_as_good_as_the_best_are_those_of_a_simulati
 def test_pairs_have_their_own_texts() -> None:
     with pytest.raises(UsageError, match="a text does not apply to pairs"):
         attncli.heads("time flies", pairs=LINES)  # type: ignore[call-overload]
-
-
-def test_a_report_is_a_data_frame_and_a_view() -> None:
-    report = attncli.heads(pairs=json.loads(json.dumps(LINES)))
-    frame = report.to_dataframe("pandas")
-    assert list(frame.columns) == ["layer", "kind", "head", "hits", "weight", "hits_uniform", "weight_uniform"]
-    assert frame["hits"].tolist() == [head.hits for head in report.heads]
-    html = report._repr_html_()
-    assert html is not None
-    assert "median" in html

@@ -1,9 +1,7 @@
 """What heads do with pictures, against plain loops, in maps that are known, and in models that learned nothing."""
 
 import math
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_by_hand import tokens, traced
-from pictured_models import picture, save_pictured, save_tower
 from running import Ran
 from traces import layer_of, trace_of
 
 import attncli
-from attncli import attention
 from attncli.analysis.heads import HeadReport, survey
-from attncli.analysis.labels import labels_of
 from attncli.analysis.metric_names import NAMES, OF_PICTURES
 from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
 from attncli.errors import UsageError
@@ -26,7 +21,6 @@ from attncli.trace.layout import ImageGrid
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"
 HEADS = 2
 
 
@@ -132,14 +126,6 @@ def cells_of(trace: Trace) -> set[int]:
     return {int(position) for grid in trace.grids for position in grid.positions.ravel()}
 
 
-def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = attncli.inspect("where is the red circle", "demo-vision", image=str(SHAPES), layer="all")
-    whole = trace_metrics(trace)
-    monkeypatch.setattr(attention, "CELLS", 60)
-    for one, other in zip(trace_metrics(trace), whole, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
-
-
 def looking(*maps: dict[int, float], rest: int = 0) -> HeadReport:
     """One head for each of maps, which tell the weights of every row of a picture of 6 × 6 cells and three words.
 
@@ -198,41 +184,6 @@ def test_cells_are_no_copies_of_each_other() -> None:
     assert of_seen["duplicate"] == pytest.approx(float(weights[8, 6]))
     assert of_seen["induction"] == pytest.approx(float(weights[8, 7]))
     assert of_text["duplicate"] != of_seen["duplicate"]
-
-
-def test_the_model_in_the_box_has_a_head_that_locates() -> None:
-    question = "where is the red circle"
-    report = attncli.heads(question, model="demo-vision", image=str(SHAPES))
-    labels = {(head.layer, head.head): head.labels for head in report.heads}
-    assert labels[1, 2][0].name == "localization"
-    assert labels[1, 2][0].gain > 0.8
-    assert not any(label.name == "localization" for (layer, _), found in labels.items() if not layer for label in found)
-    (best,) = report.ranked("region", top=1).heads
-    assert best.metrics["spatial_entropy"] is not None
-    trace = attncli.inspect(question, "demo-vision", image=str(SHAPES), layer=1)
-    for index in range(4):
-        head = trace.layer(1).head(index)
-        agree(head_metrics(trace, trace.layer(1), head), by_hand(trace, head.weights, head.mask, [*range(42)]))
-
-
-@pytest.mark.parametrize("name", ["dinov2_with_registers", "siglip_vision_model", "gemma3", "llava", "qwen3_vl"])
-def test_heads_that_learned_nothing_neither_locate_nor_sink(tmp_path: Path, name: str) -> None:
-    picture(64, 64).save(tmp_path / "x.png")
-    is_tower = name.startswith(("dino", "siglip"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        (save_tower if is_tower else save_pictured)(name, tmp_path)
-        if is_tower:
-            trace = attncli.inspect(str(tmp_path / "x.png"), str(tmp_path), tower="vision", layer="all")
-        else:
-            trace = attncli.inspect("w40 w41 w42", str(tmp_path), image=str(tmp_path / "x.png"), layer="all")
-    found = trace_metrics(trace)
-    assert np.isfinite(found.heads[:, NAMES.index("image")]).all()
-    for of_head in zip(*found, strict=True):
-        labels = labels_of(*(by_name(NAMES, values) for values in of_head))
-        assert not {"localization", "visual sink"} & {label.name for label in labels}
-    if name == "siglip_vision_model":  # which has nothing but cells
-        assert found.heads[:, NAMES.index("image")] == pytest.approx(1)
 
 
 def test_a_text_has_none_and_asking_for_one_says_what_is_needed(attn: Callable[..., Ran]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from native_variants import save_whole
 from transformers import AutoModelForCausalLM
 
 import attncli
@@ -55,16 +54,6 @@ def test_without_an_option_every_head_is_cut_alone(attn: Run, logits: np.ndarray
     assert worst["change"] == pytest.approx(worst["after"] - document["before"])
 
 
-def test_rows_are_those_of_the_data_frame_and_of_python(attn: Run) -> None:
-    header, *rows = (line.split("\t") for line in attn("ablate", TEXT, "--each", "-F", "tsv").out.splitlines())
-    found = attncli.ablate(TEXT, each=True)
-    frame = found.to_dataframe("pandas")
-    assert header[1:] == list(frame.columns)
-    assert [float(row[header.index("after")]) for row in rows] == frame["after"].tolist()
-    assert [head.after for head in found.heads] == frame["after"].tolist()
-    assert found._repr_html_()
-
-
 def test_heads_are_named_as_everywhere_and_cut_together(attn: Run) -> None:
     one, other, third = (
         attn("ablate", TEXT, *named, "-F", "json").json
@@ -81,20 +70,6 @@ def test_a_query_without_a_key_gets_zero_and_that_is_told(attn: Run) -> None:
     cut = attncli.ablate(TEXT, layer="all")
     assert attncli.ablate(TEXT, edges="~keys(0,7)").after == pytest.approx(cut.after, abs=1e-5)
     assert "leaves every edge, so nothing is cut" in attn("ablate", TEXT, "--edges", "full").err
-
-
-def test_layers_of_several_masks_are_counted_each_by_its_own(attn: Run, tmp_path: Path) -> None:
-    save_whole("gemma2", tmp_path, num_hidden_layers=2, sliding_window=3)
-    line = ["ablate", "-m", str(tmp_path), "--edges", "window(3)", "--no-special", "w7 w8 w9 w10 w9 w11 w12 w13 w16"]
-    assert "cut      0 of 24 edges in heads L0H0" in (whole := attn(*line)).out
-    assert " 21 of 45 edges in heads L1H0" in whole.out
-    assert "leaves every edge, so nothing is cut" in attn(*line, "--layer", "0").err
-    assert attn(*line, "--head", "0.1,1.1", "-F", "json").json["edges"] == {
-        "expression": "window(3)",
-        "cut": 21,
-        "of": 69,
-        "heads": [{"layer": 0, "head": 1, "cut": 0, "of": 24}, {"layer": 1, "head": 1, "cut": 21, "of": 45}],
-    }
 
 
 def test_what_does_not_fit_is_one_sentence(attn: Run) -> None:

@@ -1,13 +1,11 @@
 """`attn why --composition` as a user runs it, and the same in Python."""
 
-import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from running import plain, printed
 
@@ -16,7 +14,6 @@ from attncli.analysis.composition import Composition, composition
 from attncli.analysis.why import explain
 from attncli.render.bars import TableFormat
 from attncli.render.composition import CompositionPage
-from attncli.render.fit import lines_of
 from attncli.render.palette import Palette
 
 # Its induction head, 3.3, attends to the token after the earlier `saw`.
@@ -45,14 +42,6 @@ def test_the_key_is_found_through_the_previous_token_head(attn: Run, split: Comp
     assert ran.out == attn(*CELL, "-k", "4").out
 
 
-def test_sides_whose_writers_have_long_names_stand_below_each_other(split: Composition) -> None:
-    longest = split.terms[-1]._replace(writer="bias", layer=None, head=None)  # biases of the embedding
-    for terms, margins in ((split.terms, [2]), ((*split.terms[:-1], longest), [1, 1])):
-        page = CompositionPage(replace(split, terms=terms), None, TableFormat(Palette(), 100))
-        titles = [line for line in plain(printed(page.parts(), Palette(), 100)).splitlines() if "written by" in line]
-        assert [line.count("margin") for line in titles] == margins
-
-
 def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split: Composition) -> None:
     document = attn(*CELL, "-F", "json").json
     assert document["schema"] == "attncli.composition/1"
@@ -63,41 +52,6 @@ def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split:
         assert len(values) == 1 + 3 * (4 + 1)
         assert sum(values) == pytest.approx(document["score"], abs=1e-4)
     assert attn(*CELL, "-F", "json", "--precision", "2").json["terms"][0]["value"] == round(split.terms[0].value, 2)
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_data_frame_has_a_row_for_each_term(split: Composition, library: Any) -> None:
-    frame = split.to_dataframe(library)
-    assert list(frame.columns) == ["side", "writer", "layer", "head", "value", "margin"]
-    assert np.array(frame["value"]).tolist() == [term.value for term in split.terms]
-    networks = np.array(frame["writer"]) == "mlp"
-    assert np.isnan(np.array(frame["head"], float)[networks]).all()
-    assert sorted(np.array(frame["layer"], float)[networks]) == [0, 0, 1, 1, 2, 2]
-
-
-def test_a_notebook_shows_it(split: Composition) -> None:
-    assert "head 2.3" in (split._repr_html_() or "")
-    assert repr(split) == "Composition(AttentionCell(layer 3, head 3, 'saw' to 'a', weight 0.9602), 32 terms)"
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (200, 59)])
-def test_a_screen_holds_it(split: Composition, width: int, height: int) -> None:
-    page = CompositionPage(split, None, TableFormat(Palette("truecolor"), width), height)
-    assert lines_of(page.parts(), width) - 1 <= height
-    shown = plain(printed(page.parts(), Palette("truecolor"), width))
-    assert max(map(len, shown.splitlines())) <= width
-    assert len(re.findall("^.*score ", shown, re.MULTILINE)) == (1 if width >= 92 else 2)
-
-
-def test_all_and_top_say_how_many_writers_have_a_line(attn: Run) -> None:
-    assert "other writer" not in attn(*CELL, "--all").out
-    assert "14 other writers" in attn(*CELL, "--top", "2").out
-    assert "1 other writer" in attn(*CELL, "--top", "15").out
-
-
-def test_a_key_below_the_mean_is_not_found(attn: Run) -> None:
-    out = attn(*CELL, "-k", "2").out
-    assert re.search(r"Key 2 scores \d\.\d\d below the mean of 9 other keys\.", out)
 
 
 def test_a_softcap_comes_after_the_sum() -> None:
@@ -142,8 +96,3 @@ def test_a_saved_trace_has_no_weights(attn: Run, tmp_path: Path) -> None:
     ran = attn("why", "--from", tmp_path / "saved.safetensors", "-q", "9", "-H", "3", "--composition")
     assert ran.code == 2
     assert ran.err == "attn: --composition needs the weights of a checkpoint; give --model and the text\n"
-
-
-def test_a_trace_leaves_its_model_behind_where_it_is_sent() -> None:
-    trace = attncli.inspect("time flies", "demo")
-    assert pickle.loads(pickle.dumps(trace)).forward is None

@@ -1,6 +1,5 @@
 """`attn diff` as a user runs it."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,19 +34,6 @@ def test_two_traces_are_compared_without_the_model(traces: tuple[Path, Path], at
     document = attn("diff", "--from", traces[0], "--from", traces[1], "-F", "json").json
     expected = attncli.diff(first, second)
     assert [head["jensen_shannon"] for head in document["heads"]] == [head.jensen_shannon for head in expected.heads]
-
-
-def test_the_cells_that_changed_most_have_the_weights_of_both(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "diff.json"
-    assert attn("diff", *FLIES, "-o", path, "--top", "3", "--precision", "2").out == ""
-    document = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert document["shared"] == {"queries": [[1, 1], [2, 2]], "keys": [[1, 1], [2, 2]]}
-    assert len(document["cells"]) == 3
-    for cell in document["cells"]:
-        for side, text in zip("ab", FLIES, strict=True):
-            head = attncli.inspect(text).layer(0).head(cell["head"])
-            weight = float(head.weights[cell[side]["query"], cell[side]["key"]])
-            assert cell[side]["weight"] == round(weight, 2)
 
 
 def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Path) -> None:

@@ -50,31 +50,6 @@ def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
     assert "2 to 3 keys per query   62 % of cells allowed   not causal: 3 cells after the query\n" in banded
 
 
-def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
-    ran = attn("mask", "show", "causal & pad(left=1)", "time flies, quickly")
-    assert "0 time    !  · · · ·\n1 flies      ·▓▓ · ·\n" in ran.out
-    assert "2 ," in ran.out
-    assert "fully masked rows: 0\nunseen keys: 0\n" in ran.out
-    with_past = attn("mask", "show", "causal", "time flies like an arrow", "--past", "3")
-    assert "3 an " in with_past.out
-    assert "2 queries × 5 keys, past 3" in with_past.out
-    assert "keys   0 time   1 flies   2 like   3 an   4 arrow\n" in with_past.out  # the rows do not name them all
-    assert "fully masked rows: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
-
-
-def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run) -> None:
-    last = attn("mask", "show", "causal", "--size", "2x5")
-    assert "2 queries × 5 keys, past 3\n" in last.out
-    assert "3 ██████▓▓ ·\n4 ████████▓▓\n" in last.out
-    first = attn("mask", "show", "causal", "--size", "2x5", "--past", "0")
-    assert "2 queries × 5 keys, past 0\n" in first.out
-    assert "0 ▓▓ · · · ·\n1 ██▓▓ · · ·\n" in first.out
-    for arguments in (["--size", "3", "--past", "2"], ["--size", "3x5"], ["a b c d e", "--past", "2"]):
-        document = attn("mask", "show", "causal", *arguments, "-F", "json").json
-        assert (document["queries"], document["keys"], document["past"]) == (3, 5, 2)
-        assert document["mask"] == [[key <= 2 + query for key in range(5)] for query in range(3)]
-
-
 def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
     document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
     plane = document.pop("plane")
@@ -83,23 +58,6 @@ def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
         "schema": "attncli.mask/1", "expression": "causal", "queries": 2, "keys": 2, "past": 0,
         "mask": [[True, False], [True, True]], "bias": None, "visible": {"min": 1, "max": 2}, "density": 0.75,
     }  # fmt: skip
-
-
-def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
-    out = attn("mask", "show", "heads.npy").out
-    assert "head 0 and 1 more" in out
-    assert "head 2" in out
-    assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
-        "head 0", "head 1", "head 2",
-    ]  # fmt: skip
-
-
-def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
-    ran = attn("mask", "show", "causal", "--size", "1000")
-    assert len(ran.out.splitlines()) < 80
-    assert "share of 16×16 cells" in ran.out
-    assert "each cell drawn stands for 16×16" in ran.err
-    assert "▓" in ran.out  # half a block is allowed
 
 
 # --- check ---------------------------------------------------------------------------------------------------
@@ -130,17 +88,6 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
 
 
-def test_errors_come_first_and_have_a_colour_where_there_are_colours(attn: Run, folder: Path) -> None:
-    np.save("both.npy", np.where(np.eye(4, dtype=bool), 0, -1e4) + np.where(np.tri(4, k=-2, dtype=bool), -1e9, 0))
-    line = ["mask", "check", "both.npy", "--expect", "causal", "--for", "additive"]
-    plain = attn(*line).out
-    assert plain.index("error  missing") < plain.index("note   mixed-fill")
-    colored = attn(*line, "--color", "always").out
-    assert "\x1b[1;31merror\x1b[0m" in colored
-    assert "\x1b[33mnote \x1b[0m" in colored
-    assert "\x1b" not in plain
-
-
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
     for_sdpa = ["--expect", "causal", "--for", "sdpa", "-F", "json"]
     document = attn("mask", "check", "leak.npy", *for_sdpa).json
@@ -163,8 +110,6 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
         assert ran.code == 1
         assert "Use --for sdpa or --for mha to decide" in ran.out
         assert ran.out.endswith("1 error\n")
-    counts = "masks (0 of 36 cells are unexpected if it attends, 36 if it masks). Use --for sdpa"
-    assert counts in attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").out
     assert attn("mask", "check", "padding.npy", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "mha").code == 1
@@ -203,20 +148,6 @@ def batches(folder: Path) -> Path:
     np.save("torch.npy", ~np.repeat(lower & tokens[:, None], 4, axis=0))  # as nn.MultiheadAttention takes 4 heads
     np.save("causal.npy", np.broadcast_to(lower, (2, 1, 6, 6)))
     return folder
-
-
-def test_the_padding_of_each_row_is_drawn(attn: Run, batches: Path) -> None:
-    drawn = attn("mask", "show", "causal & pad", "--lengths", "5,2", "--size", "6")
-    assert drawn.code == 0
-    assert "batch 0      batch 1" in drawn.out
-    documents = attn("mask", "show", "causal & pad", "--lengths", "5,2", "--size", "6", "-F", "json").json
-    assert [document["plane"] for document in documents] == ["batch 0", "batch 1"]
-    assert [document["mask"] for document in documents] == np.load("three.npy").tolist()
-    assert [len(one["mask"]) for one in attn("mask", "show", "pad(left)", "--lengths", "5,2", "-F", "json").json] == [
-        5,
-        5,
-    ]
-    assert attn("mask", "show", "pad", "--lengths", "4", "--size", "6", "-F", "json").json["plane"] is None
 
 
 def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: Path) -> None:
@@ -376,12 +307,3 @@ def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(
         tracemalloc.stop()
     torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
     assert attn("mask", "diff", "small.pt", "full").code == 0
-
-
-def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:
-    assert "unknown mask" in attn("mask", "check", "mask.txt").err
-    for path in (tmp_path / "mask.txt", tmp_path / "mask.npz"):
-        path.write_text("1 0\n1 1\n")
-        refused(
-            attn("mask", "check", path), USAGE, f"cannot read a mask from {path}; expected a file ending in .npy, .saf"
-        )

@@ -40,7 +40,7 @@ _numbers = st.integers(0, 9).map(str) | st.sampled_from(
 _likely = st.integers(0, 6).map(str)
 _atoms = st.one_of(
     st.sampled_from(["full", "causal", "none"]),
-    st.builds("{}({})".format, st.sampled_from(["window", "prefix", "chunk", "alibi", "global", "docs"]), _likely),
+    st.builds("{}({})".format, st.sampled_from(["window", "prefix", "chunk", "global", "docs"]), _likely),
     st.builds("{}({},{})".format, st.sampled_from(["band", "dilated", "keys", "queries", "global"]), _likely, _likely),
     st.builds("docs({})".format, st.lists(_likely, min_size=1, max_size=6).map(",".join)),
     st.builds("pad({}={})".format, st.sampled_from(["left", "right"]), _likely),

@@ -190,12 +190,6 @@ def test_a_hint_explains_every_head(tmp_path: Path) -> None:
     assert found(tmp_path, wider, "window(3)")["window"].message == "attends outside the window in 5 cells"
 
 
-def test_what_does_not_fit_another_alignment_is_no_explanation(tmp_path: Path) -> None:
-    # The documents cover the 10 positions after a past of 6; aligned otherwise, there are only 8.
-    findings = found(tmp_path, mask("causal", 4, 8), "docs(5,5)", MaskSize(past=6), reader="sdpa")
-    assert set(findings) == {"document", "missing"}
-
-
 def test_rows_that_are_masked_on_purpose_are_a_note(tmp_path: Path) -> None:
     findings = found(tmp_path, mask("causal & pad(left=2)"), "causal & pad(left=2)")
     assert findings["dead-row"].severity == "note"

@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import and_masks, create_mask, or_masks
 from transformers import masking_utils as hf
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from attncli.masks.alibi import slopes
 from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import parse
 
@@ -142,13 +139,3 @@ def test_combinations_are_what_torch_makes_of_them(data: st.DataObject, queries:
     text = f"({a}) & (~({b}) | ({c}))"
     mod = and_masks(one, or_masks(lambda *at: ~torch.as_tensor(two(*at)), three))
     np.testing.assert_array_equal(ours(text, queries, keys, past), theirs(mod, queries, keys, past))
-
-
-@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 14, 16, 20, 32, 40])
-def test_slopes_are_those_of_bloom_and_the_bias_that_of_mpt(heads: int) -> None:
-    ones = torch.ones((1, 2))
-    bloom = build_alibi_tensor(ones, heads, torch.float64).reshape(heads, 2)
-    np.testing.assert_allclose(slopes(heads), bloom[:, 1], rtol=1e-6)
-    if heads & (heads - 1) == 0:  # MPT takes the slopes of other numbers in another order
-        mpt = build_mpt_alibi_tensor(heads, 5)[:, 0].numpy()
-        np.testing.assert_allclose(np.outer(slopes(heads), np.arange(-4, 1)), mpt, rtol=1e-6, atol=1e-12)

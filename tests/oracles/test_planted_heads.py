@@ -1,16 +1,12 @@
 """`attn heads` on checkpoints: heads whose weights are written by hand, and the real one against transformers."""
 
 import math
-import re
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from architectures import tiny_model
-from conformance import save_for_auto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -110,26 +106,6 @@ def test_a_planted_head_is_on_top_of_its_column(planted: str, attn: Run) -> None
         assert second[metric] < 0.9 * first[metric]  # and nothing comes near
 
 
-def test_the_heads_that_look_at_themselves_are_the_first_three(planted: str, attn: Run) -> None:
-    ran = attn("heads", "-m", planted, TEXT, "--sort", "self", "--top", "4", "-F", "json")
-    *found, fourth = ran.json["heads"]
-    assert [(head["layer"], head["head"]) for head in found] == SELF
-    assert [head["self"] for head in found] == pytest.approx([1, 1, 1], abs=1e-4)
-    assert fourth["self"] < 0.5
-
-
-def test_the_planted_heads_are_on_top_over_many_sentences_too(planted: str, attn: Run) -> None:
-    texts = ["start a b a b", TEXT, "start a b c d", "start e f e c f e"]  # the third one repeats nothing
-    ran = attn("heads", "-m", planted, "-F", "json", stdin="\n".join(texts))
-    assert ran.json["sentences"] == 4
-    heads = {(head["layer"], head["head"]): head for head in ran.json["heads"]}
-    for metric, place in (("previous", PREVIOUS), ("sink", FIRST), ("induction", INDUCTION), ("entropy", UNIFORM)):
-        assert max(heads, key=lambda one, metric=metric: heads[one][metric]) == place  # type: ignore[misc]
-    assert heads[INDUCTION]["counts"]["induction"] == 3
-    assert heads[INDUCTION]["std"]["induction"] == pytest.approx(0, abs=1e-4)
-    assert heads[INDUCTION]["counts"]["entropy"] == 4
-
-
 def test_each_planted_head_has_its_label(planted: str, attn: Run) -> None:
     heads = attn("heads", "-m", planted, "start a b c d a b c d", "-F", "json").json["heads"]
     found = {(head["layer"], head["head"]): head["label"] for head in heads}
@@ -150,18 +126,3 @@ def test_the_test_on_random_tokens_finds_the_induction_head_alone(planted: str, 
     assert second["induction"] < 0.5
     labelled = attn("heads", "-m", planted, "--induction", "-F", "json").json["heads"]
     assert [(head["layer"], head["head"]) for head in labelled if head["label"] == "induction"] == [INDUCTION]
-
-
-def test_an_encoder_decoder_has_a_row_for_each_kind(tmp_path: Path, attn: Run) -> None:
-    save_for_auto(tiny_model("bart"), tmp_path)
-    ran = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "-F", "json")
-    assert ran.code == 0, ran.err
-    kinds = {entry["kind"] for entry in ran.json["heads"]}
-    assert kinds == {"encoder", "decoder", "cross"}
-    for entry in ran.json["heads"]:
-        assert (entry["previous"] is None) == (entry["kind"] == "cross")
-    table = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "--sort", "previous").out
-    assert re.search("layer +kind +head +label +previous", table)
-    grid = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "--metrics", "previous").out
-    assert all(f"previous · {kind} " in grid for kind in kinds)
-    assert grid.count("–") >= 12  # three layers of four cross-attention heads, and the legend

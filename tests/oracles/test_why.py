@@ -147,16 +147,6 @@ def test_each_architecture_has_the_stage_it_is_here_for(staged: Staged) -> None:
     assert (len(call.query), len(call.key), of("llama").row.head.key_head) == (4, 2, 1)
 
 
-def test_the_decoder_and_the_cross_attention_of_t5_are_explained_too(staged: Staged) -> None:
-    trace, _ = staged("t5")
-    found = explain(trace, 1, 2)
-    assert {cell.row.layer.kind for cell in found} == {"encoder", "decoder", "cross"}
-    cross = [cell for cell in found if cell.row.layer.kind == "cross"]
-    assert {(cell.row.query.id, cell.key.id) for cell in cross} == {(trace.query_tokens[1].id, trace.key_tokens[2].id)}
-    for cell in found:
-        assert cell.exponential / cell.row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
-
-
 @pytest.mark.parametrize("name", ["bloom", "gptj", "deberta-v2"])
 def test_a_written_softmax_gives_its_own_weights(name: str, tmp_path: Path) -> None:
     model = tiny_model(name)

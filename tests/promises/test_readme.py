@@ -91,6 +91,16 @@ def test_every_example_shows_what_its_page_says_of_it() -> None:
         assert re.search(one.shows, one.output, re.MULTILINE), f"{one.page} shows no {one.shows}: {one.command}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_where_the_files_of_its_examples_are(page: str) -> None:
+    examples_of_page = "\n".join(re.findall(r"^```console\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL))
+    for folder in ("docs/cookbook/files", "docs/masks/programs"):
+        names = [path.name for path in (ROOT / folder).iterdir() if not path.name.startswith("_")]
+        read = [name for name in names if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w-])", examples_of_page)]
+        told = folder in PAGES[page] or f"({Path(folder).name}/" in PAGES[page]
+        assert told or not read, f"{page} reads {', '.join(read)} of {folder}, and does not say so"
+
+
 def images_in(svg: str) -> tuple[list[Any], str]:
     """The pictures of a figure, and the rest of it."""
     packed = re.findall(r'<image [^>]*base64,([^"]*)"', svg)

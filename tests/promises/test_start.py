@@ -52,7 +52,7 @@ def test_neither_torch_nor_transformers_is_imported_unless_it_is_needed(
 SPARED = HEAVY | {
     "asyncio", "textual", "attncli.explore", "numpy.ma", "attncli.render.dashboard",
     "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads",
-    "attncli.analysis.derive.layer", "attncli.analysis.derive.words", "attncli.masks.files",
+    "attncli.analysis.derive", "attncli.masks.files",
     "attncli.engines.numpy", "attncli.engines.torch",
 }  # fmt: skip
 

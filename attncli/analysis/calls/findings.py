@@ -58,7 +58,6 @@ def findings_of(
             is_laid = True
             yield _broadcast(one)
     yield from _added_up(masks, call.dtype)
-    yield from _rising(mask)
     if mask.is_causal:
         yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
     yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"}, words)
@@ -148,14 +147,6 @@ def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
             message = "two added masks sum to -inf where both mask a key"
             advice = "combine masks before they become numbers"
             yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
-
-
-def _rising(mask: CallMask) -> Iterator[Finding]:
-    """Yield a bias like ALiBi's whose sign is wrong: with slopes of their own, all heads prefer what is far away."""
-    slopes = mask.slopes or ()
-    if mask.shape[2] > 1 and len({*slopes}) > 1 and max(slopes) < 0:
-        message = "the added bias rises with the distance in every head, by a slope of its own"
-        yield Finding("bias", "error", message, len(slopes), advice="ALiBi subtracts slope·distance")
 
 
 def _ignored(one: MaskReading, mask: CallMask) -> Finding:

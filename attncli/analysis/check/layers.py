@@ -11,7 +11,7 @@ import numpy as np
 from attncli.attention import noise_floor
 from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.comparison import compare
-from attncli.masks.conventions import Reading, read_added
+from attncli.masks.conventions import read_as
 from attncli.masks.expressions import Grid
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
@@ -84,7 +84,7 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
         return MaskGrid("mask", alike, 0)
     shape = len(layer.mask), trace.num_queries, trace.num_keys
     values = np.broadcast_to(layer.mask[..., : trace.num_keys], shape)[:, rows, columns]
-    reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
+    reading = read_as(values, "attend" if values.dtype == bool else "additive")
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
 

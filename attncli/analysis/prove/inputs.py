@@ -10,7 +10,7 @@ import numpy as np
 from attncli.analysis.calls.masks import together
 from attncli.analysis.calls.steps import ThreadState
 from attncli.errors import InputError
-from attncli.masks.conventions import read_added
+from attncli.masks.conventions import read_as
 from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
@@ -143,10 +143,7 @@ class SeenCalls:
 
 
 def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
-    values = mask_values(mask)
-    if mask.convention == "additive":
-        return read_added(values).allowed
-    return values.astype(bool) == (mask.convention == "attend")
+    return read_as(mask_values(mask), mask.convention).allowed
 
 
 class InputSequence(NamedTuple):

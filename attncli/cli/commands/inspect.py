@@ -203,7 +203,7 @@ def _draw(
             if (view.queries or trace.looks_at_pictures) and (note := first_layer_note(request, trace)):
                 environment.note(note)
             if request.mask is not None:
-                from attncli.masks.effects import idle_notes
+                from attncli.masks.comparison import idle_notes
 
                 for note in idle_notes(layer.mask for layer in trace.layers):
                     environment.note(note)

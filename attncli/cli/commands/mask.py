@@ -250,7 +250,7 @@ def _only(name: str | None, trace: Path | None) -> str:
 
 def _note_idle(environment: Environment, *subjects: MaskGrid) -> None:
     """Note which atoms of expressions have no effect."""
-    from attncli.masks.effects import idle_note
+    from attncli.masks.comparison import idle_note
 
     notes = (idle_note(one.expression, one.size) for one in subjects if one.expression is not None)
     for note in dict.fromkeys(filter(None, notes)):

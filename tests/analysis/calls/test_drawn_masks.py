@@ -12,8 +12,7 @@ from live_calls import mask_argument
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, map_leaves
-from attncli.masks.padding import RuleWithExceptions
-from attncli.masks.recognition import Rule, RuleVariant, rule_of
+from attncli.masks.recognition import Rule, RuleVariant, RuleWithExceptions, rule_of
 from attncli.recording.call import AttentionCall, CallSite
 
 MASKS = [*drawn(0, 1000)]
@@ -47,7 +46,7 @@ def wrong_names(rule: Rule, mask: Drawn) -> tuple[bool, bool]:
             continue
         rows = list(variant.rows)
         wrong = (of_words(variant, mask) != mask.cells[rows]).any(axis=(1, 3))
-        says_others = isinstance(variant.expression, RuleWithExceptions) and variant.expression.exception == "others"
+        says_others = isinstance(variant.expression, RuleWithExceptions) and variant.expression.match.kind == "others"
         of_word |= bool((wrong & mask.tokens[rows]).any())
         of_padding |= bool((wrong & ~mask.tokens[rows]).any()) and not says_others
     return of_word, of_padding

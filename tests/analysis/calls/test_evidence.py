@@ -44,9 +44,6 @@ WRONG = {
     "along the heads, and causal": (masked(CAUSAL & REAL[None, :, None, :]), "batch"),
     "along the heads, on the left": (masked(REAL.flip(1)[None, :, None, :]), "batch"),
     "repeated, and causal": (of_module((PADDING | ~CAUSAL).repeat(H, 1, 1), 3), "batch"),
-    "ALiBi of the other sign": (masked(FORBIDDEN - SLOPES * DISTANCE), "bias"),
-    "ALiBi of the other sign, both sides": (masked(SLOPES * DISTANCE.abs()), "bias"),
-    "ALiBi of the other sign, a row": (by_hand(lambda s: s - SLOPES * torch.arange(T) + FORBIDDEN), "bias"),
 }
 NOTED = {
     "heads with masks of their own": (masked(torch.stack([CAUSAL, CAUSAL, CAUSAL, CAUSAL.triu(-2)])), "varies"),

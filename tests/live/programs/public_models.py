@@ -455,11 +455,6 @@ def alibi_sign(wrong):
     return alibi(slopes, -1 if wrong else 1)
 
 
-def alibi_slopes(wrong):
-    """Heads are counted from 0."""
-    return alibi(2.0 ** (-8 * torch.arange(0 if wrong else 1, HEADS + (0 if wrong else 1)) / HEADS))
-
-
 class ShiftedWindows(nn.Module):
     """Swin: windows of 4×4 of a picture of 8×8, which is rolled by 2, so that windows hold what was far apart."""
 

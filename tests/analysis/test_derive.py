@@ -1,6 +1,8 @@
 """Derived numbers against plain loops: words, means and maxima, rollout, norms."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from attncli.trace.layer import Proof
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
+Run = Callable[..., Any]
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
 
@@ -148,15 +151,6 @@ def test_only_the_heads_that_were_asked_for_count() -> None:
     assert found.origin.rules == ("reduced: mean over heads 0,2",)
 
 
-def test_a_mean_over_heads_shows_what_any_of_them_may_attend_to(tmp_path: Any) -> None:
-    allowed = np.stack([np.eye(3, dtype=bool), np.tri(3, dtype=bool)])
-    np.save(tmp_path / "mask.npy", allowed)
-    trace = attncli.inspect("a b c", num_heads=2, mask=str(tmp_path / "mask.npy"))
-    (found,) = attncli.derive(trace, mean="heads").layers
-    assert (found.head(0).mask == allowed.any(axis=0)).all()
-    assert ((found.head(0).weights > 0) == allowed.any(axis=0)).all()
-
-
 # --- rollout -----------------------------------------------------------------------------------------------
 
 
@@ -260,3 +254,51 @@ def test_each_text_has_words_of_its_own_and_the_same_pieces_one_id() -> None:
     crossed = attncli.derive(attncli.inspect("time flies", target="die Zeit fliegt"), words=True)
     assert [word.text for word in crossed.query_tokens] == ["die", "Zeit", "fliegt"]
     assert crossed.layers[0].head(0).weights.shape == (3, 2)
+
+
+def test_other_readers_want_what_was_recorded() -> None:
+    trace = attncli.inspect("time flies", num_heads=2)
+    derived = attncli.derive(trace, norms=True)
+    for name, read in {
+        "heads": lambda: attncli.heads(derived),
+        "why": lambda: attncli.why(derived, query=0),
+        "diff": lambda: attncli.diff(trace, derived),
+        "derive": lambda: attncli.derive(derived, words=True),
+    }.items():
+        with pytest.raises(UsageError, match=f"^{name} needs a recorded trace"):
+            read()
+    assert derived.recorded is trace
+    assert trace.recorded is trace
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rollout", "--head", "1"], "mean over all heads; drop one of them"),
+        (["--rollout", "--mean", "heads"], "already averages"),
+        (["--mean", "layers"], "several layers"),
+        (
+            ["--words", "--show", "q"],
+            "have only tokens, shapes, mask, weights, heatmap, metrics, proof",
+        ),
+        (["--mean", "rows"], "'rows' is not"),
+    ],
+)
+def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], words: str) -> None:
+    ran = attn("inspect", "time flies", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_dump_has_no_words_and_no_values(attn: Run, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "dump.safetensors"
+    save_file({name: np.ones((3, 2), np.float32) for name in "qk"}, path)
+    ran = attn("inspect", "--from", path, "--words")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "the position of each token" in ran.err
+    ran = attn("inspect", "--from", path, "--norms")
+    assert (ran.code, "needs the values V" in ran.err) == (4, True)
+    assert attn("inspect", "--from", path, "--rollout").code == 0

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attncli.analysis.statistics import RunningMoments
+from attncli.analysis.summary import RunningMoments
 
 
 def moments(*columns: list[float]) -> RunningMoments:
