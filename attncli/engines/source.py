@@ -9,10 +9,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.encoding.encode import check_texts
-from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata
+from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError
 
 if TYPE_CHECKING:
-    from attncli.trace.selection import Indices
+    from attncli.engines.predictor import Predictor
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -43,27 +43,41 @@ class Source(ABC):
 
 
 class OpenModel(Source):
-    """A source that can record other layers, under another mask, without being opened again."""
+    """A source that can record under another mask without being opened again."""
 
     name: str
     attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
-    is_incremental: bool  # whether a layer is computed from a recorded one below it
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence's queries and keys; see `Source.trace`."""
 
     @abstractmethod
-    def recording(self, layers: Indices, mask: str | None) -> OpenModel:
-        """Return the source of other layers under another mask; None is its own.
-
-        Sources of one model that were made so may share what they compute: one of them is used at a time.
+    def with_mask(self, mask: str | None) -> OpenModel:
+        """Return the same model under another mask; None is its own.
 
         Raises:
-            UsageError: there is no such layer, or the mask cannot be read.
-            NotExposedError: none of them has softmax attention.
+            UsageError: the mask cannot be read.
         """
+
+    def predictor(self) -> Predictor:
+        """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
+        raise NotExposedError(f"{self.name} predicts no next token; give a causal language model, such as -m demo")
+
+
+class PredictingSource(Source):
+    """A source whose traces have the likeliest next tokens too; of a text alone."""
+
+    def __init__(self, source: Source, predictor: Predictor) -> None:
+        self._source, self._predictor = source, predictor
+        self.can_batch, self.parallel_from = source.can_batch, source.parallel_from
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence with its next tokens; see `Source.traces`."""
+        for text, trace in zip(texts, self._source.traces(texts, pair, target), strict=False):
+            sentence = self._predictor.encoder.encode(text, pair, None)
+            yield replace(trace, next_tokens=self._predictor.next_tokens(sentence))
 
 
 class CorpusItem(NamedTuple):

@@ -40,7 +40,6 @@ class ToyLayer(OpenModel):
     parallel_from = PARALLEL_FROM
     name = "the toy layer"
     attention_layers = (0,)
-    is_incremental = False
 
     def __init__(
         self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
@@ -98,9 +97,8 @@ class ToyLayer(OpenModel):
         """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
         return self._read(text, pair, target)[1:]
 
-    def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
-        """Return the layer under another mask; see `OpenModel.recording`."""
-        layers.resolve(1, self.name)
+    def with_mask(self, mask: str | None) -> ToyLayer:
+        """Return the layer under another mask; see `OpenModel.with_mask`."""
         other = copy(self)
         other.mask = _parsed(mask)
         return other

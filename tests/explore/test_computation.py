@@ -1,8 +1,7 @@
 """Answers: each stage says what the functions of the package say of the same text, and nothing is computed twice."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,7 @@ def model() -> Plain:
 
 
 def answering_of(model: InteractiveSource) -> IncrementalComputation:
-    """Ask a model that answers in no time: what is asked for at once depends on how long answers take."""
-    return IncrementalComputation(model, lambda: 0.0)
+    return IncrementalComputation(model)
 
 
 def last_of(model: InteractiveSource | IncrementalComputation, look: ViewState) -> ComputedView:
@@ -126,22 +124,19 @@ def test_a_layer_is_one_that_there_is(model: Plain, layer: int) -> None:
 # --- nothing twice ----------------------------------------------------------------------------------------------
 
 
-def test_what_was_computed_is_not_asked_for_again(model: Plain) -> None:
+def test_a_text_is_recorded_once(model: Plain) -> None:
     answering = answering_of(model)
 
-    def questions(look: ViewState) -> list[tuple[str, list[int]]]:
+    def questions(look: ViewState) -> list[str]:
         model.requests.clear()
         assert_measured(last_of(answering, look), EVERY, look.question.text)
         return list(model.requests)
 
-    assert questions(LOOK) == [(TEXT, []), (TEXT, [2]), (TEXT, [1]), (TEXT, [3]), (TEXT, [0])]
+    assert questions(LOOK) == [TEXT]
     assert questions(LOOK) == questions(LOOK.counting("norms")) == questions(LOOK.moved(Limits(), 1, 1)) == []
-    assert questions(replace(LOOK, layer=1)) == [(TEXT, [1])]
-    assert questions(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
-    assert questions(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
-    assert questions(replace(LOOK, layer=0)) == []
+    assert questions(replace(LOOK, layer=1)) == questions(LOOK.counting("rollout")) == questions(LOOK.holding()) == []
     held = LOOK.holding().asking(OTHER)
-    assert questions(held) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
+    assert questions(held) == [OTHER]
     assert questions(held.asking(TEXT)) == []
 
 
@@ -151,25 +146,10 @@ def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
     dropped = [next(answers) for _ in range(4)][-1]
     answers.close()
     assert_measured(dropped, [1, 2])
-    model.requests.clear()
     first, *_, last = answering.results(LOOK.next_head(Limits(heads=(0, 1))))
     assert_measured(first, [1, 2])
     assert_measured(last, EVERY)
-    assert model.requests == [(TEXT, [3]), (TEXT, [0])]
-
-
-def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
-    answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
-    last_of(answering, replace(LOOK, layer=0))
-    model.requests.clear()
-    answers = answering.results(LOOK.asking(OTHER))
-    tokens, *on_the_way, layer = (next(answers) for _ in range(4))
-    assert model.requests == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
-    assert {answer.shown for answer in (tokens, *on_the_way)} == {None}
-    assert_same(layer.shown, demo(OTHER))
-    model.requests.clear()
-    last_of(answering, LOOK.asking(OTHER).counting("norms"))
-    assert (OTHER, [2]) not in model.requests
+    assert model.requests == [TEXT]
 
 
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +185,7 @@ def two_sided(question: Query) -> Trace:
 
 
 def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
-    class Together(Made):
-        def steps(self, layers: Sequence[int]) -> list[list[int]]:
-            return [list(layers)]
-
-    first, *_, last = answering_of(Together(two_sided, range(4))).results(ViewState(Query("a", target="b")).holding())
+    first, *_, last = answering_of(Made(two_sided, range(4))).results(ViewState(Query("a", target="b")).holding())
     assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
     assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
     assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))

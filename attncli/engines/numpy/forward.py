@@ -22,7 +22,7 @@ from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
+    from jaxtyping import Float, Int
 
     Hidden = Float[np.ndarray, "T E"]
 
@@ -65,34 +65,35 @@ class Model:
         """
         # A user's mask may differ between heads, and sentences that share a group have one set of heads.
         batch = RaggedBatch(sentences, share=mask is None)
-        layers = self.layers(wanted, mask)
+        layers = self.layers(max(wanted), mask)
         records: list[list[LayerTrace]] = [[] for _ in sentences]
         with computing(batch.longest):
             x = self.embed(batch)
             for layer in layers:
                 projected = layer.project_qkv(x, batch)
-                layer.record(projected, heads, records)
+                if layer.index in wanted:
+                    layer.record(projected, heads, records)
                 if layer is not layers[-1]:
-                    x = layer.forward(x, projected)
+                    x = layer.finish(x, layer.head_outputs(projected))
         return records
 
-    def layers(self, wanted: Sequence[int], mask: Expression | None) -> list[Layer]:
-        """Return the layers up to the last wanted one; see `record`."""
-        return [Layer(self, index, mask, index in wanted) for index in range(max(wanted) + 1)]
+    def layers(self, last: int, mask: Expression | None) -> list[Layer]:
+        """Return the layers up to the last one, under a mask; None is each layer's own."""
+        return [Layer(self, index, mask) for index in range(last + 1)]
 
-    def embed(self, batch: RaggedBatch, past: int = 0) -> Hidden:
-        """Return the first hidden states, from a row on."""
+    def embed(self, batch: RaggedBatch) -> Hidden:
+        """Return the first hidden states."""
         how = self.spec.embedding
-        x = reduce(np.add, self.embedded(batch, past).values())
+        x = reduce(np.add, self.embedded(batch).values())
         return x if how.norm is None else self.normalize(how.norm, x)
 
-    def embedded(self, batch: RaggedBatch, past: int = 0) -> dict[str, Hidden]:
-        """Return the rows of the embedding tables, whose sum is the first hidden states, from a row on."""
+    def embedded(self, batch: RaggedBatch) -> dict[str, Hidden]:
+        """Return the rows of the embedding tables, whose sum is the first hidden states."""
         how, sentences = self.spec.embedding, batch.sentences
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
             every = list(chain.from_iterable(indices))
-            return self.weights.rows(table.name + ".weight", every[past:], table.rows, self.spec.width)
+            return self.weights.rows(table.name + ".weight", every, table.rows, self.spec.width)
 
         parts = {"embedding": rows(how.tokens, (text.ids for text in sentences))}
         if how.scale != 1:
@@ -116,31 +117,17 @@ class Model:
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, self.norm_weight(name, width), *bias, norm.eps)
 
-    def logits(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
-        """Return the logit of each next token, or of some, from the output of the last layer.
-
-        Raises:
-            UnsupportedError: the model predicts no next token, or lacks the weights for it.
-        """
-        return self.unembed(self.normalize(self.unembedding.norm, x), tokens)
-
-    def unembed(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
-        """Return the logits of hidden states after the final normalization; see `logits`."""
-        how, logits = self.unembedding, linear(x, self._vectors(tokens), None)
+    def unembed(self, x: Hidden) -> Float[np.ndarray, "T V"]:
+        """Return the logits of hidden states after the final normalization."""
+        shape = self.spec.embedding.tokens.rows, self.spec.width
+        how, logits = self.unembedding, linear(x, self.weights.read(self.unembedding_name, shape), None)
         return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
 
-    def check_predicts(self) -> None:
-        """Raise UnsupportedError unless the model predicts next tokens, and has the weights for it."""
-        self._vectors([0])
-
-    def _vectors(self, tokens: Sequence[int] | None) -> Shaped[np.ndarray, "V E"]:
-        """Return the row of the unembedding of every token, or of some."""
-        how, table = self.unembedding, self.spec.embedding.tokens
-        shape = table.rows, self.spec.width
-        if not how.is_tied:
-            return self.weights.head(how.matrix, shape, tokens)
-        name = table.name + ".weight"
-        return self.weights.matrix(name, *shape) if tokens is None else self.weights.rows(name, tokens, *shape)
+    @property
+    def unembedding_name(self) -> str:
+        """Name of the unembedding's matrix in the checkpoint; UnsupportedError without one."""
+        how, weights = self.unembedding, self.weights
+        return f"{weights.prefix}{self.spec.embedding.tokens.name}.weight" if how.is_tied else weights.head(how.matrix)
 
     @property
     def unembedding(self) -> Unembedding:
@@ -195,16 +182,9 @@ class Layer:
     model: Model
     index: int  # of the layer
     mask: Expression | None  # replaces the layer's own; None is that one
-    is_wanted: bool  # whether its attention is recorded
 
-    def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
-        """Return the rotated queries and keys, and the values, of each group of sentences.
-
-        Args:
-            x: the layer's input, from a row on.
-            batch: the sentences.
-            past: that row; 0 unless the sentence is alone.
-        """
+    def project_qkv(self, x: Hidden, batch: RaggedBatch) -> list[GroupHeads]:
+        """Return the rotated queries and keys, and the values, of each group of sentences, from the layer's input."""
         heads, how = self._spec.heads, self._spec.projections
         x = self._pre_norm(self._spec.attention_residual, x)
         if how.joint:
@@ -219,20 +199,17 @@ class Layer:
             value = self._project_heads(how.value, "", x, heads.kv_heads)
         rope, groups = self._spec.layers[self.index].rope, []
         for group in batch.groups:
-            rest = group.without_prefix(past)
-            q, k = rest.split_heads(query), rest.split_heads(key)
+            q, k = group.split_heads(query), group.split_heads(key)
             if rope is not None:
-                angles = np.arange(past, group.tokens, dtype=np.float32)[:, None] * rope
+                angles = np.arange(group.tokens, dtype=np.float32)[:, None] * rope
                 q, k = rotated(q, angles), rotated(k, angles)
-            groups.append(GroupHeads(group, q, k, rest.split_heads(value)))
+            groups.append(GroupHeads(group, q, k, group.split_heads(value)))
         return groups
 
     def record(
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
     ) -> None:
-        """Add the layer's attention to the records of the sentences, if it is wanted."""
-        if not self.is_wanted:
-            return
+        """Add the layer's attention to the records of the sentences."""
         count, kv_heads = self._spec.heads.count, self._spec.heads.kv_heads
         for group, q, k, v in projected:
             for index, sentence in enumerate(group.sentences):
@@ -240,23 +217,12 @@ class Layer:
                 keys = slice(index * kv_heads, (index + 1) * kv_heads)
                 records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
 
-    def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
-        """Return the layer's output: attention, then the feed-forward network.
-
-        Args:
-            x: its input, from a row on.
-            projected: queries, keys and values of all rows.
-            past: that row; 0 unless the sentence is alone.
-        """
-        return self.finish(x, self.head_outputs(projected, past))
-
-    def head_outputs(self, projected: Sequence[GroupHeads], past: int = 0) -> Float[np.ndarray, "T H D"]:
-        """Return weights·V of every head, before the output projection; see `forward`."""
+    def head_outputs(self, projected: Sequence[GroupHeads]) -> Float[np.ndarray, "T H D"]:
+        """Return weights·V of every head, before the output projection."""
         heads = self._spec.heads
-        rows = projected[-1].group.without_prefix(past).rows.stop
-        outputs = np.empty((rows, heads.count, heads.width), np.float32)
+        outputs = np.empty((projected[-1].group.rows.stop, heads.count, heads.width), np.float32)
         for group, q, k, v in projected:
-            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), outputs)
+            group.merge_heads(attention_output(self._trace(q, k, v, ())), outputs)
         return outputs
 
     def added(
@@ -350,20 +316,20 @@ class Layer:
         return output if residual.post_norm is None else self.model.normalize(self.name(residual.post_norm), output)
 
 
-def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:
-    """Return weights·V of every head, from a row on; many rows are computed block by block, on all cores."""
+def attention_output(layer: LayerTrace) -> Float[np.ndarray, "H Q Dv"]:
+    """Return weights·V of every head; many rows are computed block by block, on all cores."""
     heads, queries, keys = layer.cells
     q, k, v, scale = layer.q, layer.k, layer.v, layer.scale
     assert q is not None
     assert k is not None
     assert v is not None
     assert scale is not None
-    output = np.empty((heads, queries - past, v.shape[-1]), np.float32)
+    output = np.empty((heads, queries, v.shape[-1]), np.float32)
     every = tuple(range(heads))
 
     def staged(rows: Int[np.ndarray, " R"]) -> None:
         for stages in stages_of(layer, every, rows):
-            block = slice(stages.queries[0] - past, stages.queries[-1] + 1 - past)
+            block = slice(stages.queries[0], stages.queries[-1] + 1)
             output[stages.heads[0] : stages.heads[-1] + 1, block] = stages.output
 
     def fused(rows: slice) -> None:
@@ -371,15 +337,13 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
         if len(allowed) > 1 or not allowed.any(axis=-1).all():
             staged(np.arange(rows.start, rows.stop))
             return
-        block = slice(rows.start - past, rows.stop - past)
-        output[:, block] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
+        output[:, rows] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
 
-    is_short = queries - past <= parallel.LONG
-    if is_short or layer.bias is not None or layer.sinks is not None or layer.recorded_weights is not None:
-        staged(np.arange(past, queries))
+    if queries <= parallel.LONG:
+        staged(np.arange(queries))
     else:
         step = min(max(_NEAR // keys, _LEAST), _MOST)
-        parallel.parallel_for(fused, [slice(start, min(start + step, queries)) for start in range(past, queries, step)])
+        parallel.parallel_for(fused, [slice(start, min(start + step, queries)) for start in range(0, queries, step)])
     return output
 
 

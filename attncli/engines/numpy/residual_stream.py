@@ -60,11 +60,11 @@ class NativeForward:
         The terms of either side add up to q·k · scale.
         """
         batch = RaggedBatch([self.sentence])
-        *below, last = self.model.layers([layer], self.mask)
+        *below, last = self.model.layers(layer, self.mask)
         with computing(batch.longest):
             streams = [self.model.embed(batch)]
             for each in below:
-                streams.append(each.forward(streams[-1], each.project_qkv(streams[-1], batch)))
+                streams.append(each.finish(streams[-1], each.head_outputs(each.project_qkv(streams[-1], batch))))
             stream = streams.pop()
             ((_, q, k, _),) = last.project_qkv(stream, batch)
             key_head = head * len(k) // len(q)

@@ -15,6 +15,7 @@ from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.engines.predictor import Predictor
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.architectures import architecture_of
@@ -26,7 +27,7 @@ from attncli.engines.torch.configuration import (
     other_layers,
     start_id,
 )
-from attncli.engines.torch.generation import Writer, check_causal, check_no_future
+from attncli.engines.torch.generation import check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
@@ -51,7 +52,6 @@ class Checkpoint(OpenModel):
     can_batch = True
     reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
     parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
-    is_incremental = False
 
     def __init__(
         self,
@@ -91,9 +91,7 @@ class Checkpoint(OpenModel):
         self.model = text_part.base_model if generate else text_part
         self.notes = self._all_notes()
         self.encoder = reader(self.model)
-        limit = self.encoder.limit
-        own_tokenizer = self.encoder.tokenizer
-        self.writer = Writer(model, self.whole, self.model, own_tokenizer, limit, generate) if generate else None
+        self._generate = generate
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the part of a checkpoint that runs; see `find_text_model`."""
@@ -120,16 +118,22 @@ class Checkpoint(OpenModel):
         inputs = [sentence.inputs for sentence in sentences]
         return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
 
-    def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
-        """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
+    def with_mask(self, mask: str | None) -> Checkpoint:
+        """Return the same model under another mask, writing no tokens; see `OpenModel.with_mask`."""
         other = copy(self)
-        other.writer = None
-        expression = None if mask is None else parse(mask)
-        chosen = layers.resolve(self.num_layers, visible(self.name))
-        other.request = replace(self.request, layers=chosen, mask=expression)
-        other._check_attention()
-        other.notes = other._all_notes()
+        other._generate = 0
+        other.request = replace(self.request, mask=None if mask is None else parse(mask))
         return other
+
+    def predictor(self) -> Predictor:
+        """Return the predictor of next tokens, of a model that was loaded to generate; see `OpenModel.predictor`."""
+        if not self._generate:
+            raise NotExposedError("next tokens need the native engine and a causal language model, such as -m demo")
+        from attncli.engines.torch.predictor import cut_logits
+
+        heads = head_count(self.part.config)
+        run = cut_logits(self.name, self.whole, self.model, heads)
+        return Predictor(self.provenance(), self.encoder, self.num_layers, heads, run)
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
@@ -205,8 +209,8 @@ class Checkpoint(OpenModel):
         for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, target)
-                if self.writer is not None:
-                    sentence = self.writer.continued(sentence)
+                if self._generate:
+                    sentence = continued(self.whole, self.model, self.encoder, sentence, self._generate)
             except AttnError as error:
                 failure = error
                 break
