@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
 
+_MAX_GROUP = 256  # the most sentences that are computed together
+# Numbers of sentences from which on other processes help, which start in tenths of a second; and where a start takes
+# seconds, or a sentence next to nothing.
+PARALLEL_FROM = 512
+PARALLEL_FROM_LATE = 4096
+
+
 class Source(ABC):
     """A model that computes the traces of sentences, one after another."""
 
@@ -90,13 +97,6 @@ class CorpusItem(NamedTuple):
     target: str | None = None  # the text whose queries attend to its keys, where it has one of its own
 
 
-MAX_GROUP = 256  # the most sentences that are computed together
-# Numbers of sentences from which on other processes help, which start in tenths of a second; and where a start takes
-# seconds, or a sentence next to nothing.
-PARALLEL_FROM = 512
-PARALLEL_FROM_LATE = 4096
-
-
 def trace_stream(
     source: Source, sentences: Iterable[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
@@ -121,18 +121,16 @@ def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
-    answers: Iterator[Trace | Failure]
+    readable = [(each.text, each.target or target) for each in group if isinstance(each.text, str)]
     if any(each.target is not None for each in group):  # each by itself
-        alone = ((each.text, each.target or target) for each in group)
-        answers = chain.from_iterable(_answers(source, [text], pair, to) for text, to in alone if isinstance(text, str))
+        answers = chain.from_iterable(_answers(source, [text], pair, own) for text, own in readable)
     else:
-        answers = _answers(source, [each.text for each in group if isinstance(each.text, str)], pair, target)
+        answers = _answers(source, [text for text, _ in readable], pair, target)
     for number, text, metadata, _ in group:
         answer = next(answers) if isinstance(text, str) else text
-        if metadata and isinstance(answer, Failure):
-            answer = answer._replace(metadata=metadata)
-        elif metadata and not isinstance(answer, Failure):
-            answer = replace(answer, metadata=metadata)
+        if metadata:
+            is_failure = isinstance(answer, Failure)
+            answer = answer._replace(metadata=metadata) if is_failure else replace(answer, metadata=metadata)
         yield number, answer
 
 
@@ -160,20 +158,20 @@ def windows(sentences: Iterable[CorpusItem]) -> Iterator[list[CorpusItem]]:
     The first groups are small, so that the first sentences need not wait for the last. A group depends on numbers and
     files alone: a resumed run computes the groups of one that was never interrupted.
     """
-
-    def window_of(sentence: CorpusItem) -> tuple[object, int]:
-        number = sentence.number
-        index = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
-        return sentence.metadata.get("file"), index
-
     window: list[CorpusItem] = []
     for sentence in sentences:
-        if window and window_of(window[0]) != window_of(sentence):
+        if window and _window_of(window[0]) != _window_of(sentence):
             yield window
             window = []
         window.append(sentence)
-        if window_of(sentence) != window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
+        if _window_of(sentence) != _window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
             yield window
             window = []
     if window:
         yield window
+
+
+def _window_of(sentence: CorpusItem) -> tuple[object, int]:
+    number = sentence.number
+    index = number.bit_length() if number < _MAX_GROUP else _MAX_GROUP + number // _MAX_GROUP
+    return sentence.metadata.get("file"), index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
@@ -47,12 +48,12 @@ def open_tokenizer(
         LoadError: there is no such tokenizer, or it cannot be loaded.
     """
     if model is None:
-        owner = "the toy layer's vocabulary; give --model, or leave it out"
         of_vocabulary: dict[str, Any] = {**options}
-        refuse_unknown(of_vocabulary, VocabularyOptions, owner)
+        refuse_unknown(of_vocabulary, VocabularyOptions, "the toy layer's vocabulary; give --model, or leave it out")
         return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
-    chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
-    return _OfCheckpoint(model, chosen, special)
+    return _OfCheckpoint(
+        model, checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone"), special
+    )
 
 
 @spelling_out(TokenizeKeywords, open_tokenizer)
@@ -102,19 +103,15 @@ class _OfCheckpoint:
         from attncli.engines import numpy as numpy_engine
 
         load = LoadOptions(**vars(options))
-        self._limit: int | None
         snapshot = resolve(model, load, for_tokenizer=True)
-        name = visible(snapshot.name)
-        # It is transformers' own only where the native engine may differ.
+        self._limit: int | None
         try:
             tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
-        except numpy_engine.UnsupportedError as error:
-            why = visible(str(error))
+        except numpy_engine.UnsupportedError as error:  # the tokenizer of transformers may differ
+            name, why = visible(snapshot.name), visible(str(error))
             if snapshot.gguf is not None:
                 raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
             require(f"{name}: {why}. The tokenizer of transformers", "transformers")
-            import logging  # other runs print no such message
-
             logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", why)
             from attncli.encoding import auto_tokenizer
 
@@ -126,9 +123,8 @@ class _OfCheckpoint:
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         name, limit = self._encoder.name, self._limit
         encoded = self._encoder.encode(text, pair, None)
-        text, tokens, notes = encoded.text, encoded.tokens, encoded.notes
-        if limit is not None and len(tokens) > limit:
-            count = len(tokens)
+        text, tokens, notes, count = encoded.text, encoded.tokens, encoded.notes, len(encoded.tokens)
+        if limit is not None and count > limit:
             notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
         unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
         return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)

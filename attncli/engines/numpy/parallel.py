@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, TypeVar
 
+from attncli.engines.cpu import cores
+
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, ThreadPoolExecutor
+    from concurrent.futures import Executor
 
 T = TypeVar("T")
 
@@ -31,37 +33,29 @@ _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
 def count() -> int:
     """Return the number of threads for a long text: that of OpenBLAS's or OpenMP's variables, or one for each core."""
     threads = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "").split(",")[0].strip()
-    if threads.isdecimal() and int(threads) > 0:
-        return int(threads)
-    from attncli.engines.cpu import cores
-
-    return cores()
+    return int(threads) if threads.isdecimal() and int(threads) > 0 else cores()
 
 
 @contextmanager
 def use_all_cores(tokens: int) -> Iterator[None]:
-    """Let `parallel_for` use all cores within the block, for a text of at least `LONG` tokens."""
+    """Let `parallel_for` use all cores within the block, for a text of more than `LONG` tokens."""
     if tokens <= LONG:
         yield
         return
-    most = count()
-    pool: ThreadPoolExecutor | None = None
-    one_blas_thread = nullcontext()
-    if most > 1:
-        from concurrent.futures import ThreadPoolExecutor
+    with ExitStack() as stack:
+        long, shared, most = _is_long.set(True), _pool.set(None), count()
+        stack.callback(_is_long.reset, long)
+        stack.callback(_pool.reset, shared)
+        if most > 1:
+            from concurrent.futures import ThreadPoolExecutor
 
-        from threadpoolctl import threadpool_limits  # which takes 15 ms
+            from threadpoolctl import threadpool_limits  # which takes 15 ms
 
-        pool, one_blas_thread = ThreadPoolExecutor(most), threadpool_limits(1, user_api="blas")
-    long, shared = _is_long.set(True), _pool.set(pool)
-    try:
-        with one_blas_thread:
-            yield
-    finally:
-        _is_long.reset(long)
-        _pool.reset(shared)
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+            stack.enter_context(threadpool_limits(1, user_api="blas"))
+            pool = ThreadPoolExecutor(most)
+            stack.callback(pool.shutdown, cancel_futures=True)
+            _pool.set(pool)
+        yield
 
 
 def blocks(rows: int) -> list[slice]:

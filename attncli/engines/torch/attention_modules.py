@@ -6,14 +6,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from attncli.engines.torch.configuration import attention_layers
 
+Sublayer = tuple[int, str]  # a layer's index and its kind of attention
+
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
 _NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 has an "AttentionResidual" between its layers
+_CROSS = re.compile("cross|encoder_attn|encdec|enc_dec")  # in lower-case names
 _CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 
@@ -34,29 +38,32 @@ class AttentionModules:
     by_id: Mapping[int, AttentionModule]  # by the `id` of the module
     layers: Mapping[str, Sequence[int]]  # the layers with softmax attention, of each kind
 
-    @property
+    @cached_property
     def is_named(self) -> bool:
         """Whether a module's name shows its layer: not where layers share one, nor where one layer has two."""
         outer = [(module.kind, module.index) for module in self.by_id.values() if module.is_outermost]
         expected = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
         return len(set(outer)) == len(outer) and expected <= set(outer)
 
-    def has(self, module: Any) -> bool:
-        """Return whether a module is one of the attention layers, as far as names show; no layer of another sort."""
-        return not self.is_named or self.layer(module, 0) in self.layers[self.kind(module)]
-
-    def kind(self, module: Any) -> str:
-        """Return the kind of an attention module."""
+    def is_outermost(self, module: Any, sublayer: Sublayer) -> bool:
+        """Return whether a module is the outermost attention of a sublayer."""
         entry = self.by_id.get(id(module))
-        return entry.kind if entry else next(iter(self.layers))
+        return entry is not None and entry.is_outermost and (entry.index, entry.kind) == sublayer
 
-    def layer(self, module: Any, calls: int) -> int:
-        """Return the layer of a module that is called after `calls` others of its kind; −1 if there are no more."""
-        if self.is_named:
-            entry = self.by_id.get(id(module))
-            return -1 if entry is None or entry.index is None else entry.index
-        layers = self.layers[self.kind(module)]
-        return layers[calls] if calls < len(layers) else -1
+    def sublayer(self, module: Any, counts: Mapping[str, int]) -> Sublayer | None:
+        """Return the sublayer of a module; None of one that is no attention layer.
+
+        Args:
+            module: a module that runs.
+            counts: how many of each kind ran before, by which layers are counted that have no name.
+        """
+        entry = self.by_id.get(id(module))
+        kind = entry.kind if entry else next(iter(self.layers))
+        layers = self.layers[kind]
+        if not self.is_named:
+            count = counts.get(kind, 0)
+            return (layers[count] if count < len(layers) else -1), kind
+        return None if entry is None or entry.index not in layers else (entry.index, kind)
 
 
 def find_attention_modules(model: Any) -> AttentionModules:
@@ -73,7 +80,7 @@ def find_attention_modules(model: Any) -> AttentionModules:
         if is_encoder_decoder:
             kind = next((match[0] for part in name.split(".") if (match := _SIDE.search(part))), "decoder")
             label = (name.rpartition(kind + ".")[2] + type(module).__name__).lower()
-            if kind == "decoder" and any(word in label for word in ("cross", "encoder_attn", "encdec", "enc_dec")):
+            if kind == "decoder" and _CROSS.search(label):
                 kind = "cross"
         by_id[id(module)] = AttentionModule(kind, layers, index, is_outermost)
     if not is_encoder_decoder:

@@ -13,38 +13,37 @@ from attncli.text import visible
 # others have none.
 _ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
 
-
+_LAYERS = ("num_hidden_layers", "decoder_layers", "num_decoder_layers")
+_HEADS = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")
 _PICTURED = "cross_attention"
-_COUNTS = ("num_hidden_layers", "num_attention_heads")
 
 
 def sides(config: Any) -> list[Any]:
     """Return the configurations of both sides of an encoder-decoder that has two (T5Gemma), else the only one."""
     both = [getattr(config, side, None) for side in ("encoder", "decoder")] if config.is_encoder_decoder else []
-    return both if both and all(_has_counts(c) for c in both) else [config]
+    return both if both and all(map(_has_counts, both)) else [config]
 
 
 def is_counted(config: Any) -> bool:
     """Return whether a configuration has the numbers of layers and heads."""
-    return all(_has_counts(side) for side in sides(config))
+    return all(map(_has_counts, sides(config)))
 
 
 def _has_counts(config: Any) -> bool:
-    return all(isinstance(getattr(config, count, None), int) for count in _COUNTS)
+    return all(isinstance(getattr(config, names[0], None), int) for names in (_LAYERS, _HEADS))
 
 
 def layer_count(config: Any) -> int:
     """Return how many layers the model has, on the deeper side of an encoder-decoder."""
-    return max(1, *_counts(config, "num_hidden_layers", "decoder_layers", "num_decoder_layers"))
+    return max(1, *_counts(config, _LAYERS))
 
 
 def head_count(config: Any) -> int:
     """Return how many heads the layers have, on the wider side of an encoder-decoder."""
-    names = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")
-    return max(_counts(config, *names))
+    return max(_counts(config, _HEADS))
 
 
-def _counts(config: Any, *names: str) -> list[int]:
+def _counts(config: Any, names: tuple[str, ...]) -> list[int]:
     counts = (getattr(side, name, None) for side in sides(config) for name in names)
     return [count for count in counts if isinstance(count, int)]
 

@@ -71,11 +71,12 @@ class Checkpoint(OpenModel):
         # All checks of the configuration come before the weights are read.
         self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
         self.name = model = snapshot.name
-        self.options = options
+        self.options, self._generate = options, generate
         config = self.part.config
         if generate:
             check_causal(model, self.part)
         self.is_encoder_decoder = config.is_encoder_decoder
+        self.kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
@@ -86,12 +87,24 @@ class Checkpoint(OpenModel):
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         reader = self.open_reader(special, asks=generate > 0)
-        self.whole, self._of_weights, self._form = self._load(writes=generate > 0)
+        self.whole, of_weights, self._form = load.load_model(snapshot, self.part, options, self.request, generate > 0)
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
-        self.notes = self._all_notes()
+        about = architecture_of(config).note
+        others = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
+        unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in others.items())
+        self.notes = (*unshown, *([about] if about else []), *of_weights)
         self.encoder = reader(self.model)
-        self._generate = generate
+
+    def _check_attention(self) -> None:
+        """Raise NotExposedError unless at least one of the chosen layers has softmax attention."""
+        if not set(self.request.layers) & set(self.attention_layers):
+            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, self.attention_layers)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
+                f"attention: {listed}"
+            )
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the part of a checkpoint that runs; see `find_text_model`."""
@@ -135,40 +148,6 @@ class Checkpoint(OpenModel):
         run = cut_logits(self.name, self.whole, self.model, heads)
         return Predictor(self.provenance(), self.encoder, self.num_layers, heads, run)
 
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
-        self.check_target(target)
-        sentence = self.encoder.encode(text, pair, target)
-        return sentence.query_tokens, sentence.tokens
-
-    def _all_notes(self) -> tuple[str, ...]:
-        others, about = self.other_layers, architecture_of(self.part.config).note
-        unshown = (
-            f"layer {index} has {instead(others[index])}; it is not shown"
-            for index in self.request.layers
-            if index in others
-        )
-        return (*unshown, *([about] if about else []), *self._of_weights)
-
-    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
-        """Return the model that the part is in, notes on its weights for the user, and how they are stored."""
-        return load.load_model(self.snapshot, self.part, self.options, self.request, writes)
-
-    def _check_attention(self) -> None:
-        """Raise NotExposedError unless at least one of the chosen layers has softmax attention."""
-        if not set(self.request.layers) & set(self.attention_layers):
-            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, self.attention_layers)) or "none"
-            raise NotExposedError(
-                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
-                f"attention: {listed}"
-            )
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of attention that the model has."""
-        return ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
-
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """Parameters of the model's forward pass, by name."""
@@ -179,16 +158,22 @@ class Checkpoint(OpenModel):
         """Whether the model takes the positions of its tokens, and infers none from the padding, as RoBERTa does."""
         return "position_ids" in self.parameters and not load.first_position(self.model)
 
-    def check_target(self, target: str | None) -> None:
-        """Raise UsageError for a target that the model has no decoder for."""
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
+        sentence = self._encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
 
     def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Encode a sentence for the model; a decoder without a target reads the sentence itself."""
-        self.check_target(target)
-        decoded = (text if target is None else target) if self.is_encoder_decoder else target
-        return self.encoder.encode(text, pair, decoded)
+        return self._encode(text, pair, text if self.is_encoder_decoder and target is None else target)
+
+    def _encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
+        """Encode a sentence; UsageError for a target that the model has no decoder for."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
+        return self.encoder.encode(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together.
@@ -201,22 +186,17 @@ class Checkpoint(OpenModel):
             for text in texts:
                 yield from self.traces([text], pair, target)
             return
-        self.check_target(target)
-        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
-            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[EncodedInput] = []
         failure = None
-        for text in texts:
-            try:
-                sentence = self.encoder.encode(text, pair, target)
+        try:
+            for text in texts:
+                sentence = self._encode(text, pair, target)
                 if self._generate:
                     sentence = continued(self.whole, self.model, self.encoder, sentence, self._generate)
-            except AttnError as error:
-                failure = error
-                break
-            sentences.append(sentence)
+                sentences.append(sentence)
+        except AttnError as error:
+            failure = error
         is_single = self.request.mask is not None or "attention_mask" not in self.parameters
-        limit = 1 if is_single else batch.MOST_TOKENS
         maps = len(self.request.layers) * len(self.kinds) * head_count(self.part.config)
 
         def size_of(tokens: int) -> float:
@@ -225,6 +205,7 @@ class Checkpoint(OpenModel):
 
         done: dict[int, Trace] = {}
         count = 0
+        limit = 1 if is_single else batch.MOST_TOKENS
         for indices in batch.batches([one.inputs for one in sentences], limit, size_of):
             done.update(zip(indices, self._run([sentences[index] for index in indices]), strict=True))
             while count in done:
@@ -235,10 +216,9 @@ class Checkpoint(OpenModel):
 
     def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
         """Return the traces of sentences that run as one batch."""
-        part, kinds = self.model, self.kinds
+        part, kinds = self.whole if self.part.is_whole else self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
-        part = self.whole if self.part.is_whole else part
         together = self.batched(sentences)
         begun = perf_counter()
         recorded = record(self.model, part, together, self.request, kinds)
@@ -247,10 +227,9 @@ class Checkpoint(OpenModel):
         source = self.provenance()
         traces = []
         for item, layers in zip(sentences, recorded.traces(), strict=True):
-            tokens = item.query_tokens, item.tokens
             if item.generated:
                 check_no_future(self.name, layers, item.generated)
-            sides = (*tokens, layers, item.text, item.pair, item.target)
+            sides = (item.query_tokens, item.tokens, layers, item.text, item.pair, item.target)
             traces.append(Trace(source, *sides, item.notes, item.generated, pictures=item.pictures, grids=item.grids))
         return traces
 

@@ -49,7 +49,7 @@ def _output_projections(name: str, base: Any) -> Iterator[tuple[int, Any]]:
     modules = find_attention_modules(base)
     for module in base.modules():
         entry = modules.by_id.get(id(module))
-        if entry is None or not entry.is_outermost or entry.index is None or not modules.has(module):
+        if entry is None or not entry.is_outermost or entry.index is None or modules.sublayer(module, {}) is None:
             continue
         # An attention inside another, such as BERT's, has the projection next to it.
         projections = [part for path, part in module.named_modules() if path.rpartition(".")[2] in _PROJECTIONS]
