@@ -42,17 +42,7 @@ def open_checkpoint(
     generate: int,
     **options: Any,
 ) -> OpenModel:
-    """Return a checkpoint, ready for sentences.
-
-    Args:
-        model: folder or hub name.
-        layers: which layers to record.
-        heads: which heads to show.
-        kind: the only kind of attention to record; None is every kind.
-        mask: replaces the model's own.
-        special: whether the tokenizer adds its special tokens.
-        generate: how many tokens the model writes after each sentence.
-        options: fields of `EngineOptions`.
+    """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments.
 
     Raises:
         NotExposedError: `--engine native` or `verify`, and that engine does not compute this checkpoint.
@@ -88,12 +78,7 @@ def open_checkpoint(
 
 
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
-    """Return a checkpoint that predicts next tokens, ready for sentences.
-
-    Args:
-        model: folder or hub name.
-        special: whether the tokenizer adds its special tokens.
-        options: fields of `EngineOptions`.
+    """Return a checkpoint that predicts next tokens, ready for sentences; see `attncli.open_source` for the arguments.
 
     Raises:
         NotExposedError: it predicts no next token, or the chosen engine does not compute it.
@@ -120,12 +105,6 @@ class NativeSource(OpenModel):
 
     The engine of a sentence does not depend on its neighbours, so that a resumed run gives the same answers as one that
     was never interrupted.
-
-    Args:
-        native: the checkpoint.
-        engine: `auto`, `native` or `verify`.
-        snapshot: its files.
-        in_torch: opens it in transformers.
     """
 
     can_batch = True
@@ -153,13 +132,13 @@ class NativeSource(OpenModel):
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence; see `OpenModel.tokens`."""
-        _check_target(target)
+        self.check_target(target)
         tokens = self._native.encoder.encode(text, pair, None).tokens
         return tokens, tokens
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        _check_target(target)
+        self.check_target(target)
         texts = list(as_list(texts))
         for index, answer in enumerate(self._native.answers(texts, pair)):
             if isinstance(answer, UnsupportedError):
@@ -172,16 +151,8 @@ class NativeSource(OpenModel):
                 yield answer
 
 
-def _check_target(target: str | None) -> None:
-    if target is not None:
-        raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
-
-
 def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:
-    """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a reference.
-
-    Where the reference is not proven to be the unmodified model's, its own proof is returned.
-    """
+    """Return a layer whose proof is its largest difference from a reference that is proven itself."""
     if not reference.is_proven(dtype):
         return replace(layer, proof=reference.proof)
     apart = [np.abs(getattr(layer, name) - getattr(reference, name)).max() for name in "qkv"]
@@ -195,10 +166,8 @@ def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrac
 
 def _reads_pictures(snapshot: Snapshot, options: EngineOptions) -> bool:
     """Return whether a checkpoint is to read pictures: by its options, or by a text that may name its own."""
-    if options.image or options.tower == "vision":
-        return True
-    has_texts_of_pictures = options.image is not None and snapshot.gguf is None
-    return has_texts_of_pictures and not _PICTURE_TOKEN.isdisjoint(snapshot.config)
+    may_name = options.image is not None and snapshot.gguf is None and not _PICTURE_TOKEN.isdisjoint(snapshot.config)
+    return bool(options.image) or options.tower == "vision" or may_name
 
 
 def _open_in_torch(
@@ -237,12 +206,7 @@ def _check_readable(snapshot: Snapshot, engine: str) -> None:
 
 
 def _check_fallback(snapshot: Snapshot, reason: UnsupportedError, engine: str) -> None:
-    """Raise an error unless transformers may compute what the native engine declines, and is installed.
-
-    Raises:
-        NotExposedError: the native engine alone may compute it.
-        LoadError: torch or transformers are not installed.
-    """
+    """Raise an error unless transformers may compute what the native engine declines, and is installed."""
     shown, why = visible(snapshot.name), visible(str(reason))
     if snapshot.gguf is not None:
         raise NotExposedError(f"{shown} is a GGUF file, and the native engine does not compute it: {why}")

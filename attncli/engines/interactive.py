@@ -38,7 +38,7 @@ def open_interactive(
     prefix: int = 0,
     **options: Any,
 ) -> InteractiveSource:
-    """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for queries.
+    """Return a model with all its layers, or a saved trace, ready for queries.
 
     Args:
         model: a checkpoint's folder or hub name; None is the toy layer.
@@ -46,24 +46,16 @@ def open_interactive(
         head: which heads to show and derive; None is all of them.
         image: the files of the pictures of each query, or of the saved trace.
         tower: `vision` if each query is the name of a picture.
-        grid: rows and columns of the picture's cells in the saved trace, such as `14x14`.
+        grid: see `attncli.with_pictures`, as for `prefix`; of the saved trace.
         prefix: how many of its positions come first.
-        options: see `open_source`.
-
-    Raises:
-        UsageError: an option does not exist, or does not apply to this source.
-        LoadError: the checkpoint or its tokenizer cannot be loaded.
-        InputError: the file holds no trace.
+        options: see `open_source`, as for the errors.
     """
     if saved is not None:
+        from attncli.encoding.pictures import with_pictures
         from attncli.trace.store import load
 
         trace = load(saved, None, head, None)
-        if image or grid:
-            from attncli.encoding.pictures import with_pictures
-
-            trace = with_pictures(trace, image, grid, prefix)
-        return SavedSource(trace)
+        return InteractiveSource(None, with_pictures(trace, image, grid, prefix) if image or grid else trace)
     if tower == "vision":
         options["tower"] = tower
     elif image:  # with the head that predicts the next token
@@ -72,21 +64,32 @@ def open_interactive(
 
 
 class InteractiveSource:
-    """A model, opened once, that answers queries, one thread at a time."""
+    """A model, opened once, that answers queries, one thread at a time; or a saved trace, which answers its own.
 
-    layers: Sequence[int]  # layers with softmax attention, in order
-    own: Query | None = None  # the only query that it answers, that of a saved trace; None where it answers any
+    Attributes:
+        layers: layers with softmax attention, in order.
+        own: the only query of a saved trace; None where any is answered.
+    """
 
-    def __init__(self, model: OpenModel) -> None:
-        self._model = model
-        self.layers = model.attention_layers
+    def __init__(self, model: OpenModel | None, saved: Trace | None = None) -> None:
+        self._model, self._saved = model, saved
+        self.layers: Sequence[int] = () if model is None else model.attention_layers
+        self.own: Query | None = None
+        if saved is not None:
+            self.layers = sorted({layer.layer for layer in saved.layers})
+            self.own = Query(saved.text, saved.pair, saved.target)
 
     def predictor(self) -> Predictor:
         """Return the predictor of the next token; see `OpenModel.predictor`."""
+        if self._model is None:
+            raise NotExposedError("a saved trace has no model that predicts; give --model in place of --from")
         return self._model.predictor()
 
     def tokens(self, query: Query) -> tuple[Tokens, Tokens]:
         """Return the tokens of a query's queries and keys; see `trace`."""
+        if self._model is None:
+            trace = self.trace(query)
+            return trace.query_tokens, trace.key_tokens
         return self._model.tokens(query.text, query.pair, query.target)
 
     def trace(self, query: Query) -> Trace:
@@ -94,34 +97,11 @@ class InteractiveSource:
 
         Raises:
             InputError: a text cannot be read, or the mask does not fit it.
-            UsageError: the mask cannot be read, or the source has no such query.
+            UsageError: the mask cannot be read, or a saved trace has no such query.
             NotExposedError: the model's mask cannot be replaced.
         """
-        return self._model.with_mask(query.mask).trace(query.text, query.pair, query.target)
-
-
-class SavedSource(InteractiveSource):
-    """A saved trace, which answers only its own query."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self.layers = sorted({layer.layer for layer in trace.layers})
-        self.own = Query(trace.text, trace.pair, trace.target)
-
-    def predictor(self) -> Predictor:
-        """Raise NotExposedError."""
-        raise NotExposedError("a saved trace has no model that predicts; give --model in place of --from")
-
-    def tokens(self, query: Query) -> tuple[Tokens, Tokens]:
-        """Return the tokens of its queries and keys; see `trace`."""
-        self._check(query)
-        return self._trace.query_tokens, self._trace.key_tokens
-
-    def trace(self, query: Query) -> Trace:
-        """Return the saved trace; UsageError for another query than its own."""
-        self._check(query)
-        return self._trace
-
-    def _check(self, query: Query) -> None:
-        if query != self.own:
+        if self._saved is not None and query == self.own:
+            return self._saved
+        if self._model is None:
             raise UsageError("a saved trace has only its own text; give --model for another")
+        return self._model.with_mask(query.mask).trace(query.text, query.pair, query.target)

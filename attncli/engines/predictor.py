@@ -32,17 +32,12 @@ _NUMBERS = 2**22  # logits in memory
 
 
 class Measure(NamedTuple):
-    """The number that a prediction is measured by.
+    """The number that a prediction is measured by."""
 
-    Attributes:
-        next: id of the next token; None is the model's own first choice.
-        against: id of the token whose logit is subtracted from that of the next one; None measures its log-probability.
-        targets: positions of the tokens whose mean loss is measured instead; none of them is 0.
-    """
-
-    next: int | None = None
+    next: int | None = None  # id of the next token; None is the model's own first choice
+    # id of the token whose logit is subtracted from that of the next one; None measures its log-probability
     against: int | None = None
-    targets: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()  # positions, but for 0, of the tokens whose mean loss is measured instead
 
     @property
     def tokens(self) -> list[int]:
@@ -72,48 +67,31 @@ class Measure(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """Replacement of the outputs of heads that are cut.
+    """Replacement of the outputs of heads that are cut."""
 
-    Attributes:
-        by: zero, the head's own mean over the positions, its outputs in another text, or those over fewer edges.
-        reference: the other text, of as many tokens.
-        edges: the keys that remain for each query, of those that the model's own mask allows.
-    """
-
+    # zero, the head's own mean over the positions, its outputs in another text, or those over fewer edges
     by: Literal["zero", "mean", "text", "edges"] = "zero"
-    reference: EncodedInput | None = None
-    edges: Expression | None = None
+    reference: EncodedInput | None = None  # the other text, of as many tokens
+    edges: Expression | None = None  # the keys that remain for each query, of those of the model's own mask
 
 
 class CutLogits(NamedTuple):
-    """Logits of R rows of a sentence, with nothing cut and with some cuts.
+    """Logits of R rows of a sentence, with nothing cut and with some cuts."""
 
-    Attributes:
-        cuts: the indices of the cuts.
-        logits: R rows with nothing cut, then R rows with each cut.
-        direct: R rows for each cut, less what its heads add to the final hidden states: through the output projection,
-            the final norm with its scale held, and the unembedding. None where that is not defined.
-    """
-
-    cuts: Sequence[int]
-    logits: Logits
+    cuts: Sequence[int]  # the indices of the cuts
+    logits: Logits  # of R rows with nothing cut, then of R rows with each cut
+    # of R rows for each cut, less what its heads add to the final hidden states: through the output projection, the
+    # final norm with its scale held, and the unembedding; None where that is not defined
     direct: Logits | None = None
 
 
 class Effects(NamedTuple):
-    """Effects of cuts on the prediction of a sentence.
+    """Effects of cuts on the prediction of a sentence."""
 
-    Attributes:
-        measure: with the measured next token.
-        before: the number with nothing cut.
-        after: the number with each cut.
-        direct: the direct effect of the heads of each cut, less that of their replacement; see `CutLogits`.
-    """
-
-    measure: Measure
-    before: float
-    after: list[float]
-    direct: list[float | None]
+    measure: Measure  # with the measured next token
+    before: float  # the number with nothing cut
+    after: list[float]  # with each cut
+    direct: list[float | None]  # the direct effect of the heads of each cut, less that of their replacement
 
 
 # Yields the logits after some positions of a sentence, for all cuts. Raises InputError where the sentence or the
@@ -134,8 +112,8 @@ class Predictor:
 
     def next_tokens(self, sentence: EncodedInput, count: int = 10) -> tuple[NextToken, ...]:
         """Return the likeliest next tokens, the likeliest first."""
-        (whole,) = self.run(sentence, [], Replacement(), [len(sentence.tokens) - 1])
-        logits = whole.logits(slice(0, 1))[0].astype(np.float64)
+        (uncut,) = self.run(sentence, [], Replacement(), [len(sentence.tokens) - 1])
+        logits = uncut.logits(slice(0, 1))[0].astype(np.float64)
         total = logits.max() + np.log(np.exp(logits - logits.max()).sum())
         best = np.argsort(-logits)[:count].tolist()
         return tuple(
@@ -155,15 +133,15 @@ class Predictor:
         """Return the effect of each cut on the prediction of a sentence; see `run` for the errors."""
         rows = [target - 1 for target in measure.targets] or [len(sentence.tokens) - 1]
         before, after, direct = np.nan, dict[int, float](), dict[int, float]()
-        for found in self.run(sentence, cuts, replacement, rows):
-            first = found.logits(slice(0, 1))[0]
+        for run in self.run(sentence, cuts, replacement, rows):
+            first = run.logits(slice(0, 1))[0]
             if not measure.targets and measure.next is None:
                 measure = measure._replace(next=int(first.argmax()))
             ids = [sentence.inputs["input_ids"][target] for target in measure.targets] or measure.tokens[:1]
-            before, *values = measure.values(found.logits, ids, 1 + len(found.cuts), len(first))
-            after |= zip(found.cuts, values, strict=True)
-            if found.direct is not None:
-                without = measure.values(found.direct, ids, len(found.cuts), len(first))
-                direct |= zip(found.cuts, (before - value for value in without), strict=True)
+            before, *values = measure.values(run.logits, ids, 1 + len(run.cuts), len(first))
+            after |= zip(run.cuts, values, strict=True)
+            if run.direct is not None:
+                without = measure.values(run.direct, ids, len(run.cuts), len(first))
+                direct |= zip(run.cuts, (before - value for value in without), strict=True)
         places = range(len(cuts))
         return Effects(measure, before, [after[index] for index in places], [direct.get(index) for index in places])

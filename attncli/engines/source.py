@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.encoding.encode import check_texts
-from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError
+from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
 
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
@@ -62,11 +62,12 @@ class OpenModel(Source):
 
     @abstractmethod
     def with_mask(self, mask: str | None) -> OpenModel:
-        """Return the same model under another mask; None is its own.
+        """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
 
-        Raises:
-            UsageError: the mask cannot be read.
-        """
+    def check_target(self, target: str | None) -> None:
+        """Raise UsageError for a target that the model has no decoder for."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
 
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
@@ -100,13 +101,7 @@ class CorpusItem(NamedTuple):
 def trace_stream(
     source: Source, sentences: Iterable[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence with its number, or its failure; computed in groups.
-
-    Args:
-        source: computes the traces.
-        sentences: the sentences.
-        pair: a second text in the same sequence as each.
-        target: the text whose queries attend to each sentence's keys.
+    """Yield the trace of each sentence with its number, or its failure; computed in groups; see `Source.trace`.
 
     Raises:
         InputError: the pair or the target cannot be read.
@@ -121,9 +116,9 @@ def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
-    readable = [(each.text, each.target or target) for each in group if isinstance(each.text, str)]
-    if any(each.target is not None for each in group):  # each by itself
-        answers = chain.from_iterable(_answers(source, [text], pair, own) for text, own in readable)
+    readable = [(item.text, item.target or target) for item in group if isinstance(item.text, str)]
+    if any(item.target is not None for item in group):  # each by itself
+        answers = chain.from_iterable(_answers(source, [text], pair, item_target) for text, item_target in readable)
     else:
         answers = _answers(source, [text for text, _ in readable], pair, target)
     for number, text, metadata, _ in group:

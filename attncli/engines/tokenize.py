@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from attncli.checkpoints.options import (
     LoadOptions,
@@ -21,27 +21,11 @@ from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
 
-class Tokenizer(Protocol):
-    """A tokenizer of sentences."""
-
-    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        """Return the tokens of a sentence, and of a second text in the same sequence.
-
-        Raises:
-            InputError: a text cannot be read.
-        """
-
-
 @spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
 def open_tokenizer(
     model: str | None = None, *, special: bool = True, **options: Unpack[VocabularyKeywords]
 ) -> Tokenizer:
-    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
-
-    Args:
-        model: a checkpoint's folder or hub name; None is the toy layer's vocabulary.
-        special: whether special tokens are added.
-        options: fields of `VocabularyOptions`, or of `TokenizerOptions` with a model.
+    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences; see `tokenize`.
 
     Raises:
         UsageError: an option does not exist, or does not apply.
@@ -128,3 +112,7 @@ class _OfCheckpoint:
             notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
         unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
         return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)
+
+
+Tokenizer = _OfVocabulary | _OfCheckpoint
+"""Returns the tokens of a sentence, and of a second text in the same sequence, by `tokenize`."""

@@ -193,18 +193,6 @@ def test_edges_are_counted_in_the_mask_that_transformers_gives_each_layer(model:
     assert any(f"without a key: {without_key.sum()};" in note for note in found.notes) == without_key.any()
 
 
-def test_a_mask_of_a_file_may_cut_other_edges_in_each_head(model: Any, tmp_path: Path) -> None:
-    length, heads = len(TEXT.split()), heads_of(model)
-    kept = np.ones((heads, length, length), bool)
-    kept[0, -1, : length - 1] = False  # of the last query of head 0 only its own position is left
-    np.save(tmp_path / "edges.npy", kept)
-    found = ablated(model, next="w20", edges=f"file('{tmp_path}/edges.npy')", layer="2")
-    assert found.edges is not None
-    own = attncli.inspect(TEXT, str(model.folder), special=False, layer=2, engine="transformers").layers[0].mask
-    seen = int(own.rows([0], np.array([length - 1])).sum())
-    assert [count.cut for count in found.edges] == [seen - 1, *[0] * (heads - 1)]
-
-
 def held(norm: Any, x: torch.Tensor, term: torch.Tensor) -> torch.Tensor:
     """What a term of x is behind a normalization of x whose scale is held, in float64 and without its bias."""
     gain = norm.weight.double() + ("Gemma" in type(norm).__name__)

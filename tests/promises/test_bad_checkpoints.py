@@ -18,8 +18,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from attncli.engines.torch import _REFUSED
-
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
@@ -163,8 +161,7 @@ def test_a_model_of_images_or_audio_is_said_not_to_read_text(name: str, attn: Ru
     assert "folder is complete" not in refused(attn, code, tmp_path / name, "text")  # it is
 
 
-def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(_REFUSED, "deepseek_v4")  # as if its blocks were not known
+def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made) -> None:
     refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions without a token", more=("-l", "1"))
 
 

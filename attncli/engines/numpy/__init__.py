@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,8 +64,7 @@ class NativeCheckpoint:
         options: LoadOptions,
     ) -> None:
         _check_options(options)
-        files = _open(snapshot)
-        config = files.config
+        config, open_tensors, open_tokenizer = _open(snapshot)
         self.name = model = snapshot.name
         spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
@@ -75,7 +74,7 @@ class NativeCheckpoint:
         self._heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, family, len(spec.layers), last)
-        store = files.store()
+        store = open_tensors()
         weights = ModelWeights(model, store, spec.prefix, spec.embedding.tokens.name + ".weight")
         self.model = Model(spec, weights)
         expected = set(spec.tensors(min(last + 1, len(store.names))))  # a file may claim any number of layers
@@ -84,15 +83,13 @@ class NativeCheckpoint:
         notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         types = check_types(model, store, expected, head)
         form = store.form or (" and ".join(sorted(types - {"float32"})) if options.dtype == "auto" else "")
-        tokenizer, rows = files.tokenizer(), spec.embedding.tokens.rows
+        tokenizer, rows = open_tokenizer(), spec.embedding.tokens.rows
         encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
         self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         details = {"engine": "native", **snapshot.details, **({"weights": form} if form else {})}
-        count = len(spec.layers)
-        self.source = Provenance(
-            "pretrained", model=model, architecture=family, layers=count, details=details, notes=notes
-        )
+        how: dict[str, Any] = {"architecture": family, "layers": len(spec.layers), "details": details, "notes": notes}
+        self.source = Provenance("pretrained", model=model, **how)
         _log.info("native engine: float32 on cpu")
 
     def with_mask(self, mask: str | None) -> NativeCheckpoint:
@@ -154,21 +151,17 @@ class NativeCheckpoint:
 
     def _recorded(self, pack: Sequence[EncodedInput]) -> list[list[LayerTrace]] | UnsupportedError | None:
         """Return the layers of each sentence; None where several do not run together."""
-        begun, is_alone = perf_counter(), len(pack) == 1
+        begun, tokens = perf_counter(), sum(len(item.tokens) for item in pack)
         try:
             recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
-        except UnsupportedError as error:
-            return error if is_alone else None
-        except InputError:
-            if is_alone:
+        except (UnsupportedError, InputError, MemoryError) as error:
+            if len(pack) > 1:
+                return None
+            if isinstance(error, UnsupportedError):
+                return error
+            if isinstance(error, InputError):
                 raise
-            return None
-        except MemoryError:
-            if is_alone:
-                count = len(pack[0].tokens)
-                raise InputError(f"{count} tokens do not fit into memory; give fewer tokens or layers") from None
-            return None
-        tokens = sum(len(item.tokens) for item in pack)
+            raise InputError(f"{tokens} tokens do not fit into memory; give fewer tokens or layers") from None
         of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
         _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
         return recorded
@@ -178,10 +171,10 @@ class NativeCheckpoint:
         if not all(map(_is_finite, arrays)):
             return UnsupportedError("some of its numbers are not finite")
         by_index = {item.layer: item for item in layers}
-        own, recorded = sentence.tokens, tuple(by_index[index] for index in self.layers)
+        tokens, recorded = sentence.tokens, tuple(by_index[index] for index in self.layers)
         forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)
         text, pair, notes = sentence.text, sentence.pair, sentence.notes
-        return Trace(self.source, own, own, recorded, text, pair, notes=notes, forward=forward)
+        return Trace(self.source, tokens, tokens, recorded, text, pair, notes=notes, forward=forward)
 
 
 def _parse_mask(mask: str | None) -> Expression | None:
@@ -197,16 +190,8 @@ def _is_finite(array: np.ndarray[Any, Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
-class _OpenFiles(NamedTuple):
-    """A checkpoint's configuration, and functions that open its tensors and its tokenizer."""
-
-    config: dict[str, Any]
-    store: Callable[[], Store]
-    tokenizer: Callable[[], NativeTokenizer]
-
-
-def _open(snapshot: Snapshot) -> _OpenFiles:
-    """Open a checkpoint, and read only its configuration."""
+def _open(snapshot: Snapshot) -> tuple[dict[str, Any], Callable[[], Store], Callable[[], NativeTokenizer]]:
+    """Return a checkpoint's configuration, and functions that open its tensors and its tokenizer."""
     if snapshot.gguf is not None:
         # Imported here, as other checkpoints need not wait for it.
         from attncli.checkpoints.tensors.gguf import Gguf, GgufFile
@@ -214,7 +199,7 @@ def _open(snapshot: Snapshot) -> _OpenFiles:
         from attncli.engines.numpy.gguf_config import config_of
 
         file = GgufFile(snapshot.gguf)
-        return _OpenFiles(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
+        return config_of(file), partial(Gguf, file), partial(tokenizer_of, file)
     config = without_quantization(snapshot.config)  # the store dequantizes
 
     def store() -> Store:
@@ -222,7 +207,7 @@ def _open(snapshot: Snapshot) -> _OpenFiles:
             raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
         return open_store(snapshot)
 
-    return _OpenFiles(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
+    return config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config)
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer, int]:
@@ -233,9 +218,9 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenize
         LoadError: a file is damaged.
     """
     _check_options(options)
-    files = _open(snapshot)
-    limit = model_spec(ConfigReader(files.config)).positions
-    return files.tokenizer(), limit
+    config, _, tokenizer = _open(snapshot)
+    limit = model_spec(ConfigReader(config)).positions
+    return tokenizer(), limit
 
 
 def _check_options(options: LoadOptions) -> None:

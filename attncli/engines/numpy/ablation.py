@@ -69,9 +69,9 @@ def cut_logits(
 def _unembedded(model: Model, normed: States) -> Logits:
     rows = normed.reshape(-1, normed.shape[-1])
 
-    def logits(some: slice) -> Float[np.ndarray, "n V"]:
+    def logits(chunk: slice) -> Float[np.ndarray, "n V"]:
         with computing(len(rows)):
-            return model.unembed(rows[some])
+            return model.unembed(rows[chunk])
 
     return logits
 
@@ -93,18 +93,18 @@ class _CutLayer:
         begin = len(states) - count  # the first of the cuts that begin here
         states = np.concatenate([states, np.repeat(states[:1], len(cuts) - begin, axis=0)])
         left, added = np.empty_like(states), np.empty((len(cuts), states.shape[-1]), np.float32)
-        whole = self._heads(layer, self._projected(states[:count]))
-        left[:count] = self._finish(states[:count], whole)
+        uncut = self._heads(layer, self._projected(states[:count]))
+        left[:count] = self._finish(states[:count], uncut)
 
-        def compute(some: range) -> None:
-            rows = slice(count + some.start, count + some.stop)
+        def compute(chunk: range) -> None:
+            rows = slice(count + chunk.start, count + chunk.stop)
             projected = self._projected(states[rows])
             heads = self._heads(layer, projected)
-            replaced = self._replaced(whole, heads, projected)
-            for outputs, values, cut in zip(heads, replaced, cuts[some.start : some.stop], strict=True):
+            replaced = self._replaced(uncut, heads, projected)
+            for outputs, values, cut in zip(heads, replaced, cuts[chunk.start : chunk.stop], strict=True):
                 chosen = [*cut.get(layer.index, ())]
                 outputs[:, chosen] = values[:, chosen]
-            added[some.start : some.stop] = layer.added(whole[0, -1:] - heads[:, -1:], whole[0, -1:])[:, 0]
+            added[chunk.start : chunk.stop] = layer.added(uncut[0, -1:] - heads[:, -1:], uncut[0, -1:])[:, 0]
             left[rows] = self._finish(states[rows], heads)
 
         parallel_for(compute, self._ranges(len(cuts)))
@@ -130,15 +130,15 @@ class _CutLayer:
         flat = states.reshape(-1, states.shape[-1])
         return self._layer.finish(flat, heads.reshape(len(flat), *heads.shape[2:])).reshape(states.shape)
 
-    def _replaced(self, whole: Outputs, heads: Outputs, projected: Sequence[GroupHeads]) -> Outputs:
+    def _replaced(self, uncut: Outputs, heads: Outputs, projected: Sequence[GroupHeads]) -> Outputs:
         """Return what replaces the heads' outputs in each cut."""
         match self._replacement.by:
             case "zero":
                 return np.zeros_like(heads)
             case "mean":
-                return np.broadcast_to(whole[0].mean(axis=0), heads.shape)
+                return np.broadcast_to(uncut[0].mean(axis=0), heads.shape)
             case "text":
-                return np.broadcast_to(whole[1], heads.shape)
+                return np.broadcast_to(uncut[1], heads.shape)
             case "edges":
                 return self._restricted(projected)
 
@@ -146,8 +146,8 @@ class _CutLayer:
         """Return the outputs over the remaining edges; without any, a query's are zero."""
         layer, edges, tokens = self._layer, self._replacement.edges, len(self._texts[0].ids)
         assert edges is not None
-        own: Expression = layer.model.spec.layers[layer.index].mask
-        mask = And((own, edges))
+        layer_mask: Expression = layer.model.spec.layers[layer.index].mask
+        mask = And((layer_mask, edges))
         outputs = self._heads(replace(layer, mask=mask), projected)
         count = outputs.shape[2]
         rule = RuleMask(mask, tokens, tokens, count)

@@ -240,8 +240,8 @@ class Decoder(NamedTuple):
         """Return the spec that a configuration of the family describes."""
         hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
         layers, positions = fields.layers("num_hidden_layers"), fields.count("max_position_embeddings")
-        own = [fields.get(name, *([None] * (name in self.optional))) for name in ("num_key_value_heads", "head_dim")]
-        kv_heads, width = own[0] or heads, own[1] or hidden // heads
+        stated = [fields.get(name, *([None] * (name in self.optional))) for name in ("num_key_value_heads", "head_dim")]
+        kv_heads, width = stated[0] or heads, stated[1] or hidden // heads
         if type(kv_heads) is not int or heads % kv_heads or type(width) is not int:
             raise UnsupportedError(f"{heads} heads of width {width!r} share {kv_heads!r} keys")
         kinds, window = self.kinds(fields, layers)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     Hidden = Float[np.ndarray, "T E"]
+    Heads = Float[np.ndarray, "H T D"]
 
 _FILL = float(np.finfo(np.float32).min)  # added to masked scores
 
@@ -55,25 +56,17 @@ class Model:
     def record(
         self, sentences: Sequence[TokenIds], wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[list[LayerTrace]]:
-        """Return the attention of the wanted layers for each sentence, in the order of the layers.
-
-        Args:
-            sentences: at least one; their tokens are concatenated.
-            wanted: indices of layers.
-            heads: the chosen heads.
-            mask: replaces the model's own; None is that one.
-        """
+        """Return the attention of the wanted layers for each of some sentences, under a mask or the model's own."""
         # A user's mask may differ between heads, and sentences that share a group have one set of heads.
-        batch = RaggedBatch(sentences, share=mask is None)
-        layers = self.layers(max(wanted), mask)
+        batch, last = RaggedBatch(sentences, share=mask is None), max(wanted)
         records: list[list[LayerTrace]] = [[] for _ in sentences]
         with computing(batch.longest):
             x = self.embed(batch)
-            for layer in layers:
+            for layer in self.layers(last, mask):
                 projected = layer.project_qkv(x, batch)
                 if layer.index in wanted:
                     layer.record(projected, heads, records)
-                if layer is not layers[-1]:
+                if layer.index != last:
                     x = layer.finish(x, layer.head_outputs(projected))
         return records
 
@@ -210,12 +203,10 @@ class Layer:
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
     ) -> None:
         """Add the layer's attention to the records of the sentences."""
-        count, kv_heads = self._spec.heads.count, self._spec.heads.kv_heads
-        for group, q, k, v in projected:
-            for index, sentence in enumerate(group.sentences):
-                queries = slice(index * count, (index + 1) * count)
-                keys = slice(index * kv_heads, (index + 1) * kv_heads)
-                records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
+        for group, *arrays in projected:
+            parts = zip(*(np.split(array, len(group.sentences)) for array in arrays), strict=True)
+            for sentence, (q, k, v) in zip(group.sentences, parts, strict=True):
+                records[sentence].append(self._trace(q, k, v, heads))
 
     def head_outputs(self, projected: Sequence[GroupHeads]) -> Float[np.ndarray, "T H D"]:
         """Return weights·V of every head, before the output projection."""
@@ -228,14 +219,8 @@ class Layer:
     def added(
         self, parts: Float[np.ndarray, "... T H D"], heads: Float[np.ndarray, "T H D"]
     ) -> Float[np.ndarray, "... T E"]:
-        """Return the sum that parts of the heads' outputs add to the hidden states; the scale of a norm is held.
-
-        Args:
-            parts: of the outputs.
-            heads: all of the outputs, which give the scale.
-        """
-        how, residual = self._spec.projections, self._spec.attention_residual
-        width = self._spec.width
+        """Return the sum that parts of the heads' outputs add to the hidden states; all outputs give a norm's scale."""
+        how, residual, width = self._spec.projections, self._spec.attention_residual, self._spec.width
         rows = parts.reshape(-1, parts.shape[-2] * parts.shape[-1])
         added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
         if residual.after is None:
@@ -265,31 +250,15 @@ class Layer:
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.project(self.name(name), x, width, has_bias, self._spec.projections.is_transposed)
 
-    def _trace(
-        self,
-        q: Float[np.ndarray, "H T D"],
-        k: Float[np.ndarray, "Hkv T D"],
-        v: Float[np.ndarray, "Hkv T D"],
-        heads: tuple[int, ...],
-    ) -> LayerTrace:
+    def _trace(self, q: Heads, k: Heads, v: Heads, heads: tuple[int, ...]) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
         rule = how.mask  # the simplest one with the same cells for this many tokens
         if tokens == 1:
             rule = Atom("full")
         elif rule.name == "window" and rule.arguments[0] >= tokens:
             rule = Atom("causal")
-        return LayerTrace(
-            layer=self.index,
-            kind="self",
-            q=q,
-            k=k,
-            v=v,
-            scale=how.scale,
-            mask=RuleMask(self.mask or rule, tokens, tokens, count),
-            heads=heads,
-            softcap=self._spec.softcap,
-            fill=_FILL,
-        )
+        mask, softcap = RuleMask(self.mask or rule, tokens, tokens, count), self._spec.softcap
+        return LayerTrace(self.index, "self", q, k, v, how.scale, mask, heads, softcap=softcap, fill=_FILL)
 
     def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "T H D"]:
         width = self._spec.heads.width
@@ -319,13 +288,8 @@ class Layer:
 def attention_output(layer: LayerTrace) -> Float[np.ndarray, "H Q Dv"]:
     """Return weights·V of every head; many rows are computed block by block, on all cores."""
     heads, queries, keys = layer.cells
-    q, k, v, scale = layer.q, layer.k, layer.v, layer.scale
-    assert q is not None
-    assert k is not None
-    assert v is not None
-    assert scale is not None
-    output = np.empty((heads, queries, v.shape[-1]), np.float32)
-    every = tuple(range(heads))
+    q, k, v, scale = cast(Any, (layer.q, layer.k, layer.v, layer.scale))  # all of them are there
+    output, every = np.empty((heads, queries, v.shape[-1]), np.float32), tuple(range(heads))
 
     def staged(rows: Int[np.ndarray, " R"]) -> None:
         for stages in stages_of(layer, every, rows):

@@ -149,8 +149,8 @@ class ModelSpec(NamedTuple):
             self.feed_forward,
             (*self.attention_residual[1:], *self.feed_forward_residual),
         )
-        own = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
-        return [(how.output, how.output_has_bias), *own, *((name, self.norm.has_bias) for name in norms)]
+        mlp = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
+        return [(how.output, how.output_has_bias), *mlp, *((name, self.norm.has_bias) for name in norms)]
 
     def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
         for name, has_bias in tensors:

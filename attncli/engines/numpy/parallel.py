@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +26,6 @@ LONG = 256  # tokens; threads save nothing noticeable on fewer
 _ROWS = 256  # the most of a block of a long text
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
-_is_long: ContextVar[bool] = ContextVar("_is_long", default=False)
 _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
 
 
@@ -39,30 +38,25 @@ def count() -> int:
 @contextmanager
 def use_all_cores(tokens: int) -> Iterator[None]:
     """Let `parallel_for` use all cores within the block, for a text of more than `LONG` tokens."""
-    if tokens <= LONG:
+    if tokens <= LONG or (most := count()) == 1:
         yield
         return
-    with ExitStack() as stack:
-        long, shared, most = _is_long.set(True), _pool.set(None), count()
-        stack.callback(_is_long.reset, long)
-        stack.callback(_pool.reset, shared)
-        if most > 1:
-            from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
-            from threadpoolctl import threadpool_limits  # which takes 15 ms
+    from threadpoolctl import threadpool_limits  # which takes 15 ms
 
-            stack.enter_context(threadpool_limits(1, user_api="blas"))
-            pool = ThreadPoolExecutor(most)
-            stack.callback(pool.shutdown, cancel_futures=True)
-            _pool.set(pool)
-        yield
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(most) as pool:
+        shared = _pool.set(pool)
+        try:
+            yield
+        finally:
+            _pool.reset(shared)
+            pool.shutdown(cancel_futures=True)
 
 
 def blocks(rows: int) -> list[slice]:
-    """Split rows into blocks, for a short text, or a pack of such, a single one."""
-    if not _is_long.get():
-        return [slice(0, rows)]
-    cuts = max(-(-rows // _ROWS), 4)
+    """Split many rows into blocks."""
+    cuts = 1 if rows <= LONG else max(-(-rows // _ROWS), 4)
     ends = [rows * number // cuts for number in range(cuts + 1)]
     return list(map(slice, ends, ends[1:]))
 

@@ -68,14 +68,14 @@ class RaggedBatch:
     """
 
     def __init__(self, sentences: Sequence[TokenIds], share: bool = True) -> None:
-        lengths = [len(each.ids) for each in sentences]
+        lengths = [len(item.ids) for item in sentences]
         order = sorted(range(len(sentences)), key=lengths.__getitem__)
         self.sentences = [sentences[index] for index in order]
         self.longest = max(lengths)
         self.groups: list[Group] = []
         start = 0
         for tokens, same in groupby(order, lengths.__getitem__):
-            for indices in [tuple(same)] if share else [(each,) for each in same]:
+            for indices in [tuple(same)] if share else [(item,) for item in same]:
                 stop = start + len(indices) * tokens
                 self.groups.append(Group(indices, tokens, slice(start, stop)))
                 start = stop

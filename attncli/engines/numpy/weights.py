@@ -23,16 +23,9 @@ if TYPE_CHECKING:
 
 
 class ModelWeights:
-    """A checkpoint's tensors, by their names without a prefix.
+    """A model's tensors in a store, by their names without a prefix.
 
-    Attributes:
-        prefix: the beginning of the names.
-
-    Args:
-        model: the checkpoint's folder or name.
-        store: the store of its tensors.
-        prefix: the beginning of the names where the checkpoint was saved with a head on top.
-        first: a tensor that every checkpoint of the family has, without the prefix.
+    They have one where the checkpoint was saved with a head on top, as the tensor `first` shows.
 
     Raises:
         UnsupportedError: there are no such tensors.
@@ -42,7 +35,7 @@ class ModelWeights:
         self._model = model
         self._store = store
         self._held: dict[str, np.ndarray[Any, Any]] | None = None
-        prefixes = [each for each in ("", prefix) if each + first in store.names]
+        prefixes = [stored_name for stored_name in ("", prefix) if stored_name + first in store.names]
         if len(prefixes) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
         self.prefix = prefixes[0]
@@ -79,16 +72,13 @@ class ModelWeights:
         return to_float32(self._store.rows(self.prefix + name, indices))
 
     def head(self, names: Sequence[str]) -> str:
-        """Return the name, as in the checkpoint, of the head on top of the model.
-
-        Args:
-            names: its possible names, after any prefix and without `.weight`.
+        """Return the name, as in the checkpoint, of the head on top of the model, by its possible names in the family.
 
         Raises:
             UnsupportedError: there is none.
         """
         endings = tuple(f".{name}.weight" for name in names)
-        matching = [each for each in self._store.names if f".{each}".endswith(endings)]
+        matching = [stored_name for stored_name in self._store.names if f".{stored_name}".endswith(endings)]
         if len(matching) != 1:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
         return matching[0]

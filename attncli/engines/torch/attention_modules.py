@@ -51,12 +51,7 @@ class AttentionModules:
         return entry is not None and entry.is_outermost and (entry.index, entry.kind) == sublayer
 
     def sublayer(self, module: Any, counts: Mapping[str, int]) -> Sublayer | None:
-        """Return the sublayer of a module; None of one that is no attention layer.
-
-        Args:
-            module: a module that runs.
-            counts: how many of each kind ran before, by which layers are counted that have no name.
-        """
+        """Return the sublayer of a module that runs after `counts` others of each kind; None of no attention layer."""
         entry = self.by_id.get(id(module))
         kind = entry.kind if entry else next(iter(self.layers))
         layers = self.layers[kind]
@@ -97,14 +92,13 @@ def truncated_class(
 
     Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
     stays whole because some models compute with it: residuals are scaled by the number of layers (MiniCPM), the last
-    layers share keys (Gemma 3n). A model whose layers share their modules stays whole, and so does an encoder whose
-    output a decoder reads.
+    layers share keys (Gemma 3n). A model whose layers share their modules stays whole.
 
     Args:
         model_class: the class of the whole.
         path: the path of the part in it; empty is all of it.
         keep: how many layers stay.
-        whole_encoder: whether those of an encoder all do.
+        whole_encoder: whether all layers of an encoder do, whose output a decoder reads.
         with_head: whether the head for logits stays, where it is outside of the part.
         is_whole: whether everything around the part stays.
     """
@@ -113,13 +107,13 @@ def truncated_class(
         def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(config, *arguments, **options)
             if path and not is_whole:
-                prune_to(self, path, with_head)
+                _prune_to(self, path, with_head)
             part = self.get_submodule(path)
             modules = find_attention_modules(part)
             if modules.is_named:
-                cut = [entry for entry in modules.by_id.values() if not (whole_encoder and entry.kind == "encoder")]
-                for name in {entry.layers for entry in cut if entry.index is not None}:
-                    del part.get_submodule(name)[keep:]
+                for entry in modules.by_id.values():
+                    if entry.index is not None and not (whole_encoder and entry.kind == "encoder"):
+                        del part.get_submodule(entry.layers)[keep:]
                 setattr(part, _CUT_AT, keep)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -130,7 +124,7 @@ def truncated_class(
     return Truncated
 
 
-def prune_to(model: Any, path: str, with_head: bool) -> None:
+def _prune_to(model: Any, path: str, with_head: bool) -> None:
     """Remove everything from a model but the part at a path, and the head for its logits."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
@@ -140,14 +134,14 @@ def prune_to(model: Any, path: str, with_head: bool) -> None:
     needed = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
 
     def is_needed(name: str) -> bool:
-        return any(f"{name}.".startswith(f"{one}.") or f"{one}.".startswith(f"{name}.") for one in needed)
+        return not name or any(
+            f"{name}.".startswith(f"{root}.") or f"{root}.".startswith(f"{name}.") for root in needed
+        )
 
     for name, module in list(model.named_modules()):
-        inside = name + "." if name else ""
-        lost = [child for child, _ in module.named_children() if not is_needed(inside + child)]
-        if lost and (not name or is_needed(name)):
-            for child in lost:
+        for child in [child for child, _ in module.named_children() if not is_needed(f"{name}.{child}".lstrip("."))]:
+            if is_needed(name):
                 delattr(module, child)
-            module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
+                module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     model.all_tied_weights_keys = {target: source for target, source in pairs if {target, source} <= names}

@@ -43,17 +43,13 @@ def batches(
 
 
 def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> PaddedBatch:
-    """Pad sentences to the length of the longest.
+    """Pad sentences on a side, `right` or `left`, to the length of the longest.
 
-    Args:
-        encoded: output of the tokenizer for each sentence.
-        pad_id: the id of padding.
-        side: `right` or `left`, the side of the padding.
-        takes_positions: whether the model takes the positions of the tokens, which padding has moved.
+    `takes_positions` is whether the model takes the positions of the tokens, which padding has moved.
     """
     first, inputs = encoded[0], {}
     for name in first:
-        rows, is_ids = [torch.tensor(one[name]) for one in encoded], name.endswith("input_ids")
+        rows, is_ids = [torch.tensor(sentence[name]) for sentence in encoded], name.endswith("input_ids")
         inputs[name] = pad_sequence(rows, True, pad_id if is_ids else 0, side)
         mask = name.replace("input_ids", "attention_mask")
         if is_ids and mask not in first and len(rows) > 1:
@@ -62,9 +58,9 @@ def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: 
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     sides = []  # of the text, then of its target
     for name in (name for name in _IDS if name in inputs):
-        lengths, longest = [len(one[name]) for one in encoded], inputs[name].shape[1]
+        lengths, longest = [len(sentence[name]) for sentence in encoded], inputs[name].shape[1]
         starts = [0 if side == "right" else longest - length for length in lengths]
         sides.append([slice(start, start + length) for start, length in zip(starts, lengths, strict=True)])
     texts, targets = sides[0], sides[-1]
-    whole = Span(*(slice(0, max(one.stop for one in own)) for own in (texts, targets)))
-    return PaddedBatch(inputs, [Span(*both) for both in zip(texts, targets, strict=True)], whole)
+    span = Span(*(slice(0, max(part.stop for part in slices)) for slices in (texts, targets)))
+    return PaddedBatch(inputs, [Span(*both) for both in zip(texts, targets, strict=True)], span)

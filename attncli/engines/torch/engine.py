@@ -18,8 +18,8 @@ from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
+    architecture_of,
     attention_layers,
     head_count,
     instead,
@@ -82,7 +82,13 @@ class Checkpoint(OpenModel):
         self.num_layers = layer_count(config)
         self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
-        self._check_attention()
+        if not set(self.request.layers) & set(self.attention_layers):
+            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, self.attention_layers)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(model)} with "
+                f"attention: {listed}"
+            )
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
@@ -91,20 +97,10 @@ class Checkpoint(OpenModel):
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
         about = architecture_of(config).note
-        others = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
-        unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in others.items())
+        missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
+        unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
         self.notes = (*unshown, *([about] if about else []), *of_weights)
         self.encoder = reader(self.model)
-
-    def _check_attention(self) -> None:
-        """Raise NotExposedError unless at least one of the chosen layers has softmax attention."""
-        if not set(self.request.layers) & set(self.attention_layers):
-            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, self.attention_layers)) or "none"
-            raise NotExposedError(
-                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
-                f"attention: {listed}"
-            )
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the part of a checkpoint that runs; see `find_text_model`."""
@@ -142,10 +138,10 @@ class Checkpoint(OpenModel):
         """Return the predictor of next tokens, of a model that was loaded to generate; see `OpenModel.predictor`."""
         if not self._generate:
             raise NotExposedError("next tokens need the native engine and a causal language model, such as -m demo")
-        from attncli.engines.torch.predictor import cut_logits
+        from attncli.engines.torch.predictor import CutRuns
 
         heads = head_count(self.part.config)
-        run = cut_logits(self.name, self.whole, self.model, heads)
+        run = CutRuns(self.name, self.whole, self.model, heads)
         return Predictor(self.provenance(), self.encoder, self.num_layers, heads, run)
 
     @property
@@ -168,9 +164,8 @@ class Checkpoint(OpenModel):
         return self._encode(text, pair, text if self.is_encoder_decoder and target is None else target)
 
     def _encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
-        """Encode a sentence; UsageError for a target that the model has no decoder for."""
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+        """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
+        self.check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         return self.encoder.encode(text, pair, target)
@@ -206,7 +201,7 @@ class Checkpoint(OpenModel):
         done: dict[int, Trace] = {}
         count = 0
         limit = 1 if is_single else batch.MOST_TOKENS
-        for indices in batch.batches([one.inputs for one in sentences], limit, size_of):
+        for indices in batch.batches([sentence.inputs for sentence in sentences], limit, size_of):
             done.update(zip(indices, self._run([sentences[index] for index in indices]), strict=True))
             while count in done:
                 yield done.pop(count)
@@ -235,7 +230,7 @@ class Checkpoint(OpenModel):
 
     def provenance(self) -> Provenance:
         """Return the source of the traces."""
-        others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
+        missing = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         return Provenance(
             "pretrained",
             model=self.name,
@@ -249,7 +244,7 @@ class Checkpoint(OpenModel):
                 **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **self.reads,
-                **({"other_layers": others} if others else {}),
+                **({"other_layers": missing} if missing else {}),
             },
             notes=self.notes,
         )

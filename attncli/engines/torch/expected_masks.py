@@ -10,9 +10,8 @@ from typing import Any
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_modules import Sublayer, find_attention_modules
-from attncli.engines.torch.configuration import layer_types, sides
+from attncli.engines.torch.configuration import architecture_of, layer_types, sides
 from attncli.masks.expressions import And, Atom, Expression
 
 # Names for the number of keys that a layer selects among the visible ones: an index, a learned mask; or blocks.

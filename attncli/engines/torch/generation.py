@@ -36,14 +36,7 @@ def check_causal(name: str, part: TextModel) -> None:
 
 
 def continued(model: Any, base: Any, encoder: InputEncoder, sentence: EncodedInput, count: int) -> EncodedInput:
-    """Return a sentence with `count` more tokens, or fewer if the model ends it with its own end token.
-
-    Args:
-        model: from token ids to logits.
-        base: the part of it whose layers read them.
-        encoder: what encoded the sentence.
-        sentence: the beginning.
-        count: how many tokens to generate.
+    """Return a sentence with `count` more tokens of a model, or fewer if it ends the text with its own end token.
 
     Raises:
         InputError: they do not fit into the model's positions, or into memory.
@@ -56,13 +49,13 @@ def continued(model: Any, base: Any, encoder: InputEncoder, sentence: EncodedInp
             f"{encoder.limit} tokens; shorten one of them"
         )
     configs = (getattr(model, "generation_config", None), base.config, model.config)
-    ends = next((end for each in configs if (end := getattr(each, "eos_token_id", None)) is not None), None)
+    ends = next((end for key in configs if (end := getattr(key, "eos_token_id", None)) is not None), None)
     # In place of the checkpoint's, which may draw tokens or punish repetitions.
     model.generation_config = GenerationConfig(
         max_new_tokens=count, do_sample=False, eos_token_id=ends, pad_token_id=encoder.padding_id
     )
-    tensors = {each: torch.tensor([ids]) for each, ids in sentence.inputs.items()} | dict(sentence.tensors)
-    tensors = {each: tensor.to(model.device) for each, tensor in tensors.items()}
+    tensors = {key: torch.tensor([ids]) for key, ids in sentence.inputs.items()} | dict(sentence.tensors)
+    tensors = {key: tensor.to(model.device) for key, tensor in tensors.items()}
     with translate_model_errors(f"{length} tokens", f"{visible(name)} does not write text"):
         ids = model.generate(**tensors)[0, length:].tolist()
     pieces = encoder.tokenizer.convert_ids_to_tokens(ids)
@@ -76,8 +69,8 @@ def continued(model: Any, base: Any, encoder: InputEncoder, sentence: EncodedInp
     if len(added) < count:
         notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
     inputs = {
-        each: [*before, *(ids if each == "input_ids" else before[-1:] * len(ids))]
-        for each, before in sentence.inputs.items()
+        key: [*before, *(ids if key == "input_ids" else before[-1:] * len(ids))]
+        for key, before in sentence.inputs.items()
     }
     tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
     return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))

@@ -44,14 +44,8 @@ def load_model(
 ) -> tuple[Any, tuple[str, ...], str]:
     """Load a model, unmodified but for unused parts; return it, notes on its weights, and how they are stored.
 
-    It is the whole that the part is in, without its other parts; the part is at its path.
-
-    Args:
-        snapshot: the checkpoint's files.
-        part: its part that reads text.
-        options: how to load.
-        request: what will be recorded; the layers above are left out where an architecture can be cut.
-        writes: whether the model needs its head, to generate tokens.
+    It is the whole that the part is in, without its other parts; the part is at its path. The layers above those of the
+    request are left out where an architecture can be cut, and so is the head unless the model `writes`.
 
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
@@ -145,10 +139,7 @@ def _loaded(
 class LazyTensor:
     """A tensor of a store as `from_pretrained` takes it in `state_dict`: it is read when it is sliced.
 
-    Args:
-        store: the store.
-        name: its name.
-        names: a list of the sliced names, in place of reading: the model is on the meta device.
+    For a model on the meta device its name is added to `names` instead.
     """
 
     def __init__(self, store: Store, name: str, names: list[str] | None = None) -> None:

@@ -58,10 +58,8 @@ def _grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patch
     return grids
 
 
-def _tiles(outputs: Mapping[str, Any]) -> Any:
-    """Return the pixels of the parts of a picture, `[tiles, 3, h, w]`."""
-    pixels = outputs["pixel_values"]
-    return pixels.reshape(-1, *pixels.shape[-3:])
+def _tiles(outputs: Mapping[str, Any]) -> Any:  # the pixels of the parts of a picture, `[tiles, 3, h, w]`
+    return outputs["pixel_values"].reshape(-1, *outputs["pixel_values"].shape[-3:])
 
 
 def _map_picture(opened: OpenPicture) -> Any:
@@ -76,11 +74,7 @@ def _map_picture(opened: OpenPicture) -> Any:
 
 
 def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
-    """Return the box of the processed `_map_picture`, `[3, h, w]`, or a tile of it, in the original.
-
-    Raises:
-        NotExposedError: it does not show the picture upright and whole.
-    """
+    """Return the box of the processed `_map_picture`, `[3, h, w]`, or a tile of it, in the original."""
     is_inside = pixels[2] > 250
     ends = []
     for axis, size in ((0, width), (1, height)):
@@ -94,7 +88,7 @@ def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
         edges = (start, start + slope * pixels.shape[2 - axis])
         # A whole picture ends where the picture ends; colours are coarse steps.
         near = size / _STEPS / 2 + 0.5
-        ends.append([next((edge for edge in (0, size) if abs(each - edge) <= near), round(each, 1)) for each in edges])
+        ends.append([next((edge for edge in (0, size) if abs(end - edge) <= near), round(end, 1)) for end in edges])
     (left, right), (top, bottom) = ends
     return float(left), float(top), float(right), float(bottom)
 
@@ -111,7 +105,6 @@ _BEFORE = {
 
 
 def _before(config: Any) -> tuple[str, ...]:
-    """Return the names of the positions before the patches of a tower."""
     registers = range(getattr(config, "num_register_tokens", 0))
     return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
 
@@ -145,11 +138,7 @@ class VisionCheckpoint(Checkpoint):
     reads: Mapping[str, str] = {"reads": "pictures"}
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return the vision tower.
-
-        Raises:
-            NotExposedError: there is none, or none that attn knows.
-        """
+        """Return the vision tower; NotExposedError if there is none, or none that attn knows."""
         config = read_configuration(snapshot, options)
         inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
         name, kind = snapshot.model_name, inner.model_type
@@ -254,8 +243,8 @@ def _any_resolution(outputs: Mapping[str, Any], opened: OpenPicture, config: Any
     left, top, right, bottom = _box_of(canvas, width, height)
     wide, high = (right - left) * (1 - columns / across / side) / 2, (bottom - top) * (1 - rows / down / side) / 2
     box = left + wide, top + high, right - wide, bottom - high
-    whole = ImageGrid(0, side, side, box=_box_of(overview, width, height), is_overview=True)
-    return [Run(whole), Run(ImageGrid(0, rows, columns, box=box), 0, 1)]
+    overview_grid = ImageGrid(0, side, side, box=_box_of(overview, width, height), is_overview=True)
+    return [Run(overview_grid), Run(ImageGrid(0, rows, columns, box=box), 0, 1)]
 
 
 def _stretched(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
@@ -283,16 +272,12 @@ _FAMILIES = {
 
 
 class PicturedCheckpoint(Checkpoint):
-    """A model that reads pictures and a text; its language model is inspected.
-
-    Args:
-        image: the files of the pictures of every text; without any, each text may name its own.
-    """
+    """A model that reads pictures and a text; its language model is inspected."""
 
     reads: Mapping[str, str] = {"reads": "text and pictures"}
 
     def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
-        self._image = image
+        self._image = image  # the files of the pictures of every text; without any, each text may name its own
         super().__init__(*arguments, **options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
@@ -319,7 +304,7 @@ class PicturedCheckpoint(Checkpoint):
             processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
             family, config = _FAMILIES[self.part.architecture], self.part.whole
             prompts = _PromptReader(processor, family, config)
-            shown = [prompts.located(each, self.name) for each in opened]
+            shown = [prompts.located(item, self.name) for item in opened]
             return encoder._replace(looking=partial(prompts.read, shown))
 
         return made
@@ -349,11 +334,7 @@ class _PromptReader(NamedTuple):
             return opened, self.family.runs(outputs, opened, self.config)
 
     def read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
-        """Encode a text and the pictures for the model; those that the text names are opened for it alone.
-
-        Raises:
-            UsageError: it names pictures, and others stand in every text.
-        """
+        """Encode a text and the pictures for the model; those that the text names are opened for it alone."""
         token = self.processor.image_token
         if isinstance(text, PicturedText) and (files := text.files):
             if shown:
@@ -367,7 +348,7 @@ class _PromptReader(NamedTuple):
             text = self.family.before.format(token=token) * len(shown) + text
         adds_special = encoder.special and encoder.chat is None
         with _processing(encoder.name):
-            images = [each.image for each, _ in shown]
+            images = [item.image for item, _ in shown]
             outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
         ids = outputs["input_ids"][0].tolist()
         tokens, written = self._tokens(ids, adds_special, encoder)
@@ -375,8 +356,8 @@ class _PromptReader(NamedTuple):
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
         grids = self._grids(encoder.name, ids, [runs for _, runs in shown])
-        pictures = tuple(each.picture for each, _ in shown)
-        notes = tuple(note for each, _ in shown for note in each.notes)
+        pictures = tuple(item.picture for item, _ in shown)
+        notes = tuple(note for item, _ in shown for note in item.notes)
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
     def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:

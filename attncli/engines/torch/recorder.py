@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_backend import translate_model_errors
 from attncli.engines.torch.attention_modules import Sublayer, find_attention_modules
+from attncli.engines.torch.configuration import architecture_of
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
 from attncli.recording.call import AttentionCall, MaskArgument
@@ -29,11 +29,11 @@ from attncli.trace.selection import Indices
 class RecordRequest:
     """Choice of the layers, kinds and heads of a checkpoint to record."""
 
-    layers: tuple[int, ...]  # indices of the layers to record
-    kind: str | None  # the only kind of attention to record; None is every kind
-    heads: Indices  # the chosen heads
+    layers: tuple[int, ...]
+    kind: str | None  # the only kind of attention; None is every kind
+    heads: Indices
     mask: Expression | None  # replaces the model's own, in every layer
-    keeps_calls: bool = False  # whether the calls are kept too
+    keeps_calls: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,10 @@ class StopForward(Exception):  # noqa: N818
 
 
 def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> Recorder:
-    """Run a model on a batch and return its recorded layers.
+    """Run a model, which is not changed, on a batch and return its recorded layers.
 
-    Args:
-        model: from `load_model`; it is not changed.
-        part: the module that runs: the model, its encoder, or the model that it is the text part of.
-        batch: the sentences.
-        request: the layers to record.
-        kinds: the kinds of attention that run.
+    The module that runs is `part`: the model, its encoder, or the model that it is the text part of; and `kinds` are
+    its kinds of attention.
 
     Raises:
         NotExposedError: an attention layer could not be read, or does not follow `--mask`.
@@ -136,17 +132,14 @@ class Recorder:
     def stopping(self) -> Iterator[None]:
         """End the forward pass after the last module that is requested, where names show it."""
         # The encoder comes first; a decoder's layer attends to itself, then to the encoder.
-        last = max(self._requested, key=lambda each: (each[1] != "encoder", each[0], each[1] == "cross"))
-        handles = [
-            module.register_forward_hook(_stop)
-            for module in self._part.modules()
-            if self._modules.is_named and self._modules.is_outermost(module, last)
-        ]
-        try:
+        last = max(
+            self._requested, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0], sublayer[1] == "cross")
+        )
+        with ExitStack() as hooks:
+            for module in self._part.modules():
+                if self._modules.is_named and self._modules.is_outermost(module, last):
+                    hooks.callback(module.register_forward_hook(_stop).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def take(self, call: AttentionCall) -> None:
         """Keep a call of a chosen layer until the next one of another module."""
@@ -169,11 +162,10 @@ class Recorder:
 
     def _module(self, name: str) -> Any:
         """Return the innermost attention module of those that a name leads through, or else the one of that name."""
-        parts = name.split(".")
-        paths = (".".join(parts[:end]) for end in range(len(parts), -1, -1))
-        modules = (self._part.get_submodule(path) for path in paths)
-        own = next((module for module in modules if id(module) in self._modules.by_id), None)
-        return self._part.get_submodule(name) if own is None else own
+        path = name
+        while path and id(self._part.get_submodule(path)) not in self._modules.by_id:
+            path = path.rpartition(".")[0]
+        return self._part.get_submodule(path or name)
 
     def _record(self) -> None:
         """Record one layer of every sentence."""
@@ -184,7 +176,7 @@ class Recorder:
         assert self._run is not None
         (index, kind), (module, _) = self._sublayer, self._run
         rows, columns = (side.stop for side in self._batch.whole.of(kind))
-        call = windows_of(calls, rows) or joined(self._sublayer, calls)
+        call = _windows_of(calls, rows) or _joined(self._sublayer, calls)
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise NotExposedError(
@@ -247,26 +239,28 @@ def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
     return replace(layer, mask=expected)
 
 
-def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
-    """Merge the calls of one module for consecutive windows into one over `count` positions.
+def _windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
+    """Merge the calls of one module for consecutive windows, between which no position attends, into one.
 
-    No position attends to another window. None if the calls are not such windows.
+    None if the calls are not such windows of `count` positions.
     """
-    first, sizes = calls[0], [call.shape[2] for call in calls]
+    sizes = [call.shape[2] for call in calls]
     parts: dict[str, list[Any]] = {name: [getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")}
-    is_whole = all(tensor is not None for group in parts.values() for tensor in group)
-    if len(calls) == 1 or sum(sizes) != count or not is_whole or any(call.masks for call in calls):
-        return None
-    if sizes != [call.shape[3] for call in calls]:
+    are_windows = len(calls) > 1 and sum(sizes) == count and sizes == [call.shape[3] for call in calls]
+    if (
+        not are_windows
+        or any(call.masks for call in calls)
+        or any(tensor is None for group in parts.values() for tensor in group)
+    ):
         return None
     window = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    allowed = (window[:, None] == window)[None, None]
+    masks = (MaskArgument("windows", (window[:, None] == window)[None, None], "attend"),)
     tensors: dict[str, Any] = {name: torch.cat(group, dim=2) for name, group in parts.items()}
-    masks = (MaskArgument("windows", allowed, "attend"),)
-    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, scores=None, weights=None, **tensors)
+    shape = (*calls[0].shape[:2], count, count)
+    return replace(calls[0], shape=shape, masks=masks, scores=None, weights=None, **tensors)
 
 
-def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
+def _joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     """Merge the calls of one module; those with the same scores have their values concatenated.
 
     DiffLlama weighs two values with one map, and so does LiLT, the text's and the layout's.
@@ -309,9 +303,9 @@ def _by_scores(call: AttentionCall, sublayer: Sublayer) -> AttentionCall:
     return replace(call, masks=masks, scale=None, softcap=None, unsupported=None)
 
 
-def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
-    if one.scores is None or other.scores is None:
-        sides = [(call.q, call.k, *(mask.values for mask in call.masks)) for call in (one, other)]
-        return one.scale == other.scale and len({len(side) for side in sides}) == 1 and all(map(torch.equal, *sides))
-    same = one.scores.shape == other.scores.shape
-    return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
+def _has_same_scores(call: AttentionCall, other: AttentionCall) -> bool:
+    if call.scores is None or other.scores is None:
+        sides = [(side.q, side.k, *(mask.values for mask in side.masks)) for side in (call, other)]
+        return call.scale == other.scale and len({len(side) for side in sides}) == 1 and all(map(torch.equal, *sides))
+    same = call.scores.shape == other.scores.shape
+    return same and torch.allclose(call.scores, other.scores, rtol=0, atol=0, equal_nan=True)

@@ -26,8 +26,7 @@ from transformers import (
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
 from attncli.engines.torch import check_supported
-from attncli.engines.torch.architectures import architecture_of
-from attncli.engines.torch.configuration import is_counted, layer_count
+from attncli.engines.torch.configuration import architecture_of, is_counted, layer_count
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
