@@ -116,6 +116,7 @@ def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
+    answers: Iterator[Trace | Failure]
     readable = [(item.text, item.target or target) for item in group if isinstance(item.text, str)]
     if any(item.target is not None for item in group):  # each by itself
         answers = chain.from_iterable(_answers(source, [text], pair, item_target) for text, item_target in readable)
@@ -123,9 +124,10 @@ def trace_group(
         answers = _answers(source, [text for text, _ in readable], pair, target)
     for number, text, metadata, _ in group:
         answer = next(answers) if isinstance(text, str) else text
-        if metadata:
-            is_failure = isinstance(answer, Failure)
-            answer = answer._replace(metadata=metadata) if is_failure else replace(answer, metadata=metadata)
+        if metadata and isinstance(answer, Failure):
+            answer = answer._replace(metadata=metadata)
+        elif metadata and not isinstance(answer, Failure):
+            answer = replace(answer, metadata=metadata)
         yield number, answer
 
 

@@ -143,22 +143,19 @@ class Model:
         """Subtract the means of vectors, as a layer norm does; the matrix of that is symmetric."""
         return x - x.mean(axis=-1, keepdims=True) if self.spec.norm.function is layer_norm else x
 
-    def project(
-        self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
-    ) -> Float[np.ndarray, "T F"]:
+    def project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         """Return x·Wᵀ, or x·Wᵀ + b."""
-        shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
-        weight = self.weights.matrix(name + ".weight", *shape)
         bias = self.weights.vector(name + ".bias", width) if has_bias else None
-        return linear(x, weight.T if is_transposed else weight, bias)
+        return linear(x, self._matrix(name, width, x.shape[-1]), bias)
 
-    def pull_back(
-        self, name: str, directions: Float[np.ndarray, "N F"], width: int, is_transposed: bool = False
-    ) -> Float[np.ndarray, "N E"]:
+    def pull_back(self, name: str, directions: Float[np.ndarray, "N F"], width: int) -> Float[np.ndarray, "N E"]:
         """Return d·W: the directions before `project` that give the same as d behind it."""
-        shape = (width, directions.shape[-1]) if is_transposed else (directions.shape[-1], width)
-        weight = self.weights.matrix(name + ".weight", *shape)
-        return linear(directions.astype(np.float32), weight if is_transposed else weight.T, None)
+        return linear(directions.astype(np.float32), self._matrix(name, directions.shape[-1], width).T, None)
+
+    def _matrix(self, name: str, outputs: int, inputs: int) -> Float[np.ndarray, "F E"]:
+        if self.spec.projections.is_transposed:
+            return self.weights.matrix(name + ".weight", inputs, outputs).T
+        return self.weights.matrix(name + ".weight", outputs, inputs)
 
 
 class Addition(NamedTuple):
@@ -248,7 +245,7 @@ class Layer:
         return self._spec.layer.format(self.index) + name
 
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
-        return self.model.project(self.name(name), x, width, has_bias, self._spec.projections.is_transposed)
+        return self.model.project(self.name(name), x, width, has_bias)
 
     def _trace(self, q: Heads, k: Heads, v: Heads, heads: tuple[int, ...]) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]

@@ -6,6 +6,7 @@ Names of tensors are those within a layer, without `.weight`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,8 @@ class Unembedding(NamedTuple):
     softcap: float | None = None  # c in c·tanh(logits/c)
 
 
-class HeadSpec(NamedTuple):
+@dataclass(frozen=True)
+class HeadSpec:
     """Heads of every layer."""
 
     count: int  # of the queries
@@ -136,7 +138,9 @@ class ModelSpec(NamedTuple):
         """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
         yield from _tensors(self.embedding.norm, self.norm.has_bias)
         how, norm = self.projections, self.norm
-        before = [(name, how.has_bias) for name in (how.query, how.key, how.value, how.joint)]
+        before: list[tuple[str | None, bool]] = [
+            (name, how.has_bias) for name in (how.query, how.key, how.value, how.joint)
+        ]
         before += [(name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before)]
         for index in range(last):
             yield from self._in_layer(index, [*before, *self._after_attention()])

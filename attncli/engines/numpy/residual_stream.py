@@ -106,7 +106,7 @@ class Reads:
             d = rotated(d[None], -self._positions[:, None].astype(np.float32) * attention.rope)[0]
         if norm:
             normed = x if before is None else model.normalize(layer.name(before), x)
-            raw = model.project(layer.name(name), normed, count * width, how.has_bias, how.is_transposed)
+            raw = model.project(layer.name(name), normed, count * width, how.has_bias)
             d = self._before_norm(norm, d, raw.reshape(len(x), count, width)[:, head], layer)
         # One head's columns of those that a tensor makes.
         columns = np.zeros((len(d), 3, count, width) if how.joint else (len(d), 1, count, width), np.float32)
@@ -159,7 +159,7 @@ class Reads:
         full_name = layer.name(name)
         if has_bias:
             self._add_bias(full_name, d, layer)
-        return self._model.pull_back(full_name, d, width, self._model.spec.projections.is_transposed)
+        return self._model.pull_back(full_name, d, width)
 
     def _add_bias(self, name: str, d: Directions, layer: Layer | None) -> None:
         bias = self._model.weights.vector(name + ".bias", d.shape[-1])

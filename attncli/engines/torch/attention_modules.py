@@ -58,7 +58,8 @@ class AttentionModules:
         if not self.is_named:
             count = counts.get(kind, 0)
             return (layers[count] if count < len(layers) else -1), kind
-        return None if entry is None or entry.index not in layers else (entry.index, kind)
+        index = None if entry is None else entry.index
+        return (index, kind) if index is not None and index in layers else None
 
 
 def find_attention_modules(model: Any) -> AttentionModules:

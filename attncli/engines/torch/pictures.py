@@ -138,7 +138,7 @@ class VisionCheckpoint(Checkpoint):
     reads: Mapping[str, str] = {"reads": "pictures"}
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return the vision tower; NotExposedError if there is none, or none that attn knows."""
+        """Return the vision tower; NotExposedError if attn knows none."""
         config = read_configuration(snapshot, options)
         inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
         name, kind = snapshot.model_name, inner.model_type

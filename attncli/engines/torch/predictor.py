@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ from attncli.files import to_numpy
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
     from attncli.encoding.encode import EncodedInput
 
 _PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # names of output projections
@@ -66,7 +70,7 @@ class CutRuns:
             values = {}
             self._logits(replacement.reference, values.setdefault)
         if not cuts:
-            yield CutLogits([], lambda rows_: to_numpy(before[rows_]))
+            yield CutLogits([], partial(_rows, before))
         for index, cut in enumerate(cuts):
             if missing := sorted(cut.keys() - outputs.keys()):
                 raise NotExposedError(f"layer {missing[0]} of {visible(self._name)} has no softmax attention to cut")
@@ -76,8 +80,7 @@ class CutRuns:
                 output[:, chosen] = values[layer][:, chosen]
                 return output
 
-            both = torch.cat([before, self._logits(sentence, replaced)[rows]])
-            yield CutLogits([index], lambda rows_, both=both: to_numpy(both[rows_]))
+            yield CutLogits([index], partial(_rows, torch.cat([before, self._logits(sentence, replaced)[rows]])))
 
     def _logits(self, sentence: EncodedInput, edit: Edit) -> torch.Tensor:
         """Return the logits after each token, `[T, V]`, of a run in which the outputs of heads are edited."""
@@ -98,3 +101,7 @@ class CutRuns:
                 handle = projection.register_forward_pre_hook(lambda _, values, layer=layer: hook(layer, *values))
                 hooks.callback(handle.remove)
             return self._model(**inputs, use_cache=False).logits[0].float()
+
+
+def _rows(logits: torch.Tensor, rows: slice) -> Float[np.ndarray, "n V"]:
+    return to_numpy(logits[rows])

@@ -13,7 +13,8 @@ import torch
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.engines.torch.attention_backend import translate_model_errors
-from attncli.engines.torch.attention_modules import Sublayer, find_attention_modules
+from attncli.engines.torch.attention_modules import Sublayer as Sublayer
+from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import architecture_of
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
