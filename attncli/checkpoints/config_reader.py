@@ -96,9 +96,9 @@ class ConfigReader:
             raise UnsupportedError(f"{name} is {value!r}")
         return value
 
-    def layers(self, name: str, default: Any) -> int:
+    def layers(self, name: str) -> int:
         """Return how many layers there are; UnsupportedError if no model has as many."""
-        return self.count(name, default, MOST_LAYERS)
+        return self.count(name, most=MOST_LAYERS)
 
     def number(self, name: str, default: Any = _ABSENT) -> float:
         """Return a field that is a number above 0; UnsupportedError if it is not."""

@@ -104,7 +104,7 @@ class TraceJob(NamedTuple, Generic[Value]):
         if options["mask"] is not None or options["generate"] or self.target is not None:
             raise UsageError("--show next predicts after the text, by the model's own mask; drop --mask or --generate")
         from attncli.engines.engine import open_predictor
-        from attncli.engines.predictor import PredictingSource
+        from attncli.engines.source import PredictingSource
 
         own = {
             name: value for name, value in options.items() if name not in ("layer", "head", "kind", "mask", "generate")

@@ -96,8 +96,8 @@ def inspect(
         from attncli.errors import UsageError
 
         if pictures := pictures_alone(text, more):
-            text, *others = pictures
-            if others:
+            text, *more_pictures = pictures
+            if more_pictures:
                 raise UsageError(f"expected one picture without a text, not {len(pictures)}; call it once for each")
     text = as_conversation(text, more)
     return open_source(model, **more).trace(text, pair, target)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
-from attncli.engines.numpy import NativeCheckpoint, UnsupportedError, log_fallback, refusal
-from attncli.errors import NotExposedError, UsageError
-from attncli.text import visible
+from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
+from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
+from attncli.errors import NotExposedError, UsageError, require
+from attncli.text import as_list, visible
+from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.selection import Indices
-
-_PICTURE_TOKEN = frozenset(("image_token_id", "image_token_index"))  # of a configuration, for a token in prompts
+from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
-    from attncli.engines.source import OpenModel
     from attncli.engines.torch.engine import Checkpoint
+    from attncli.trace.tokens import Tokens
+
+_log = logging.getLogger(__name__)
+
+_PICTURE_TOKEN = frozenset(("image_token_id", "image_token_index"))  # of a configuration, for a token in prompts
 
 
 def open_checkpoint(
@@ -31,17 +42,7 @@ def open_checkpoint(
     generate: int,
     **options: Any,
 ) -> OpenModel:
-    """Return a checkpoint, ready for sentences.
-
-    Args:
-        model: folder or hub name.
-        layers: which layers to record.
-        heads: which heads to show.
-        kind: the only kind of attention to record; None is every kind.
-        mask: replaces the model's own.
-        special: whether the tokenizer adds its special tokens.
-        generate: how many tokens the model writes after each sentence.
-        options: fields of `EngineOptions`.
+    """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments.
 
     Raises:
         NotExposedError: `--engine native` or `verify`, and that engine does not compute this checkpoint.
@@ -53,102 +54,137 @@ def open_checkpoint(
 
         parse(mask)
     snapshot = resolve(model, chosen, for_writing=generate > 0)
-    engine, is_gguf = chosen.engine, snapshot.gguf is not None
-    if is_gguf and engine in ("transformers", "verify"):
-        raise _only_native(snapshot.name, engine)
+    _check_readable(snapshot, chosen.engine)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
 
-    if _reads_pictures(snapshot, chosen):
-        return _with_pictures(snapshot, layers, heads, generate, how)
-
     @cache
-    def in_torch() -> OpenModel:
-        from attncli.engines.torch import announce_import
+    def in_torch() -> Checkpoint:
+        return _open_in_torch(snapshot, layers, heads, generate, how)
 
-        announce_import("the transformers engine", snapshot)
-        from attncli.engines.torch.engine import Checkpoint
-
-        return Checkpoint(snapshot, layers, heads, generate=generate, **how)
-
-    if engine == "transformers":
+    if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
         return in_torch()
     try:
         if generate:
             raise UnsupportedError("it writes no tokens")
-        native = NativeCheckpoint(
-            snapshot, layers, heads, other=None if engine == "native" or is_gguf else in_torch, **how
-        )
+        if chosen.engine == "verify" and chosen.dtype == "auto":  # the type in which transformers would compute
+            raise UnsupportedError("it computes in float32 only")
+        native = NativeSource(NativeCheckpoint(snapshot, layers, heads, **how), chosen.engine, snapshot, in_torch)
     except UnsupportedError as error:
-        if engine in ("native", "verify") or is_gguf:
-            raise refusal(snapshot.name, error, engine, is_gguf) from None
-        log_fallback(snapshot.name, error)
+        _check_fallback(snapshot, error, chosen.engine)
         return in_torch()
-    if engine == "verify":
+    if chosen.engine == "verify":
         in_torch()  # raises its refusals before a sentence is read
     return native
 
 
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
-    """Return a checkpoint that predicts next tokens, ready for sentences.
-
-    Args:
-        model: folder or hub name.
-        special: whether the tokenizer adds its special tokens.
-        options: fields of `EngineOptions`.
+    """Return a checkpoint that predicts next tokens, ready for sentences; see `attncli.open_source` for the arguments.
 
     Raises:
         NotExposedError: it predicts no next token, or the chosen engine does not compute it.
         AttnError: see `open_checkpoint`.
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
-    engine, every = chosen.engine, Indices("layer", None)
-    if engine == "verify":
+    if chosen.engine == "verify":
         raise UsageError("--engine verify compares attention, not predictions; give native or transformers")
-    snapshot = resolve(model, chosen, for_writing=engine == "transformers")
-    is_gguf = snapshot.gguf is not None
+    snapshot = resolve(model, chosen, for_writing=chosen.engine == "transformers")
+    _check_readable(snapshot, chosen.engine)
+    layers, heads = Indices("layer", None), Indices("head", None)
     how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
-    if is_gguf and engine == "transformers":
-        raise _only_native(snapshot.name, engine)
-    heads = every._replace(what="head")
-    is_pictured = _reads_pictures(snapshot, chosen)
-    if not is_pictured and engine != "transformers":
-        from attncli.engines.numpy.predictor import NativePredictor
-
+    if chosen.engine != "transformers" and not _reads_pictures(snapshot, chosen):
         try:
-            return NativePredictor(NativeCheckpoint(snapshot, every, heads, **how))
+            return NativeCheckpoint(snapshot, layers, heads, **how).predictor()
         except UnsupportedError as error:
-            if engine == "native" or is_gguf:
-                raise refusal(snapshot.name, error, engine, is_gguf) from None
-            log_fallback(snapshot.name, error)
+            _check_fallback(snapshot, error, chosen.engine)
             snapshot = resolve(model, chosen, for_writing=True)
-    from attncli.engines.torch import announce_import
+    return _open_in_torch(snapshot, layers, heads, 1, how).predictor()
 
-    announce_import("the transformers engine", snapshot)
-    from attncli.engines.torch.engine import Checkpoint
-    from attncli.engines.torch.predictor import TorchPredictor
 
-    if is_pictured:
-        return TorchPredictor(_with_pictures(snapshot, every, heads, 1, how))
-    return TorchPredictor(Checkpoint(snapshot, every, heads, generate=1, **how))
+class NativeSource(OpenModel):
+    """A checkpoint of the native engine, with transformers for the sentences that it declines, or to compare with.
+
+    The engine of a sentence does not depend on its neighbours, so that a resumed run gives the same answers as one that
+    was never interrupted.
+    """
+
+    can_batch = True
+
+    def __init__(
+        self, native: NativeCheckpoint, engine: str, snapshot: Snapshot, in_torch: Callable[[], OpenModel]
+    ) -> None:
+        self.name, self.attention_layers = native.name, range(len(native.model.spec.layers))
+        self.parallel_from = PARALLEL_FROM_LATE if engine == "verify" else PARALLEL_FROM
+        self._native, self._engine, self._snapshot, self._in_torch = native, engine, snapshot, in_torch
+
+    def with_mask(self, mask: str | None) -> NativeSource:
+        """Return the same model under another mask; see `OpenModel.with_mask`."""
+        other = copy(self)
+        other._native, in_torch = self._native.with_mask(mask), self._in_torch
+        other._in_torch = cache(lambda: in_torch().with_mask(mask))
+        return other
+
+    def predictor(self) -> Predictor:
+        """Return the native engine's predictor; see `OpenModel.predictor`."""
+        try:
+            return self._native.predictor()
+        except UnsupportedError as error:
+            raise NotExposedError(f"{error}; give a causal language model, such as -m demo") from None
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
+        self.check_target(target)
+        tokens = self._native.encoder.encode(text, pair, None).tokens
+        return tokens, tokens
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        self.check_target(target)
+        texts = list(as_list(texts))
+        for index, answer in enumerate(self._native.answers(texts, pair)):
+            if isinstance(answer, UnsupportedError):
+                _check_fallback(self._snapshot, answer, self._engine)
+                yield self._in_torch().trace(texts[index], pair)
+            elif self._engine == "verify":
+                layers = zip(answer.layers, self._in_torch().trace(texts[index], pair).layers, strict=True)
+                yield replace(answer, layers=tuple(_compared(*both, answer.source.dtype) for both in layers))
+            else:
+                yield answer
+
+
+def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:
+    """Return a layer whose proof is its largest difference from a reference that is proven itself."""
+    if not reference.is_proven(dtype):
+        return replace(layer, proof=reference.proof)
+    apart = [np.abs(getattr(layer, name) - getattr(reference, name)).max() for name in "qkv"]
+    for head in range(layer.num_heads):
+        for block, other in zip(layer.head(head).blocks(), reference.head(head).blocks(), strict=True):
+            apart.append(np.abs(block.weights - other.weights).max())
+    worst = float(np.max(apart))  # NaN where one of them is
+    largest = max(float(np.abs(getattr(reference, name)).max()) for name in "qkv")
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights", max(largest, 1.0)))
 
 
 def _reads_pictures(snapshot: Snapshot, options: EngineOptions) -> bool:
     """Return whether a checkpoint is to read pictures: by its options, or by a text that may name its own."""
-    if options.image or options.tower == "vision":
-        return True
-    has_texts_of_pictures = options.image is not None and snapshot.gguf is None
-    return has_texts_of_pictures and not _PICTURE_TOKEN.isdisjoint(snapshot.config)
+    may_name = options.image is not None and snapshot.gguf is None and not _PICTURE_TOKEN.isdisjoint(snapshot.config)
+    return bool(options.image) or options.tower == "vision" or may_name
 
 
-def _with_pictures(
+def _open_in_torch(
     snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
 ) -> Checkpoint:
-    """Return a checkpoint that reads pictures, with each text or alone, which only transformers runs."""
+    """Return a checkpoint that transformers runs; with pictures, that reads them with each text or alone."""
     options: EngineOptions = how["options"]
+    from attncli.engines.torch import announce_import
+
+    if not _reads_pictures(snapshot, options):
+        announce_import("the transformers engine", snapshot)
+        from attncli.engines.torch.engine import Checkpoint
+
+        return Checkpoint(snapshot, layers, heads, generate=generate, **how)
     if options.engine in ("native", "verify") or snapshot.gguf is not None:
         raise NotExposedError("--image needs the transformers engine, and a checkpoint in a folder; drop --engine")
     from attncli.encoding.pictures import picture_files
-    from attncli.engines.torch import announce_import
 
     image = picture_files(options.image or ())
     announce_import("--image", snapshot)
@@ -161,7 +197,20 @@ def _with_pictures(
     return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
 
 
-def _only_native(name: str, engine: str) -> NotExposedError:
-    return NotExposedError(
-        f"--engine {engine}: {visible(name)} is a GGUF file, which only the native engine reads; drop the option"
-    )
+def _check_readable(snapshot: Snapshot, engine: str) -> None:
+    if snapshot.gguf is not None and engine in ("transformers", "verify"):
+        raise NotExposedError(
+            f"--engine {engine}: {visible(snapshot.name)} is a GGUF file, which only the native engine reads; drop the "
+            "option"
+        )
+
+
+def _check_fallback(snapshot: Snapshot, reason: UnsupportedError, engine: str) -> None:
+    """Raise an error unless transformers may compute what the native engine declines, and is installed."""
+    shown, why = visible(snapshot.name), visible(str(reason))
+    if snapshot.gguf is not None:
+        raise NotExposedError(f"{shown} is a GGUF file, and the native engine does not compute it: {why}")
+    if engine in ("native", "verify"):
+        raise NotExposedError(f"--engine {engine}: the native engine does not compute {shown}: {why}; drop the option")
+    require(f"the native engine does not compute {shown}: {why}. The transformers engine", "torch", "transformers")
+    _log.info("left to transformers: %s", reason)

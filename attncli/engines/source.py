@@ -9,12 +9,19 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.encoding.encode import check_texts
-from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata
+from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.trace.selection import Indices
+    from attncli.engines.predictor import Predictor
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
+
+
+_MAX_GROUP = 256  # the most sentences that are computed together
+# Numbers of sentences from which on other processes help, which start in tenths of a second; and where a start takes
+# seconds, or a sentence next to nothing.
+PARALLEL_FROM = 512
+PARALLEL_FROM_LATE = 4096
 
 
 class Source(ABC):
@@ -43,27 +50,42 @@ class Source(ABC):
 
 
 class OpenModel(Source):
-    """A source that can record other layers, under another mask, without being opened again."""
+    """A source that can record under another mask without being opened again."""
 
     name: str
     attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
-    is_incremental: bool  # whether a layer is computed from a recorded one below it
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence's queries and keys; see `Source.trace`."""
 
     @abstractmethod
-    def recording(self, layers: Indices, mask: str | None) -> OpenModel:
-        """Return the source of other layers under another mask; None is its own.
+    def with_mask(self, mask: str | None) -> OpenModel:
+        """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
 
-        Sources of one model that were made so may share what they compute: one of them is used at a time.
+    def check_target(self, target: str | None) -> None:
+        """Raise UsageError for a target that the model has no decoder for."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
 
-        Raises:
-            UsageError: there is no such layer, or the mask cannot be read.
-            NotExposedError: none of them has softmax attention.
-        """
+    def predictor(self) -> Predictor:
+        """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
+        raise NotExposedError(f"{self.name} predicts no next token; give a causal language model, such as -m demo")
+
+
+class PredictingSource(Source):
+    """A source whose traces have the likeliest next tokens too; of a text alone."""
+
+    def __init__(self, source: Source, predictor: Predictor) -> None:
+        self._source, self._predictor = source, predictor
+        self.can_batch, self.parallel_from = source.can_batch, source.parallel_from
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence with its next tokens; see `Source.traces`."""
+        for text, trace in zip(texts, self._source.traces(texts, pair, target), strict=False):
+            sentence = self._predictor.encoder.encode(text, pair, None)
+            yield replace(trace, next_tokens=self._predictor.next_tokens(sentence))
 
 
 class CorpusItem(NamedTuple):
@@ -76,23 +98,10 @@ class CorpusItem(NamedTuple):
     target: str | None = None  # the text whose queries attend to its keys, where it has one of its own
 
 
-MAX_GROUP = 256  # the most sentences that are computed together
-# Numbers of sentences from which on other processes help, which start in tenths of a second; and where a start takes
-# seconds, or a sentence next to nothing.
-PARALLEL_FROM = 512
-PARALLEL_FROM_LATE = 4096
-
-
 def trace_stream(
     source: Source, sentences: Iterable[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence with its number, or its failure; computed in groups.
-
-    Args:
-        source: computes the traces.
-        sentences: the sentences.
-        pair: a second text in the same sequence as each.
-        target: the text whose queries attend to each sentence's keys.
+    """Yield the trace of each sentence with its number, or its failure; computed in groups; see `Source.trace`.
 
     Raises:
         InputError: the pair or the target cannot be read.
@@ -108,11 +117,11 @@ def trace_group(
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
     answers: Iterator[Trace | Failure]
-    if any(each.target is not None for each in group):  # each by itself
-        alone = ((each.text, each.target or target) for each in group)
-        answers = chain.from_iterable(_answers(source, [text], pair, to) for text, to in alone if isinstance(text, str))
+    readable = [(item.text, item.target or target) for item in group if isinstance(item.text, str)]
+    if any(item.target is not None for item in group):  # each by itself
+        answers = chain.from_iterable(_answers(source, [text], pair, item_target) for text, item_target in readable)
     else:
-        answers = _answers(source, [each.text for each in group if isinstance(each.text, str)], pair, target)
+        answers = _answers(source, [text for text, _ in readable], pair, target)
     for number, text, metadata, _ in group:
         answer = next(answers) if isinstance(text, str) else text
         if metadata and isinstance(answer, Failure):
@@ -146,20 +155,20 @@ def windows(sentences: Iterable[CorpusItem]) -> Iterator[list[CorpusItem]]:
     The first groups are small, so that the first sentences need not wait for the last. A group depends on numbers and
     files alone: a resumed run computes the groups of one that was never interrupted.
     """
-
-    def window_of(sentence: CorpusItem) -> tuple[object, int]:
-        number = sentence.number
-        index = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
-        return sentence.metadata.get("file"), index
-
     window: list[CorpusItem] = []
     for sentence in sentences:
-        if window and window_of(window[0]) != window_of(sentence):
+        if window and _window_of(window[0]) != _window_of(sentence):
             yield window
             window = []
         window.append(sentence)
-        if window_of(sentence) != window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
+        if _window_of(sentence) != _window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
             yield window
             window = []
     if window:
         yield window
+
+
+def _window_of(sentence: CorpusItem) -> tuple[object, int]:
+    number = sentence.number
+    index = number.bit_length() if number < _MAX_GROUP else _MAX_GROUP + number // _MAX_GROUP
+    return sentence.metadata.get("file"), index

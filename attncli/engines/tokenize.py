@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from attncli.checkpoints.options import (
     LoadOptions,
@@ -20,39 +21,23 @@ from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
 
-class Tokenizer(Protocol):
-    """A tokenizer of sentences."""
-
-    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        """Return the tokens of a sentence, and of a second text in the same sequence.
-
-        Raises:
-            InputError: a text cannot be read.
-        """
-
-
 @spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
 def open_tokenizer(
     model: str | None = None, *, special: bool = True, **options: Unpack[VocabularyKeywords]
 ) -> Tokenizer:
-    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
-
-    Args:
-        model: a checkpoint's folder or hub name; None is the toy layer's vocabulary.
-        special: whether special tokens are added.
-        options: fields of `VocabularyOptions`, or of `TokenizerOptions` with a model.
+    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences; see `tokenize`.
 
     Raises:
         UsageError: an option does not exist, or does not apply.
         LoadError: there is no such tokenizer, or it cannot be loaded.
     """
     if model is None:
-        owner = "the toy layer's vocabulary; give --model, or leave it out"
         of_vocabulary: dict[str, Any] = {**options}
-        refuse_unknown(of_vocabulary, VocabularyOptions, owner)
+        refuse_unknown(of_vocabulary, VocabularyOptions, "the toy layer's vocabulary; give --model, or leave it out")
         return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
-    chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
-    return _OfCheckpoint(model, chosen, special)
+    return _OfCheckpoint(
+        model, checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone"), special
+    )
 
 
 @spelling_out(TokenizeKeywords, open_tokenizer)
@@ -102,19 +87,15 @@ class _OfCheckpoint:
         from attncli.engines import numpy as numpy_engine
 
         load = LoadOptions(**vars(options))
-        self._limit: int | None
         snapshot = resolve(model, load, for_tokenizer=True)
-        name = visible(snapshot.name)
-        # It is transformers' own only where the native engine may differ.
+        self._limit: int | None
         try:
             tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
-        except numpy_engine.UnsupportedError as error:
-            why = visible(str(error))
+        except numpy_engine.UnsupportedError as error:  # the tokenizer of transformers may differ
+            name, why = visible(snapshot.name), visible(str(error))
             if snapshot.gguf is not None:
                 raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
             require(f"{name}: {why}. The tokenizer of transformers", "transformers")
-            import logging  # other runs print no such message
-
             logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", why)
             from attncli.encoding import auto_tokenizer
 
@@ -126,9 +107,12 @@ class _OfCheckpoint:
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         name, limit = self._encoder.name, self._limit
         encoded = self._encoder.encode(text, pair, None)
-        text, tokens, notes = encoded.text, encoded.tokens, encoded.notes
-        if limit is not None and len(tokens) > limit:
-            count = len(tokens)
+        text, tokens, notes, count = encoded.text, encoded.tokens, encoded.notes, len(encoded.tokens)
+        if limit is not None and count > limit:
             notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
         unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
         return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)
+
+
+Tokenizer = _OfVocabulary | _OfCheckpoint
+"""Returns the tokens of a sentence, and of a second text in the same sequence, by `tokenize`."""

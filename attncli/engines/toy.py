@@ -40,7 +40,6 @@ class ToyLayer(OpenModel):
     parallel_from = PARALLEL_FROM
     name = "the toy layer"
     attention_layers = (0,)
-    is_incremental = False
 
     def __init__(
         self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
@@ -48,26 +47,36 @@ class ToyLayer(OpenModel):
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
         layers.resolve(1, self.name)
-        self.heads = heads.resolve(self.options.heads, self.name)
-        self.mask = _parsed(mask)
-        self.kind = kind
+        self._heads, self._mask, self._kind = heads.resolve(self.options.heads, self.name), _parsed(mask), kind
         vocab, size = self.options.vocab, self.options.vocab_size
         self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
 
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        options = self.options
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        return (self._trace(text, pair, target) for text in as_list(texts))
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
+        return self._read(text, pair, target)[1:]
+
+    def with_mask(self, mask: str | None) -> ToyLayer:
+        """Return the layer under another mask; see `OpenModel.with_mask`."""
+        other = copy(self)
+        other._mask = _parsed(mask)
+        return other
+
+    def _trace(self, text: str, pair: str | None, target: str | None) -> Trace:
+        options, weights = self.options, self.weights
         vocabulary, query_tokens, key_tokens = self._read(text, pair, target)
         kind = "self" if target is None else "cross"
-        if self.kind not in (None, kind):
-            raise UsageError(f"--kind {visible(str(self.kind))}: the toy layer has {kind} attention here")
+        if self._kind not in (None, kind):
+            raise UsageError(f"--kind {visible(str(self._kind))}: the toy layer has {kind} attention here")
         x_keys = self.embedded(key_tokens, vocabulary.size)
         x_queries = x_keys if target is None else self.embedded(query_tokens, vocabulary.size)
-        weights = self.weights
-        default = Atom("causal") if target is None else Atom("full")
+        mask = self._mask or Atom("causal" if target is None else "full")
         layer = LayerTrace(
             layer=0,
             kind=kind,
@@ -75,8 +84,8 @@ class ToyLayer(OpenModel):
             k=weights.project("k", x_keys),
             v=weights.project("v", x_keys),
             scale=options.scale_factor,
-            mask=RuleMask(self.mask or default, len(query_tokens), len(key_tokens), options.heads),
-            heads=self.heads,
+            mask=RuleMask(mask, len(query_tokens), len(key_tokens), options.heads),
+            heads=self._heads,
             inputs=x_queries,
             out_projection=None if weights.out is None else weights.out.weight,
             out_bias=None if weights.out is None else weights.out.bias,
@@ -89,21 +98,6 @@ class ToyLayer(OpenModel):
         if target is not None:
             notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        return (self.trace(text, pair, target) for text in as_list(texts))
-
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
-        return self._read(text, pair, target)[1:]
-
-    def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
-        """Return the layer under another mask; see `OpenModel.recording`."""
-        layers.resolve(1, self.name)
-        other = copy(self)
-        other.mask = _parsed(mask)
-        return other
 
     def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
         """Return the vocabulary of a sentence, and the tokens of its queries and its keys."""
@@ -122,7 +116,7 @@ class ToyLayer(OpenModel):
         options = self.options
         embedded = RNGS[options.rng](options.seed).embedding(tokens, size, options.d_model)
         if options.positions == "sinusoidal":
-            embedded = embedded + sinusoidal_positions(len(tokens), options.d_model)
+            embedded = embedded + _sinusoidal_positions(len(tokens), options.d_model)
         return embedded
 
 
@@ -144,17 +138,12 @@ class ToyWeights(NamedTuple):
     @classmethod
     def draw(cls, options: ToyOptions) -> ToyWeights:
         """Draw the weights of a layer, in the order of the module's docstring."""
-        draws = RNGS[options.rng](options.seed)
-        width = options.d_model
-
-        def linear(rows: int, columns: int) -> Linear:
-            return INITS[options.weights](draws, rows, columns, width)
-
+        draws, init, width = RNGS[options.rng](options.seed), INITS[options.weights], options.d_model
         columns = {"q": options.key_width, "k": options.key_width, "v": options.value_width}
         projected = PROJECTS[options.project]
-        heads = [{name: linear(width, columns[name]) for name in projected} for _ in range(options.heads)]
-        out = linear(options.heads * options.value_width, width) if options.has_out_projection else None
-        return cls(heads, out)
+        heads = [{name: init(draws, width, columns[name], width) for name in projected} for _ in range(options.heads)]
+        rows = options.heads * options.value_width
+        return cls(heads, init(draws, rows, width, width) if options.has_out_projection else None)
 
     @property
     def size(self) -> int:
@@ -167,7 +156,7 @@ class ToyWeights(NamedTuple):
         return np.stack([head[name].apply(x) if name in head else x for head in self.heads])
 
 
-def sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
+def _sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
     """Return the position encoding of Vaswani et al. 2017, section 3.5: sine in even, cosine in odd columns."""
     columns = np.arange(width)
     angles = np.arange(length)[:, None] / 10_000 ** (2 * (columns // 2) / width)

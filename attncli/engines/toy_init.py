@@ -36,28 +36,26 @@ class Linear(NamedTuple):
 
 
 class _NumpyDraws:
-    """A seeded stream of float32 arrays, drawn with NumPy's default generator."""
+    """Float32 arrays of NumPy's default generator."""
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._generator = np.random.default_rng(seed)
+        self._seed, self._generator = seed, np.random.default_rng(seed)
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """Draw from N(0, 1)."""
         return self._generator.standard_normal((rows, columns), dtype=np.float32)
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """Draw from U[0, 1)."""
         return self._generator.random((rows, columns), dtype=np.float32)
 
     def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
-        """Draw each from N(0, 1), by the seed and the word alone, not by the other words."""
-        drawn = {text: self._of_word(text, width) for text in dict.fromkeys(token.text for token in tokens)}
-        return np.stack([drawn[token.text] for token in tokens])
+        """Draw each by the seed and the word alone, not by the other words."""
 
-    def _of_word(self, text: str, width: int) -> Float[np.ndarray, " E"]:
-        digest = int.from_bytes(sha256(text.encode()).digest(), "big")
-        return np.random.default_rng([self._seed, digest]).standard_normal(width, dtype=np.float32)
+        def draw(text: str) -> Float[np.ndarray, " E"]:
+            digest = int.from_bytes(sha256(text.encode()).digest(), "big")
+            return np.random.default_rng([self._seed, digest]).standard_normal(width, dtype=np.float32)
+
+        drawn = {text: draw(text) for text in dict.fromkeys(token.text for token in tokens)}
+        return np.stack([drawn[token.text] for token in tokens])
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
         """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
@@ -67,16 +65,15 @@ class _NumpyDraws:
 
 
 class _TorchDraws:
-    """The same with torch's generator on the CPU, seeded like that of a notebook, whose own it leaves alone."""
+    """The same of torch's generator on the CPU, seeded like that of a notebook, whose own it leaves alone."""
 
     def __init__(self, seed: int) -> None:
         require("--rng torch", "torch")
         import torch
 
-        self._torch = torch
+        self._torch, self._generator = torch, torch.Generator().manual_seed(seed)
         # Whatever default dtype and device the process has set.
         self._options: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-        self._generator = torch.Generator().manual_seed(seed)
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         return self._torch.randn(rows, columns, generator=self._generator, **self._options).numpy()
@@ -90,11 +87,10 @@ class _TorchDraws:
         return table.numpy()[[token.id for token in tokens]]
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
-        weight = self._torch.empty(fan_out, fan_in, **self._options)
+        weight, bias = (self._torch.empty(*shape, **self._options) for shape in ((fan_out, fan_in), (fan_out,)))
         self._torch.nn.init.kaiming_uniform_(weight, math.sqrt(5), generator=self._generator)
         bound = 1 / math.sqrt(fan_in)
-        bias = self._torch.empty(fan_out, **self._options).uniform_(-bound, bound, generator=self._generator)
-        return Linear(weight.numpy().T, bias.numpy())
+        return Linear(weight.numpy().T, bias.uniform_(-bound, bound, generator=self._generator).numpy())
 
 
 Draws = _NumpyDraws | _TorchDraws

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from attncli.analysis.diff import HeadDifference
     from attncli.engines.interactive import InteractiveSource, Query
     from attncli.trace.tokens import Tokens
-
-_LONG = 0.05  # seconds that one waits for without noticing
-_MOST = 2**28  # bytes of queries, keys and scores that are kept of a text, to be looked at again
 
 
 @dataclass(frozen=True)
@@ -121,32 +117,15 @@ class _TextCache:
 
     Attributes:
         tokens: what its queries and its keys are.
-        trace: of the layers that were computed to be looked at.
-        computed: these layers; some may have no attention, as where a decoder has more than its encoder.
+        trace: of all layers; None until it is recorded.
         surveys: of each layer that was measured; None of one without attention.
         changes: of each layer that was compared, and with which question.
     """
 
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
-    computed: frozenset[int] = frozenset()
     surveys: dict[int, HeadReport | None] = field(default_factory=dict)
     changes: dict[tuple[Query, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
-
-    def part(self, layers: Collection[int]) -> Trace | None:
-        """Return the attention of some layers, if all of them were computed to be looked at."""
-        return _part(self.trace, layers) if self.trace is not None and self.computed.issuperset(layers) else None
-
-    def keep(self, computed: Collection[int], trace: Trace) -> None:
-        """Keep the attention of some layers; that of others too, as long as there is room."""
-        others = () if self.trace is None else self.trace.layers
-        mine = {layer.layer for layer in trace.layers}
-        layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
-        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.recorded_scores) if array is not None)
-        self.computed = self.computed.union(computed)
-        if sum(array.nbytes for array in arrays) > _MOST:
-            layers, self.computed = [*trace.layers], frozenset(computed)
-        self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
     def measure(self, trace: Trace, layer: int, question: Query | None, held: Trace | None) -> None:
         """Measure the heads of a layer, and compare them with those of a question that is held."""
@@ -168,17 +147,11 @@ class _TextCache:
 
 
 class IncrementalComputation:
-    """A model that is looked at; what was computed of the question and of the held one stays for the next look.
+    """A model that is looked at; what was computed of the question and of the held one stays for the next look."""
 
-    Args:
-        model: what is asked.
-        clock: says how many seconds have gone by, from any moment on.
-    """
-
-    def __init__(self, model: InteractiveSource, clock: Callable[[], float] = perf_counter) -> None:
-        self._model, self._clock = model, clock
+    def __init__(self, model: InteractiveSource) -> None:
+        self._model = model
         self._caches: dict[Query, _TextCache] = {}
-        self._longest = 0.0  # seconds that the model took at once
 
     def results(self, look: ViewState) -> Iterator[ComputedView]:
         """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
@@ -209,7 +182,7 @@ class IncrementalComputation:
             raise UsageError("x cuts under the model's own mask; press m and empty the mask")
         query, key = look.query or 0, look.key or 0
         edges = f"~(queries({query},{query + 1}) & keys({key},{key + 1}))" if is_cell else None
-        found = ablation(self._model.predictor, AblationChoice(head=place, edges=edges), question.text, question.pair)
+        found = ablation(self._model.predictor(), AblationChoice(head=place, edges=edges), question.text, question.pair)
         assert found.next is not None
         assert found.after is not None
         what = f"the weight of query {query} on key {key} in {place}" if is_cell else place
@@ -225,28 +198,20 @@ class IncrementalComputation:
         cache = self._about(look.question)
         answer = cache.measured(replace(answer, tokens=cache.tokens), look.held)
         yield answer
-        layers = [look.layer]
-        if look.numbers == "rollout":
-            layers = [layer for layer in self._model.layers if layer <= look.layer]
-        if self._longest > _LONG and cache.part(layers) is None:
-            # What the layer is computed from comes first, so that one may stop after each step. A model that answers
-            # at once is sooner asked for the layer alone.
-            below = [layer for layer in self._model.layers if layer <= look.layer]
-            for step in self._model.steps(below)[:-1]:
-                self._ask(look.question, step)
-                yield answer
-        trace = self._computed(look.question, layers)
+        trace = self._recorded(look.question)
+        below = [layer for layer in self._model.layers if layer <= look.layer]
+        shown = below if look.numbers == "rollout" else [look.layer]
         answer = replace(answer, recorded=_part(trace, [look.layer]))
         try:
-            answer = _drawable(replace(answer, shown=_numbers(trace, look)))
+            answer = _drawable(replace(answer, shown=_numbers(_part(trace, shown), look)))
         except AttnError as error:  # its heads can be measured all the same
             answer = replace(answer, failure=str(error))
         yield answer
         held = None
         if look.held is not None:
             try:
-                of_held = self._computed(look.held, layers)
-                answer = _drawable(replace(answer, held=_numbers(of_held, look)))
+                of_held = self._recorded(look.held)
+                answer = _drawable(replace(answer, held=_numbers(_part(of_held, shown), look)))
                 cache.measure(trace, look.layer, look.held, of_held)
                 held = look.held
             except AttnError as error:
@@ -261,22 +226,11 @@ class IncrementalComputation:
 
     def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[None]:
         """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first."""
-        cache = self._about(look.question)
-        steps = self._model.steps(self._model.layers)
-        if held is not None:
-            for step in steps:  # in this order nothing is computed twice, and all texts to come are compared with it
-                self._computed(held, step)
-                yield
-        for step in sorted(steps, key=lambda step: min(abs(layer - look.layer) for layer in step)):
-            lacking = [
-                layer
-                for layer in step
-                if layer not in cache.surveys or (held is not None and (held, layer) not in cache.changes)
-            ]
-            if lacking:
-                trace = cache.part(step) or self._ask(look.question, step)
-            for layer in lacking:
-                cache.measure(trace, layer, held, None if held is None else self._computed(held, step))
+        cache, trace = self._about(look.question), self._recorded(look.question)
+        of_held = None if held is None else self._recorded(held)
+        for layer in sorted(self._model.layers, key=lambda layer: abs(layer - look.layer)):
+            if layer not in cache.surveys or (held is not None and (held, layer) not in cache.changes):
+                cache.measure(trace, layer, held, of_held)
                 yield
 
     def _about(self, question: Query) -> _TextCache:
@@ -285,20 +239,12 @@ class IncrementalComputation:
             self._caches[question] = _TextCache(self._model.tokens(question))
         return self._caches[question]
 
-    def _computed(self, question: Query, layers: Sequence[int]) -> Trace:
-        """Return the attention of some layers, as the model computes it."""
+    def _recorded(self, question: Query) -> Trace:
+        """Return the attention of all layers, recorded once."""
         cache = self._about(question)
-        found = cache.part(layers)
-        if found is None:
-            found = self._ask(question, layers)
-            cache.keep(layers, found)
-        return found
-
-    def _ask(self, question: Query, layers: Sequence[int]) -> Trace:
-        begun = self._clock()
-        trace = self._model.trace(question, layers)
-        self._longest = max(self._longest, self._clock() - begun)
-        return trace
+        if cache.trace is None:
+            cache.trace = self._model.trace(question)
+        return cache.trace
 
 
 def reason(error: BaseException) -> str:

@@ -155,9 +155,8 @@ def test_the_output_of_a_long_text_is_that_of_torch(mask: str, threads: str) -> 
     assert_array_equal(found, KNOWN.setdefault(mask, [found])[0])
 
 
-@pytest.mark.parametrize("fields", [{"softcap": 2.0}, {"sinks": random(4)}, {"bias": random(1, TOKENS, TOKENS)}])
-def test_the_output_of_a_long_text_is_that_of_its_stages(fields: dict[str, object]) -> None:
-    layer = long_layer("causal", **fields)
+def test_the_output_of_a_long_text_with_a_softcap_is_that_of_its_stages() -> None:
+    layer = long_layer("causal", softcap=2.0)
     expected = np.stack([layer.head(head).output for head in range(4)])
     assert_allclose(attention_output(layer), expected, atol=2e-6)
 

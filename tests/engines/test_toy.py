@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.models import Unigram, WordLevel
+from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
@@ -20,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.encoding.vocabulary import WordVocabulary
-from attncli.errors import AttnError, UsageError
+from attncli.errors import UsageError
 from attncli.trace.layer import LayerTrace
 
 SENTENCE = "Life is short eat dessert first"
@@ -256,23 +255,6 @@ def test_deleting_a_word_leaves_the_others_as_they_were(options: dict[str, Any])
                 np.testing.assert_array_equal(array, expected)
 
 
-def test_every_sentence_draws_torchs_table_afresh_for_its_own_words() -> None:
-    source = attncli.open_source(rng="torch", seed=3)
-    alone = attncli.inspect("to be or not to be", rng="torch", seed=3)
-    source.trace(SENTENCE)
-    after = source.trace("to be or not to be")
-    assert after.query_tokens.ids == [3, 0, 2, 1, 3, 0]
-    np.testing.assert_array_equal(after.layer(0).q, alone.layer(0).q)
-
-
-@both_rngs
-def test_the_weights_are_drawn_from_the_seed_again_whatever_the_vocabulary_took(rng: str) -> None:
-    small, large = (attncli.inspect(SENTENCE, seed=3, rng=rng, vocab_size=size).layer(0) for size in (6, 60))
-    close(small.inputs, embedded(rng, 3, 32, SENTENCE))
-    close(large.inputs, embedded(rng, 3, 32, SENTENCE, size=60))
-    np.testing.assert_array_equal(small.out_projection, large.out_projection)
-
-
 @pytest.mark.parametrize("init", ["scaled", "uniform", "linear"])
 def test_torchs_own_random_state_is_left_untouched(init: str) -> None:
     torch.manual_seed(99)
@@ -283,17 +265,6 @@ def test_torchs_own_random_state_is_left_untouched(init: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(torch.rand(5), expected)
     np.testing.assert_array_equal(drawn.q, attncli.inspect(SENTENCE, rng="torch", init=init, seed=1).layer(0).q)
-
-
-def test_torchs_draws_do_not_depend_on_its_default_dtype() -> None:
-    expected = attncli.inspect(SENTENCE, rng="torch").layer(0).q
-    torch.set_default_dtype(torch.float64)
-    try:
-        actual = attncli.inspect(SENTENCE, rng="torch").layer(0).q
-    finally:
-        torch.set_default_dtype(torch.float32)
-    np.testing.assert_array_equal(actual, expected)
-    assert actual.dtype == np.float32
 
 
 # --- words and pairs -----------------------------------------------------------------------------------------
@@ -309,14 +280,6 @@ def test_words_are_numbered_in_sorted_order_with_their_place_in_the_text() -> No
     assert trace.source.details["vocab_size"] == 7
     assert trace.notes == ()
     assert trace.key_tokens == trace.query_tokens
-
-
-def test_text_pair_and_target_share_one_vocabulary() -> None:
-    trace = attncli.inspect("b a", pair="d", target="c b")
-    assert trace.key_tokens.ids == [1, 0, 3]
-    assert trace.query_tokens.ids == [2, 1]
-    assert trace.target == "c b"
-    assert trace.source.details["vocab_size"] == 4
 
 
 def test_a_vocabulary_may_be_larger_than_its_words_but_not_smaller() -> None:
@@ -376,27 +339,6 @@ def test_unknown_words_of_the_text_and_of_the_target_are_noted(tokenizer_file: P
     assert r"lacks '\x1b', 'odd', read as [UNK]" in trace.notes[1]
 
 
-def test_what_a_unigram_vocabulary_lacks_is_noted(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], unk_id=0))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    trace = attncli.inspect("aqb", vocab=str(tmp_path))
-    assert trace.query_tokens.ids == [1, 0, 2]
-    assert any("'q'" in note for note in trace.notes)
-
-
-def test_a_word_that_a_vocabulary_without_an_unknown_token_lacks_is_refused(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(AttnError):
-        attncli.inspect("a q", vocab=str(tmp_path))
-
-
-def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
-    with pytest.raises(UsageError, match="--vocab-size 8: the tokenizer has 9 tokens; give at least as many"):
-        attncli.inspect("time", vocab=str(tokenizer_file), vocab_size=8)
-
-
 # --- refusals: others are in tests/promises/test_refusals.py --------------------------------------------------
 
 
@@ -418,11 +360,3 @@ def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message
     with pytest.raises(UsageError) as refusal:
         attncli.inspect(SENTENCE, **options)
     assert str(refusal.value).startswith(message)
-
-
-def test_an_option_that_nobody_has_is_said_to_be_none() -> None:
-    for call in (attncli.inspect, attncli.tokenize, partial(attncli.inspect, model="g"), partial(attncli.check, "g")):
-        for option, hint in (("zoom_level", ""), ("specials", "; did you mean 'special'?")):
-            with pytest.raises(UsageError) as refusal:
-                call(SENTENCE, **{option: 3})  # type: ignore[operator]
-            assert str(refusal.value) == f"no such option: {option}{hint}"

@@ -23,7 +23,7 @@ class Gated:
     def __init__(self) -> None:
         self.model = open_interactive()
         self.layers = self.model.layers
-        self.steps, self.trace = self.model.steps, self.model.trace
+        self.trace = self.model.trace
         self.gate = Event()
         self.gate.set()
         self.texts = []

@@ -35,7 +35,7 @@ def opened(dump: Path) -> Any:
 
 
 def sight_of(dump: Path) -> LayerViewCache:
-    trace = opened(dump).trace(Query(""), [0])
+    trace = opened(dump).trace(Query(""))
     return LayerViewCache(trace, trace.layers[0])
 
 

@@ -1,7 +1,6 @@
 """Models that are asked, in the plainest way: a whole run for every question."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from attncli.engines import inspect
@@ -18,23 +17,19 @@ class Plain:
     def __init__(self, layers: int, **options: Any) -> None:
         self.layers: Sequence[int] = range(layers)
         self.options = options
-        self.requests: list[tuple[str, list[int]]] = []
-
-    def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        return [[layer] for layer in layers]
+        self.requests: list[str] = []  # texts that were recorded
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        self.requests.append((question.text, []))
-        trace = self.whole(question, [0])
+        trace = self.whole(question)
         return trace.query_tokens, trace.key_tokens
 
-    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        self.requests.append((question.text, list(layers)))
-        return self.whole(question, layers)
+    def trace(self, question: Query) -> Trace:
+        self.requests.append(question.text)
+        return self.whole(question)
 
-    def whole(self, question: Query, layers: Sequence[int]) -> Trace:
+    def whole(self, question: Query) -> Trace:
         text, pair, target, mask = question
-        return inspect(text, pair=pair, target=target, mask=mask, layer=list(layers), **self.options)
+        return inspect(text, pair=pair, target=target, mask=mask, layer="all", **self.options)
 
 
 class Made:
@@ -46,13 +41,9 @@ class Made:
         self.made = made
         self.layers = layers
 
-    def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        return [list(layers)]
-
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
         trace = self.made(question)
         return trace.query_tokens, trace.key_tokens
 
-    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        trace = self.made(question)
-        return replace(trace, layers=tuple(layer for layer in trace.layers if layer.layer in layers))
+    def trace(self, question: Query) -> Trace:
+        return self.made(question)

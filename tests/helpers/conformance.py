@@ -19,14 +19,13 @@ from attncli.engines import open_source
 from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.layer import LayerTrace
 
-# What is refused with exit code 4, and why.
-_NO_WEIGHTS, _NO_TOKENS = "no weight for each pair of tokens", "queries and keys that are no tokens"
+# Text architectures that are refused, and why.
+_NOT_WATCHED, _NO_TOKENS = "could be watched", "positions without a token"
 NOT_REACHED = {
-    "blt": "several models in one",
-    **dict.fromkeys(("led", "longformer", "mra", "prophetnet", "reformer", "yoso"), _NO_WEIGHTS),
+    "blt": "counts no layers or no heads", "prophetnet": "makes its weights of 2 softmaxes",
+    **dict.fromkeys(("led", "longformer", "mra", "reformer", "yoso"), _NOT_WATCHED),
     **dict.fromkeys(("canine", "cpmant", "deepseek_v4", "funnel", "longt5", "pegasus_x"), _NO_TOKENS),
-}
-
+}  # fmt: skip
 
 # Of the models that read pictures beside text: those that do not run on a text alone, and what they read besides.
 NEED_MORE_THAN_TEXT = {

@@ -147,13 +147,6 @@ def test_tensors_in_half_precision_are_widened(adapter: str, bases: Callable[[st
         assert apart(folder, expected, engine=engine) < 1e-6
 
 
-def test_a_pickled_adapter_is_read(adapter: str, bases: Callable[[str], str], tmp_path: Path) -> None:
-    folder = with_settings(adapter, tmp_path / "adapter")
-    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
-    (folder / "adapter_model.safetensors").unlink()
-    assert apart(folder, expected_of(bases("llama"), adapter)) < 1e-6
-
-
 def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run) -> None:
     base = Path(shutil.copytree(bases("llama"), tmp_path / "base"))
     torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
@@ -165,22 +158,6 @@ def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], t
     for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}):
         torch.save(held, base / "pytorch_model.bin")
         refused(attn("inspect", TEXT, "-m", folder), 3, words)
-
-
-def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
-    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
-) -> None:
-    base, nameless = bases("llama"), with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=None)
-    for line in (
-        ["inspect", TEXT, "-m", nameless],
-        ["tokens", TEXT, "-m", nameless],
-        ["mask", "model", TEXT, "-m", nameless],
-        ["check", TEXT, "-m", nameless, "--layer", "0"],
-    ):
-        assert "give it with --base" in attn(*line).err, line
-        assert attn(*line, "--base", base).code == 0, line
-    message = json.loads(attn("inspect", TEXT, "-m", nameless, "--base", base, "-F", "json").out)["source"]
-    assert (message["model"], message["adapter"], message["base"]) == (str(nameless), "LORA", base)
 
 
 def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Callable[[str], str], attn: Run) -> None:

@@ -151,9 +151,3 @@ def test_windows_double_until_the_largest_and_their_ends_depend_on_numbers_alone
             assert not any(window[0][0] <= end < window[-1][0] for end in ends)
     files = [CorpusItem(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
     assert list(windows(files)) == [[one] for one in files]
-
-
-def test_the_first_window_needs_the_first_sentence_alone() -> None:
-    lines = numbered(9)
-    assert next(windows(lines)) == [CorpusItem(1, "sentence 1")]
-    assert next(lines) == CorpusItem(2, "sentence 2")

@@ -94,21 +94,6 @@ def test_both_engines_read_the_same_and_compute_what_the_model_does(attn: Run, m
     assert documents[0]["source"]["engine"] == "native"
 
 
-def test_every_command_that_takes_a_sentence_takes_a_chat(attn: Run, model: Path) -> None:
-    write_template(model, TEMPLATES["chatml"])
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    messages = [{"role": "user", "content": TEXT}]
-    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
-    ran = attn("inspect", TEXT, "--chat", "--generate", "2", "-m", model, "-F", "json")
-    assert [token["id"] for token in ran.json["key_tokens"]][:-2] == expected
-    masks = attn("mask", "model", "-m", model, TEXT, "--chat", "-F", "json").json
-    ids = tokenizer.apply_chat_template(messages)["input_ids"]
-    assert [token["id"] for token in masks[0]["key_tokens"]] == ids
-    assert attn("check", TEXT, "--chat", "-m", model).code == 0
-    assert attn("check", TEXT, "--chat", "--target", "x", "-m", model).code == USAGE
-    assert attn("diff", TEXT, "fruit flies like a banana", "--chat", "-m", model, "-F", "json").code == 0
-
-
 def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_path: Path) -> None:
     write_template(model, PLAIN)
     run = ("--chat", "-m", model, "-F", "jsonl")
@@ -191,16 +176,6 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
     (model / "tokenizer_config.json").write_text(json.dumps(named))
     ran = attn(*run)
     assert (ran.code, "has no default chat template" in ran.err) == (NOT_EXPOSED, True), ran.err
-
-
-def test_a_template_in_a_folder_of_its_own_is_one_of_several(attn: Run, model: Path) -> None:
-    write_template(model, TEMPLATES["chatml"])
-    (model / "additional_chat_templates").mkdir()
-    (model / "additional_chat_templates" / "tool_use.jinja").write_text("nothing")
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    assert isinstance(tokenizer.chat_template, dict)
-    ran = attn("tokens", TEXT, "--chat", "-m", model, "-F", "json")
-    assert ran.json["text"] == tokenizer.apply_chat_template([{"role": "user", "content": TEXT}], tokenize=False)
 
 
 def test_a_template_that_computes_without_end_is_ended() -> None:

@@ -1,7 +1,6 @@
 """Checkpoints against transformers itself: eager attention with `output_attentions=True`, run on its own."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,14 +137,6 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
     shown = attn(*arguments[:-4]).out
     assert "layer 0 · encoder" in shown
     assert "layer 0 · cross" in shown
-
-
-def test_a_row_without_a_key_is_warned_about_once(attn: Callable[..., Any], translator: str) -> None:
-    ran = attn("inspect", SENTENCE, "-m", translator, "--layer", "0,1", "--show", "mask", "--mask", "~queries(1,2)")
-    assert ran.code == 0, ran.err
-    (warning,) = (line for line in ran.err.splitlines() if "leaves no key" in line)
-    assert warning.startswith("attn: warning: layers 0-1: the mask leaves no key to query 1 'flies'")
-    assert len(re.findall(r"^1 flies +! ", ran.out, re.MULTILINE)) == 2
 
 
 def test_what_an_encoder_decoder_does_not_have_is_a_usage_error(translator: str, attn: Callable[..., Any]) -> None:

@@ -104,22 +104,6 @@ def test_the_table_labels_each_row_with_what_it_predicted(attn: Run, folder: Fol
     assert [token["id"] for token in named] == [88] * ids.count(88)
 
 
-def test_a_saved_trace_still_knows_what_was_predicted(attn: Run, folder: Folder, tmp_path: Path) -> None:
-    path, saved = folder("gpt2"), tmp_path / "written.safetensors"
-    first = attn("inspect", TEXT, "-m", path, "--generate", "2", "--save", saved, "-F", "json").json
-    again = attn("inspect", "--from", saved, "-F", "json").json
-    assert again["query_tokens"] == first["query_tokens"]
-    assert attncli.load(saved).generated == 2
-
-
-def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -> None:
-    path = folder("llama")
-    texts = (TEXT, "w9 w8", "w7 w6 w5")
-    options = ("-m", path, "--generate", "3", "-F", "json", "--show", "weights")
-    alone = [attn("inspect", text, *options).json | {"sentence": place} for place, text in enumerate(texts, start=1)]
-    assert attn("inspect", *texts, *options).json == alone
-
-
 def test_what_writes_no_text_is_refused(
     attn: Run, minilm: str, folder: Folder, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -2,15 +2,11 @@
 
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
 from tiny_tokenizers import BERT, END, FAMILIES, STRINGS, save_tokenizer
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
@@ -239,107 +235,6 @@ def test_what_is_declined(name: str, saved: Callable[[str], Path]) -> None:
 def test_a_name_that_transformers_treats_apart(saved: Callable[[str], Path]) -> None:
     with pytest.raises(UnsupportedError, match="that name"):
         load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", CheckpointFolder(saved("llama")), {"model_type": "llama"})
-
-
-# Any files together: what AutoTokenizer makes of them, or nothing.
-FLAGS = (
-    "do_lower_case strip_accents tokenize_chinese_chars add_prefix_space trim_offsets legacy add_bos_token "
-    "add_eos_token clean_up_tokenization_spaces use_default_system_prompt"
-)
-NAMES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token image_token"
-CLASSES = sorted({name for name, *_ in FAMILIES.values()} | {"TokenizersBackend", "NoTokenizer"})
-CLASSES += [f"{name}Fast" for name in CLASSES if name.endswith("Tokenizer")]
-
-
-def _any_fields(family: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Return what a tokenizer_config.json of a family may say, most of it of tokens that the family has."""
-    own = FAMILIES[family][2]
-    listed = {str(id_): ADDED | {"content": content} for id_, content in enumerate(own)}
-    spelt = st.sampled_from([*own * 3, MASK | {"content": own[-1]}, "[NEW]", WIDE, None])
-    return st.fixed_dictionaries(
-        {},
-        optional=dict.fromkeys(FLAGS.split(), st.sampled_from([True, False, None]))
-        | dict.fromkeys(NAMES.split(), spelt)
-        | {"extra_special_tokens": st.sampled_from([[], {}, [own[0]], {"own": own[-1]}, ["[NEW]"], None])}
-        | {"additional_special_tokens": st.sampled_from([[], [own[0], MASK | {"content": own[-1]}], [WIDE], None])}
-        | {"added_tokens_decoder": st.sampled_from([listed, NEW | listed]), "tokenizer_class": st.sampled_from(CLASSES)}
-        | {"truncation_side": st.sampled_from(["left", "right"]), "model_max_length": st.sampled_from([5, 10**30])}
-        | {"model_input_names": st.sampled_from([["input_ids"], ["input_ids", "token_type_ids", "attention_mask"]])},
-    )
-
-
-def _as_trained(content: dict[str, Any]) -> None:
-    """Cut and pad."""
-    content["truncation"] = {"direction": "Left", "max_length": 3, "strategy": "OnlySecond", "stride": 1}
-    content["padding"] = {
-        "strategy": {"Fixed": 20}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 1, "pad_type_id": 3,
-        "pad_token": "the",
-    }  # fmt: skip
-
-
-def _other_vocabularies(folder: Path) -> None:
-    """Put the files of other tokenizers beside it."""
-    for name in ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"):
-        (folder / name).write_text('{"a": 0}')
-
-
-def _model_first(folder: Path) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps({"model": content.pop("model"), **content}))
-
-
-FILES = st.lists(
-    st.sampled_from(
-        [
-            _file(lambda content: content.update(post_processor=None)),
-            _file(lambda content: content.update(post_processor={"type": "Sequence", "processors": []})),
-            _file(_out_of_order),
-            _file(_twice),
-            _file(_as_trained),
-            _file(lambda content: content.update(added_tokens=[])),
-            _matched(special=False),
-            _matched(normalized=True),
-            _matched(single_word=True, lstrip=True),
-            _matched(rstrip=True, special=False),
-            _model_first,
-            _other_vocabularies,
-            _beside("added_tokens.json", {"[MASK]": 4}),
-            _beside("special_tokens_map.json", {"mask_token": "[NEW]", "additional_special_tokens": ["the"]}),
-            _beside("config.json", {"tokenizer_class": "LlamaTokenizer"}),
-            lambda folder: (folder / "tokenizer_config.json").unlink(missing_ok=True),
-        ]
-    ),
-    max_size=3,
-)
-# Some of each kind, and those in which special tokens are written out.
-MIXED = [*STRINGS[::40], *STRINGS[47:215:5]]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each family, as its class saves it."""
-    return {family: save_tokenizer(tmp_path_factory.mktemp("family"), family) for family in FAMILIES}
-
-
-@settings(max_examples=150)
-@given(st.data(), st.sampled_from(sorted(FAMILIES)), FILES)
-def test_never_anything_else(
-    folders: dict[str, Path], data: st.DataObject, family: str, files: list[Callable[[Path], None]]
-) -> None:
-    fields = data.draw(_any_fields(family))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(folders[family], folder, dirs_exist_ok=True)
-        _fields(**fields)(folder)
-        for change in files:
-            change(folder)
-        try:
-            native = load_tokenizer(name, CheckpointFolder(folder), json.loads((folder / "config.json").read_text()))
-        except UnsupportedError as reason:
-            event(f"declined: {str(reason)[:30]}")
-            return
-        event("equal")
-        assert _differently_read(native, AutoTokenizer.from_pretrained(folder), MIXED) == []
 
 
 @pytest.mark.parametrize(("name", "content", "sentence"), [

@@ -1,6 +1,5 @@
 """Architectures with a way of their own, in which a general method could go wrong without a word."""
 
-import ast
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +29,6 @@ from transformers import (
 )
 
 from attncli.engines import open_source
-from attncli.engines.torch import architectures
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
 
@@ -78,18 +76,6 @@ def test_weights_that_are_mixed_after_the_softmax_are_refused(tmp_path: Path) ->
     )
     with pytest.raises(NotExposedError, match="attn cannot read what was done to the scores"):
         opened(tmp_path, "0").trace("w7 w8 w9")
-
-
-@pytest.mark.parametrize("kinds", [["c2p"], ["p2c"], ["c2p", "p2c"]])
-def test_disentangled_attention_is_exact(kinds: list[str], tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = DebertaModel(DebertaConfig(**BERT, relative_attention=True, pos_att_type=kinds)).eval()
-    save(model, tmp_path)
-    layer = opened(tmp_path, "1").trace("w7 w8 w9 w7").layers[0]
-    with torch.no_grad():
-        expected = model(torch.tensor([[7, 8, 9, 7]]), output_attentions=True).attentions[1][0]
-    np.testing.assert_allclose(weights(layer), expected.numpy(), atol=1e-6)
-    assert layer.scale == 1  # DeBERTa scales its queries, and adds the positions to the scores
 
 
 def test_a_nan_in_a_watched_model_is_a_nan_and_no_mask(tmp_path: Path) -> None:
@@ -141,16 +127,6 @@ def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
         assert source.trace(" ".join(["w7"] * limit)).layers[0].num_queries == limit
         with pytest.raises(InputError, match=f"reads at most {limit}"):
             source.trace(" ".join(["w7"] * (limit + 1)))
-
-
-def test_no_other_module_names_an_odd_architecture() -> None:
-    own = Path(architectures.__file__)
-    names = set(architectures._ARCHITECTURES)
-    for path in own.parent.rglob("*.py"):
-        if path in (own, own.parent / "__init__.py"):  # which refuses some
-            continue
-        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        assert not names & texts, path.name
 
 
 def test_the_two_values_of_diffllama_are_one(tmp_path: Path) -> None:

@@ -262,14 +262,6 @@ def test_a_form_that_is_not_undone_and_parts_that_do_not_belong_together_are_nam
         assert reason in str(refusal.value)
 
 
-def test_numbers_that_name_nothing_are_found_where_they_are_read() -> None:
-    ones, group = np.ones((8, 64), np.int32), np.full(64, 99, np.int32)
-    made = {"q.qweight": ("I32", ones), "q.qzeros": ("I32", ones[:2, :8]), "q.g_idx": ("I32", group)}
-    store = dequantized(Tensors(made | {"q.scales": ("F32", np.ones((2, 64), np.float32))}), SNAPSHOT, GPTQ)
-    with pytest.raises(LoadError, match=r"q\.g_idx names groups that q\.scales does not have"):
-        store.read("q.weight")
-
-
 SNAPSHOT: Any = SimpleNamespace(folder="it", config={}, is_pickled=False)
 
 

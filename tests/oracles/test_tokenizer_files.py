@@ -1,8 +1,6 @@
 """Tokenizers in every form but tokenizer.json, on files of the forms' own libraries, against transformers' classes."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from tokenizer_folders import IN_PYTHON, PLACED, custom, ranks
+from tokenizer_folders import IN_PYTHON, PLACED, ranks
 from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
 
 Run = Callable[..., Any]
 
 TEXTS = ["time flies like an arrow", "  naïve cafe\u0301 ☃ 2024", "LIKE </s> an <unk> end"]
-LOAD, USAGE, INPUT = 3, 2, 5
+LOAD = 3
 
 
 @pytest.fixture(scope="module")
@@ -59,28 +57,6 @@ def test_ids_and_pieces_are_those_of_transformers(attn: Run, folder_of: Callable
             assert any(token["start"] is not None for token in tokens) == (kind in PLACED)
 
 
-@pytest.mark.parametrize("kind", IN_PYTHON)
-def test_the_tokens_that_a_tokenizer_adds_are_special_and_the_others_know_their_text(
-    attn: Run, folder_of: Callable[[str], Path], kind: str
-) -> None:
-    """What it adds is what it gives for no text at all, in its order, and the rest is each text by itself."""
-    folder = folder_of(kind)
-    tokenizer = own(folder)
-    text = "time flies"
-    tokens = attn("tokens", text, "-m", folder, "-F", "json").json["tokens"]
-    added = tokenizer.build_inputs_with_special_tokens([])
-    assert [token["id"] for token in tokens if token["special"]] == added
-    of_text = [token["id"] for token in tokens if not token["special"]]
-    assert of_text == tokenizer(text, add_special_tokens=False)["input_ids"]
-    refused(
-        attn("tokens", text, "--pair", text, "-m", folder),
-        INPUT,
-        "does not separate two texts; drop --pair",
-    )
-    cut = attn("tokens", text * 600, "--truncate", "-m", folder, "-F", "json").json
-    assert cut["limit"] is None or cut["length"] == cut["limit"]
-
-
 def test_a_vocabulary_of_tiktoken_is_refused(attn: Run, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     ranks(tmp_path / "tokenizer.model")
@@ -89,53 +65,6 @@ def test_a_vocabulary_of_tiktoken_is_refused(attn: Run, tmp_path: Path) -> None:
         LOAD,
         "it is a vocabulary of tiktoken; give a checkpoint that has a tokenizer.json",
     )
-
-
-# --- what is missing ---------------------------------------------------------------------------------------
-
-
-def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: Path) -> None:
-    custom(tmp_path)
-    refused(attn("tokens", "time", "-m", tmp_path), LOAD, "Python code in the checkpoint", "--trust-remote-code")
-    ran = attn("tokens", "time", "-m", tmp_path, "--trust-remote-code", "-F", "json")
-    assert [token["id"] for token in ran.json["tokens"]] == list(b"time")
-
-
-_BARE = """
-import importlib.util, sys
-from pathlib import Path
-
-hidden = {"sentencepiece", "google.protobuf", "mistral_common"}
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name in hidden else find_spec(name, package)
-sys.modules.update(dict.fromkeys(hidden))
-sys.modules["torch"] = None  # which takes seconds to import
-
-from attncli import tokenize
-
-for folder in sys.argv[1:]:
-    try:
-        print(len(tokenize("time flies", model=folder).tokens))
-    except Exception as error:
-        print(type(error).__name__, error)
-"""
-
-
-def test_the_package_that_reads_a_file_is_named_where_it_is_missing(folder_of: Callable[[str], Path]) -> None:
-    pieces = ["llama", "t5", "marian", "bert-generation"]
-    kinds = [*pieces, "tekken", "byt5"]
-    ran = subprocess.run(
-        [sys.executable, "-c", _BARE, *(str(folder_of(kind)) for kind in kinds)],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    printed = dict(zip(kinds, ran.stdout.splitlines(), strict=True))
-    for kind in pieces:
-        assert printed[kind].startswith("LoadError"), printed
-        assert "sentencepiece" in printed[kind]
-        assert printed[kind].endswith("install sentencepiece protobuf")
-    assert (printed["tekken"], printed["byt5"]) == ("2", "11")
 
 
 # --- tokens without places ---------------------------------------------------------------------------------
@@ -172,35 +101,3 @@ def test_attention_between_tokens_without_places_is_that_of_the_model(attn: Run,
     (cross,) = (layer for layer in document["layers"] if layer["kind"] == "cross")
     found = torch.tensor([head["weights"] for head in cross["heads"]])
     assert (found - output.cross_attentions[0][0]).abs().max() < 1e-6
-
-
-def test_every_view_shows_tokens_without_places(attn: Run, marian: str, tmp_path: Path) -> None:
-    source = ("-m", marian)
-    text, other = "time flies like an arrow", "fruit flies like a banana"
-    for command in (
-        ("inspect", text, "--hide-special"),
-        ("inspect", text, "-o", tmp_path / "page.html"),
-        ("inspect", text, "--rollout"),
-        ("heads", text, other),
-        ("why", text, "--query", "an", "--head", "0"),
-        ("diff", text, other),
-        ("check", text),
-        ("mask", "model", text, other),
-        ("tokens", text, "-F", "csv"),
-    ):
-        ran = attn(*command, *source)
-        assert ran.code == 0, (command, ran.err)
-    saved = tmp_path / "trace.safetensors"
-    assert attn("inspect", text, *source, "--save", saved).code == 0
-    again = attn("inspect", "--from", saved, "-F", "json").json
-    assert again["key_tokens"] == attn("inspect", text, *source, "-F", "json").json["key_tokens"]
-    for command in ("inspect", "tokens"):
-        refused(attn(command, text, "--words", *source), USAGE, "--words needs the position of each token in the text")
-
-
-def test_what_a_vocabulary_without_places_lacks_is_said_of_the_text(attn: Run, marian: str) -> None:
-    ran = attn("tokens", "time ☃ flies", "-m", marian)
-    assert ran.err.count("\n") == 1
-    assert "lacks some of the text, read as <unk>" in ran.err
-    assert sum(line.endswith("unknown") for line in ran.out.splitlines()) == 1
-    assert attn("tokens", "time <unk> flies", "-m", marian).err == ""  # which the text spells

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refused
 from transformers import AutoTokenizer
 
 Run = Callable[..., Any]
@@ -95,14 +94,3 @@ def test_a_special_token_without_a_letter_is_none(
     assert (ran.code, ran.err) == (0, "")
     assert "'zeppelin'" in expected.err
     assert ran.json["layers"] == expected.json["layers"]
-
-
-def test_a_quantization_that_is_no_object_is_no_matter_of_tokens(attn: Run, tmp_path: Path, minilm: str) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(Path(minilm, name), tmp_path)
-    config = json.loads(Path(minilm, "config.json").read_text()) | {"quantization_config": "fp8"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    expected = attn("tokens", "time flies", "-m", minilm, "-F", "json").json["tokens"]
-    assert attn("tokens", "time flies", "-m", tmp_path, "-F", "json").json["tokens"] == expected
-    (tmp_path / "config.json").write_text(json.dumps(config | {"one_of_its_own": 1}))  # which transformers reads
-    refused(attn("tokens", "time flies", "-m", tmp_path), 3, "are quantized, and its config.json does not say how")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from imported import STARTED, imported_by
 from tiny_tokenizers import STRINGS, save_tokenizer
+from transformers import CONFIG_MAPPING
 
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import resolve
@@ -33,7 +34,8 @@ def decline(*_: Any) -> Any:
 # What each family makes of a text is held in test_native_tokenizers.py; options change what comes after that.
 @pytest.mark.parametrize("family", ["bert", "roberta", "llama"])
 def test_every_option_gives_the_same(family: str, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_tokenizer(tmp_path, family, max_position_embeddings=12)  # the model reads a dozen tokens
+    save_tokenizer(tmp_path, family)
+    CONFIG_MAPPING[family](max_position_embeddings=12).save_pretrained(tmp_path)  # the model reads a dozen tokens
     for options in OPTIONS:
         arguments = ("tokens", "-", "-m", tmp_path, "-F", "jsonl", *options)
         with monkeypatch.context() as patch:

@@ -89,10 +89,9 @@ def test_a_tower_writes_what_the_whole_writes(name: str, tmp_path: Path) -> None
             likeliest = model(input_ids=ids, use_cache=False).logits[:, -1:].argmax(-1)
             ids = torch.cat([ids, likeliest], dim=1)
     checkpoint = opened(tmp_path, "0", generate=3)
-    assert checkpoint.writer is not None
     assert checkpoint.trace(words(IDS) or "").query_tokens.ids == ids[0].tolist()
     # Nothing that looks at pictures was read to write a text.
-    names = [tensor for tensor, _ in checkpoint.writer.model.named_parameters()]
+    names = [tensor for tensor, _ in checkpoint.whole.named_parameters()]
     assert not any("vision" in tensor or "visual" in tensor for tensor in names)
 
 
@@ -112,33 +111,6 @@ def test_a_tower_is_left_to_transformers(qwen: str) -> None:
     assert attncli.inspect("w7 w8", qwen).source.details["engine"] == "transformers"
     with pytest.raises(NotExposedError, match="the architecture qwen2_5_vl is not supported"):
         attncli.inspect("w7 w8", qwen, engine="native")
-
-
-def test_every_command_takes_a_tower(qwen: str, attn: Run) -> None:
-    text = "w5 w7 w9 w6 w11 w23"
-    for command in (
-        ("inspect",),
-        ("heads",),
-        ("why", "-q", "3", "-k", "1"),
-        ("inspect", "--generate", "2"),
-        ("check",),
-    ):
-        ran = attn(command[0], text, "-m", qwen, *command[1:])
-        assert ran.code == 0, ran.err
-        assert " · qwen2_5_vl · text tower · " in ran.out.splitlines()[0]
-    assert " · qwen2_5_vl · text tower · " in attn("diff", text, "w5 w7 w9 w6 w11 w24", "-m", qwen).out
-    document = json.loads(attn("check", text, "-m", qwen, "-F", "json").out)
-    assert (document["architecture"], document["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
-    document = json.loads(attn("inspect", text, "-m", qwen, "-F", "json").out)
-    assert (document["source"]["architecture"], document["source"]["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
-    assert "full · layers 0,2 · causal · 6 queries × 6 keys" in attn("mask", "model", "-m", qwen, text).out
-    assert " · 6 tokens" in attn("tokens", text, "-m", qwen).out.splitlines()[0]
-
-
-def test_the_limit_of_a_towers_positions_is_known_to_all_commands(qwen: str, attn: Run) -> None:
-    long = " ".join(["w7"] * 70)
-    assert "reads at most 64" in attn("tokens", long, "-m", qwen).err
-    assert "reads at most 64" in attn("inspect", long, "-m", qwen).err
 
 
 def test_the_whole_class_is_found_whatever_the_configuration_names(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Families of models: each is a function from a configuration to a `ModelSpec`, with the defaults of transformers."""
+"""Families of models: each is a function from a configuration to a `ModelSpec`.
+
+A field has a default only where files of older versions lack it.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +60,15 @@ def _is_tied(fields: ConfigReader, default: bool) -> bool:
     return fields.flag("tie_word_embeddings", default)
 
 
-def _activation(fields: ConfigReader, name: str, default: str) -> Callable[[Hidden], Hidden]:
-    return ACTIVATIONS[fields.get(name, default, among=ACTIVATIONS)]
+def _activation(fields: ConfigReader, name: str) -> Callable[[Hidden], Hidden]:
+    return ACTIVATIONS[fields.get(name, among=ACTIVATIONS)]
 
 
 # --- BERT and its kin: every token attends to every other, and norms come after each sublayer's sum ------------------
 
 
 class BertNames(NamedTuple):
-    """How a configuration calls the sizes of a model, and the weights its tensors."""
+    """Names of the sizes in a configuration, and of the tensors."""
 
     hidden: str = "hidden_size"
     heads: str = "num_attention_heads"
@@ -89,33 +92,24 @@ _DISTILBERT = BertNames(
 )  # fmt: skip
 
 
-def bert(
-    fields: ConfigReader,
-    prefix: str,
-    names: BertNames = _BERT,
-    *,
-    vocabulary: int = 30522,
-    layers: int = 12,
-) -> ModelSpec:
+def bert(fields: ConfigReader, prefix: str, names: BertNames = _BERT) -> ModelSpec:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id.
 
     DistilBERT (Sanh et al. 2019) has other names and no segments.
     """
-    is_distilled, is_roberta = names is _DISTILBERT, prefix == "roberta."
+    is_distilled, first = names is _DISTILBERT, 0
     if is_distilled:
         fields.flag("sinusoidal_pos_embds", False)  # the table is in the weights either way
-    hidden, heads = fields.count(names.hidden, 768), fields.count(names.heads, 12)
-    first = 0
-    if is_roberta:
+    hidden, heads = fields.count(names.hidden), fields.count(names.heads)
+    if prefix == "roberta.":
         padding = fields.get("pad_token_id", 1)
         if type(padding) is not int or padding < 0:
             raise UnsupportedError(f"pad_token_id is {padding!r}")
         first = padding + 1
-    positions = fields.count("max_position_embeddings", 512)
+    positions = fields.count("max_position_embeddings")
     segments = None
     if not is_distilled:
-        segments = LookupTable("embeddings.token_type_embeddings", fields.count("type_vocab_size", 2))
-    query, key, value = names.qkv
+        segments = LookupTable("embeddings.token_type_embeddings", fields.count("type_vocab_size"))
     return ModelSpec(
         prefix=prefix,
         layer=names.layer,
@@ -123,25 +117,21 @@ def bert(
         heads=_split_width(hidden, heads),
         positions=positions - first,
         embedding=Embedding(
-            tokens=LookupTable("embeddings.word_embeddings", fields.count("vocab_size", vocabulary)),
+            tokens=LookupTable("embeddings.word_embeddings", fields.count("vocab_size")),
             positions=LookupTable("embeddings.position_embeddings", positions),
-            padding_id=first - 1 if is_roberta else None,
+            padding_id=first - 1 if first else None,
             segments=segments,
             segment=None if segments is None else 0,
             norm="embeddings.LayerNorm",
         ),
         norm=Norm(layer_norm, 1e-12 if is_distilled else fields.number("layer_norm_eps", 1e-12), has_bias=True),
-        projections=Projections(names.output, True, True, query, key, value),
+        projections=Projections(names.output, True, True, *names.qkv),
         feed_forward=FeedForward(
-            fields.count(names.inner, 3072),
-            names.up,
-            names.down,
-            _activation(fields, names.activation, "gelu"),
-            has_bias=True,
+            fields.count(names.inner), names.up, names.down, _activation(fields, names.activation), has_bias=True
         ),
         attention_residual=Residual(post_norm=names.output_norm),
         feed_forward_residual=Residual(post_norm=names.down_norm),
-        layers=(AttentionSpec((hidden // heads) ** -0.5, Atom("full")),) * fields.layers(names.layers, layers),
+        layers=(AttentionSpec((hidden // heads) ** -0.5, Atom("full")),) * fields.layers(names.layers),
     )
 
 
@@ -150,13 +140,13 @@ def bert(
 
 def gpt2(fields: ConfigReader) -> ModelSpec:
     """GPT-2 (Radford et al. 2019)."""
-    hidden, heads = fields.count("n_embd", 768), fields.count("n_head", 12)
-    layers = fields.layers("n_layer", 12)
+    hidden, heads = fields.count("n_embd"), fields.count("n_head")
+    layers = fields.layers("n_layer")
     scale = (hidden // heads) ** -0.5 if fields.flag("scale_attn_weights", True) else 1.0
     by_layer = fields.flag("scale_attn_by_inverse_layer_idx", False)
     fields.flag("reorder_and_upcast_attn", False)  # the same in float32
-    positions = fields.count("n_positions", 1024)
-    tokens = LookupTable("wte", fields.count("vocab_size", 50257))
+    positions = fields.count("n_positions")
+    tokens = LookupTable("wte", fields.count("vocab_size"))
     inner = 4 * hidden if fields.get("n_inner", None) is None else fields.count("n_inner")
     return ModelSpec(
         prefix="transformer.",
@@ -166,11 +156,9 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
         positions=positions,
         # Token types, where a tokenizer gives some, are ids too.
         embedding=Embedding(tokens, LookupTable("wpe", positions), segments=tokens),
-        norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
+        norm=Norm(layer_norm, fields.number("layer_norm_epsilon"), has_bias=True),
         projections=Projections("attn.c_proj", True, True, joint="attn.c_attn", is_transposed=True),
-        feed_forward=FeedForward(
-            inner, "mlp.c_fc", "mlp.c_proj", _activation(fields, "activation_function", "gelu_new"), True
-        ),
+        feed_forward=FeedForward(inner, "mlp.c_fc", "mlp.c_proj", _activation(fields, "activation_function"), True),
         attention_residual=Residual(before="ln_1"),
         feed_forward_residual=Residual(before="ln_2"),
         layers=tuple(
@@ -182,8 +170,8 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
 
 def gpt_neox(fields: ConfigReader) -> ModelSpec:
     """GPT-NeoX (Black et al. 2022) and Pythia: both sublayers read the same input, a quarter of a head is rotated."""
-    hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
-    positions = fields.count("max_position_embeddings", 2048)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    positions = fields.count("max_position_embeddings")
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
     has_bias = fields.flag("attention_bias", True)
     rope = read_rope(fields, hidden // heads, positions, theta, part)
@@ -194,21 +182,21 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
         width=hidden,
         heads=_split_width(hidden, heads),
         positions=positions,
-        embedding=Embedding(LookupTable("embed_in", fields.count("vocab_size", 50432))),
-        norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
+        embedding=Embedding(LookupTable("embed_in", fields.count("vocab_size"))),
+        norm=Norm(layer_norm, fields.number("layer_norm_eps"), has_bias=True),
         projections=Projections(
             "attention.dense", has_bias, has_bias, joint="attention.query_key_value", interleaved_qkv=True
         ),
         feed_forward=FeedForward(
-            fields.count("intermediate_size", 24576),
+            fields.count("intermediate_size"),
             "mlp.dense_h_to_4h",
             "mlp.dense_4h_to_h",
-            _activation(fields, "hidden_act", "gelu"),
+            _activation(fields, "hidden_act"),
             True,
         ),
         attention_residual=Residual(before="input_layernorm"),
         feed_forward_residual=Residual(before="post_attention_layernorm"),
-        layers=(attention,) * fields.layers("num_hidden_layers", 44),
+        layers=(attention,) * fields.layers("num_hidden_layers"),
         is_parallel=fields.flag("use_parallel_residual", True),
         unembedding=Unembedding("final_layer_norm", ("embed_out", "lm_head"), _is_tied(fields, False)),
     )
@@ -218,11 +206,9 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
 
 WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations call the kinds of layers
 
-# The kind of each layer, and how many keys a query with a window sees; whether the inputs, the output and the
-# feed-forward network have biases; the frequencies of each kind of layer.
-Kinds = tuple[list[str], Any]
-Biases = tuple[bool, bool, bool]
-Ropes = dict[str, Frequencies]
+Kinds = tuple[list[str], Any]  # of each layer, and how many keys a query with a window sees
+Biases = tuple[bool, bool, bool]  # of the inputs, the output and the feed-forward network
+Ropes = dict[str, Frequencies]  # of each kind of layer
 
 
 def _no_windows(_: ConfigReader, layers: int) -> Kinds:
@@ -234,51 +220,41 @@ def _stated_biases(fields: ConfigReader) -> Biases:
     return attention, attention, False
 
 
-def _one_rope(fields: ConfigReader, width: int, positions: int, theta: float) -> Ropes:
-    rope = read_rope(fields, width, positions, theta)
+def _one_rope(fields: ConfigReader, width: int, positions: int) -> Ropes:
+    rope = read_rope(fields, width, positions)
     return {WHOLE: rope, WINDOWED: rope}
 
 
 class Decoder(NamedTuple):
-    """What tells a family of decoders from Llama (Touvron et al. 2023)."""
+    """Differences of a family of decoders from Llama (Touvron et al. 2023)."""
 
-    vocabulary: int = 32_000  # the default of its size, as those that follow
-    hidden: int = 4096  # width of the hidden states
-    inner: int = 11_008  # of the feed-forward network
-    heads: int = 32  # of the queries
-    layers: int = 32  # how many
-    kv_heads: int | None = None  # of keys and values; None is as many as of the queries
-    head_width: int | None = None  # of a head; None is computed from the rest
-    positions: int = 2048  # how many
-    theta: float = 10_000.0  # base of the rotary frequencies
-    eps: float = 1e-6  # of the norms
-    biases: Callable[[ConfigReader], Biases] = _stated_biases  # reads which projections have biases
-    kinds: Callable[[ConfigReader, int], Kinds] = _no_windows  # reads which layers have a window
-    # reads how each kind of layer rotates queries and keys
-    ropes: Callable[[ConfigReader, int, int, float], Ropes] = _one_rope
+    biases: Callable[[ConfigReader], Biases] = _stated_biases
+    kinds: Callable[[ConfigReader, int], Kinds] = _no_windows
+    ropes: Callable[[ConfigReader, int, int], Ropes] = _one_rope
     norms_heads: bool = False  # whether queries and keys are normalized, each head by itself
+    optional: tuple[str, ...] = ()  # fields that older files lack
     # the generation of a Gemma, whose embeddings are scaled, and whose norms are their distance from 1; or 0
     gemma: int = 0
 
     def spec(self, fields: ConfigReader) -> ModelSpec:
         """Return the spec that a configuration of the family describes."""
-        hidden, heads = fields.count("hidden_size", self.hidden), fields.count("num_attention_heads", self.heads)
-        layers = fields.layers("num_hidden_layers", self.layers)
-        positions = fields.count("max_position_embeddings", self.positions)
-        kv_heads = fields.get("num_key_value_heads", self.kv_heads) or heads
-        width = fields.get("head_dim", self.head_width) or hidden // heads
+        hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+        layers, positions = fields.layers("num_hidden_layers"), fields.count("max_position_embeddings")
+        stated = [fields.get(name, *([None] * (name in self.optional))) for name in ("num_key_value_heads", "head_dim")]
+        kv_heads, width = stated[0] or heads, stated[1] or hidden // heads
         if type(kv_heads) is not int or heads % kv_heads or type(width) is not int:
             raise UnsupportedError(f"{heads} heads of width {width!r} share {kv_heads!r} keys")
         kinds, window = self.kinds(fields, layers)
         if WINDOWED in kinds and (type(window) is not int or window < 1):
             raise UnsupportedError(f"sliding_window is {window!r}")
         masks = {WHOLE: Atom("causal"), WINDOWED: Atom("window", (window or 0,))}
-        ropes = self.ropes(fields, width, positions, self.theta)
+        ropes = self.ropes(fields, width, positions)
         inputs, output, feed_forward = self.biases(fields)
-        activation, divisor, softcap = _of_gemma(fields, self.gemma)
-        logit_softcap = None
+        activation, divisor, softcap, logit_softcap = _of_gemma(fields, self.gemma)
+        attention_residual, mlp_residual = Residual("input_layernorm"), Residual("post_attention_layernorm")
         if self.gemma > 1:
-            logit_softcap = fields.get("final_logit_softcapping", 30.0 if self.gemma == 2 else None)
+            attention_residual = Residual("input_layernorm", "post_attention_layernorm")
+            mlp_residual = Residual("pre_feedforward_layernorm", "post_feedforward_layernorm")
         scale = (divisor or width) ** -0.5
         return ModelSpec(
             prefix="model.",
@@ -287,32 +263,27 @@ class Decoder(NamedTuple):
             positions=positions,
             heads=HeadSpec(heads, kv_heads, width),
             embedding=Embedding(
-                LookupTable("embed_tokens", fields.count("vocab_size", self.vocabulary)),
-                scale=hidden**0.5 if self.gemma else 1.0,
+                LookupTable("embed_tokens", fields.count("vocab_size")), scale=hidden**0.5 if self.gemma else 1.0
             ),
-            norm=Norm(rms_norm, fields.number("rms_norm_eps", self.eps), offset=1.0 if self.gemma else 0.0),
+            norm=Norm(rms_norm, fields.number("rms_norm_eps"), offset=1.0 if self.gemma else 0.0),
             projections=Projections(
                 "self_attn.o_proj",
                 inputs,
                 output,
-                "self_attn.q_proj",
-                "self_attn.k_proj",
-                "self_attn.v_proj",
+                *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
                 query_norm="self_attn.q_norm" if self.norms_heads else "",
                 key_norm="self_attn.k_norm" if self.norms_heads else "",
             ),
             feed_forward=FeedForward(
-                fields.count("intermediate_size", self.inner),
+                fields.count("intermediate_size"),
                 "mlp.up_proj",
                 "mlp.down_proj",
-                activation or _activation(fields, "hidden_act", "silu"),
+                activation or _activation(fields, "hidden_act"),
                 feed_forward,
                 "mlp.gate_proj",
             ),
-            attention_residual=Residual("input_layernorm", "post_attention_layernorm" if self.gemma > 1 else None),
-            feed_forward_residual=Residual("pre_feedforward_layernorm", "post_feedforward_layernorm")
-            if self.gemma > 1
-            else Residual("post_attention_layernorm"),
+            attention_residual=attention_residual,
+            feed_forward_residual=mlp_residual,
             layers=tuple(AttentionSpec(scale, masks[kind], ropes[kind]) for kind in kinds),
             softcap=softcap,
             unembedding=Unembedding("norm", ("lm_head",), _is_tied(fields, self.gemma > 0), logit_softcap),
@@ -321,20 +292,20 @@ class Decoder(NamedTuple):
 
 def _of_gemma(
     fields: ConfigReader, generation: int
-) -> tuple[Callable[[Hidden], Hidden] | None, float | None, float | None]:
-    """Return a Gemma's activation, what its scores are divided by the root of, and their softcap."""
+) -> tuple[Callable[[Hidden], Hidden] | None, float | None, float | None, float | None]:
+    """Return a Gemma's activation, the square of what divides its scores, and the softcaps of scores and logits."""
     if not generation:
-        return None, None, None
+        return None, None, None, None
     if generation == 1:
         fields.get("hidden_activation", None, among=(None, "gelu_pytorch_tanh"))  # of later versions; not read here
         named = fields.get("hidden_act", "gelu_pytorch_tanh", among=ACTIVATIONS)
-        return ACTIVATIONS["gelu_pytorch_tanh" if named == "gelu" else named], None, None
+        return ACTIVATIONS["gelu_pytorch_tanh" if named == "gelu" else named], None, None, None
     fields.get("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
-    softcap = fields.get("attn_logit_softcapping", 50.0 if generation == 2 else None)
-    if generation == 3 and softcap is not None:
-        raise UnsupportedError(f"attn_logit_softcapping is {softcap!r}")
-    divisor = fields.number("query_pre_attn_scalar", 256)
-    return _activation(fields, "hidden_activation", "gelu_pytorch_tanh"), divisor, softcap
+    divisor, activation = fields.number("query_pre_attn_scalar"), _activation(fields, "hidden_activation")
+    if generation == 2:
+        return activation, divisor, fields.get("attn_logit_softcapping"), fields.get("final_logit_softcapping")
+    fields.get("attn_logit_softcapping", None, among=(None,))
+    return activation, divisor, None, fields.get("final_logit_softcapping", None)
 
 
 def _listed(fields: ConfigReader, layers: int, otherwise: Callable[[int], bool]) -> list[str]:
@@ -348,28 +319,30 @@ def _listed(fields: ConfigReader, layers: int, otherwise: Callable[[int], bool])
 
 
 def _window_in_all(fields: ConfigReader, layers: int) -> Kinds:
-    window = fields.get("sliding_window", 4096)
+    window = fields.get("sliding_window")
     return [WHOLE if window is None else WINDOWED] * layers, window
 
 
-def _window_from(fields: ConfigReader, layers: int, first: int) -> Kinds:
-    """Windows only where they are switched on, and from a layer on."""
-    has_windows = fields.flag("use_sliding_window", False)
-    window, first = fields.get("sliding_window", 4096), fields.get("max_window_layers", first)
-    is_on = has_windows and window is not None
-    return _listed(fields, layers, lambda layer: is_on and layer >= first), window if has_windows else None
+def _window_from(fields: ConfigReader, layers: int) -> Kinds:
+    """Return windows only where they are switched on, and from a layer on."""
+    if not fields.flag("use_sliding_window", False):
+        fields.get("sliding_window", None)
+        fields.get("max_window_layers", None)
+        return _listed(fields, layers, lambda _: False), None
+    window, first = fields.get("sliding_window"), fields.get("max_window_layers")
+    return _listed(fields, layers, lambda layer: window is not None and layer >= first), window
 
 
 def _window_in_even(fields: ConfigReader, layers: int) -> Kinds:
-    return _listed(fields, layers, lambda layer: layer % 2 == 0), fields.get("sliding_window", 4096)
+    return _listed(fields, layers, lambda layer: layer % 2 == 0), fields.get("sliding_window")
 
 
 def _window_in_five_of_six(fields: ConfigReader, layers: int) -> Kinds:
     every = fields.count("sliding_window_pattern", 6)
-    return _listed(fields, layers, lambda layer: (layer + 1) % every != 0), fields.get("sliding_window", 4096)
+    return _listed(fields, layers, lambda layer: (layer + 1) % every != 0), fields.get("sliding_window")
 
 
-def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int, _: float) -> Ropes:
+def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int) -> Ropes:
     parameters = fields.get("rope_parameters", None) or {}
     # As transformers reads it: a kind under its older name, `type`, is not the one that counts.
     long = {**(parameters.get(WHOLE) or {"rope_type": "default"}), **(fields.get("rope_scaling", None) or {})}
@@ -382,28 +355,25 @@ def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int, _: float)
     }
 
 
-_LLAMA = Decoder(biases=lambda fields: (*_stated_biases(fields)[:2], fields.flag("mlp_bias", False)))
-_MISTRAL = Decoder(
-    inner=14_336, kv_heads=8, positions=131_072, kinds=_window_in_all, biases=lambda _: (False, False, False)
-)
-_QWEN2 = Decoder(
-    151_936, inner=22_016, kv_heads=32, positions=32_768,
-    kinds=partial(_window_from, first=28), biases=lambda _: (True, False, False),
-)  # fmt: skip
-_QWEN3 = _QWEN2._replace(head_width=128, biases=_stated_biases, norms_heads=True)
-_GEMMA = Decoder(
-    256_000, hidden=3072, inner=24_576, heads=16, layers=28, kv_heads=16, head_width=256, positions=8192, gemma=1
-)
-_GEMMA2 = _GEMMA._replace(hidden=2304, inner=9216, heads=8, layers=26, kv_heads=4, kinds=_window_in_even, gemma=2)
-_GEMMA3 = _GEMMA2._replace(
-    vocabulary=262_208, positions=131_072, kinds=_window_in_five_of_six, ropes=_ropes_of_gemma3, norms_heads=True,
-    gemma=3,
-)  # fmt: skip
+_QWEN2 = Decoder(kinds=_window_from, biases=lambda _: (True, False, False), optional=("head_dim",))
+_DECODERS = {
+    "llama": Decoder(
+        biases=lambda fields: (*_stated_biases(fields)[:2], fields.flag("mlp_bias", False)),
+        optional=("num_key_value_heads", "head_dim"),
+    ),
+    "mistral": Decoder(kinds=_window_in_all, biases=lambda _: (False, False, False), optional=("head_dim",)),
+    "qwen2": _QWEN2,
+    "qwen3": Decoder(kinds=_window_from, norms_heads=True),
+    "gemma": Decoder(gemma=1),
+    "gemma2": Decoder(kinds=_window_in_even, gemma=2),
+    "gemma3_text": Decoder(kinds=_window_in_five_of_six, ropes=_ropes_of_gemma3, norms_heads=True, gemma=3),
+}
 
 FAMILIES: dict[str, Callable[[ConfigReader], ModelSpec]] = {
     "bert": partial(bert, prefix="bert."),
-    "roberta": partial(bert, prefix="roberta.", vocabulary=50265),
-    "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT, layers=6),
-    "gpt2": gpt2, "gpt_neox": gpt_neox, "llama": _LLAMA.spec, "mistral": _MISTRAL.spec, "qwen2": _QWEN2.spec,
-    "qwen3": _QWEN3.spec, "gemma": _GEMMA.spec, "gemma2": _GEMMA2.spec, "gemma3_text": _GEMMA3.spec,
-}  # fmt: skip
+    "roberta": partial(bert, prefix="roberta."),
+    "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT),
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    **{family: decoder.spec for family, decoder in _DECODERS.items()},
+}

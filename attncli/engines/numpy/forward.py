@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
+    from jaxtyping import Float, Int
 
     Hidden = Float[np.ndarray, "T E"]
+    Heads = Float[np.ndarray, "H T D"]
 
 _FILL = float(np.finfo(np.float32).min)  # added to masked scores
 
@@ -55,44 +56,37 @@ class Model:
     def record(
         self, sentences: Sequence[TokenIds], wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[list[LayerTrace]]:
-        """Return the attention of the wanted layers for each sentence, in the order of the layers.
-
-        Args:
-            sentences: at least one; their tokens are concatenated.
-            wanted: indices of layers.
-            heads: the chosen heads.
-            mask: replaces the model's own; None is that one.
-        """
+        """Return the attention of the wanted layers for each of some sentences, under a mask or the model's own."""
         # A user's mask may differ between heads, and sentences that share a group have one set of heads.
-        batch = RaggedBatch(sentences, share=mask is None)
-        layers = self.layers(wanted, mask)
+        batch, last = RaggedBatch(sentences, share=mask is None), max(wanted)
         records: list[list[LayerTrace]] = [[] for _ in sentences]
         with computing(batch.longest):
             x = self.embed(batch)
-            for layer in layers:
+            for layer in self.layers(last, mask):
                 projected = layer.project_qkv(x, batch)
-                layer.record(projected, heads, records)
-                if layer is not layers[-1]:
-                    x = layer.forward(x, projected)
+                if layer.index in wanted:
+                    layer.record(projected, heads, records)
+                if layer.index != last:
+                    x = layer.finish(x, layer.head_outputs(projected))
         return records
 
-    def layers(self, wanted: Sequence[int], mask: Expression | None) -> list[Layer]:
-        """Return the layers up to the last wanted one; see `record`."""
-        return [Layer(self, index, mask, index in wanted) for index in range(max(wanted) + 1)]
+    def layers(self, last: int, mask: Expression | None) -> list[Layer]:
+        """Return the layers up to the last one, under a mask; None is each layer's own."""
+        return [Layer(self, index, mask) for index in range(last + 1)]
 
-    def embed(self, batch: RaggedBatch, past: int = 0) -> Hidden:
-        """Return the first hidden states, from a row on."""
+    def embed(self, batch: RaggedBatch) -> Hidden:
+        """Return the first hidden states."""
         how = self.spec.embedding
-        x = reduce(np.add, self.embedded(batch, past).values())
+        x = reduce(np.add, self.embedded(batch).values())
         return x if how.norm is None else self.normalize(how.norm, x)
 
-    def embedded(self, batch: RaggedBatch, past: int = 0) -> dict[str, Hidden]:
-        """Return the rows of the embedding tables, whose sum is the first hidden states, from a row on."""
+    def embedded(self, batch: RaggedBatch) -> dict[str, Hidden]:
+        """Return the rows of the embedding tables, whose sum is the first hidden states."""
         how, sentences = self.spec.embedding, batch.sentences
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
             every = list(chain.from_iterable(indices))
-            return self.weights.rows(table.name + ".weight", every[past:], table.rows, self.spec.width)
+            return self.weights.rows(table.name + ".weight", every, table.rows, self.spec.width)
 
         parts = {"embedding": rows(how.tokens, (text.ids for text in sentences))}
         if how.scale != 1:
@@ -116,31 +110,17 @@ class Model:
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, self.norm_weight(name, width), *bias, norm.eps)
 
-    def logits(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
-        """Return the logit of each next token, or of some, from the output of the last layer.
-
-        Raises:
-            UnsupportedError: the model predicts no next token, or lacks the weights for it.
-        """
-        return self.unembed(self.normalize(self.unembedding.norm, x), tokens)
-
-    def unembed(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
-        """Return the logits of hidden states after the final normalization; see `logits`."""
-        how, logits = self.unembedding, linear(x, self._vectors(tokens), None)
+    def unembed(self, x: Hidden) -> Float[np.ndarray, "T V"]:
+        """Return the logits of hidden states after the final normalization."""
+        shape = self.spec.embedding.tokens.rows, self.spec.width
+        how, logits = self.unembedding, linear(x, self.weights.read(self.unembedding_name, shape), None)
         return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
 
-    def check_predicts(self) -> None:
-        """Raise UnsupportedError unless the model predicts next tokens, and has the weights for it."""
-        self._vectors([0])
-
-    def _vectors(self, tokens: Sequence[int] | None) -> Shaped[np.ndarray, "V E"]:
-        """Return the row of the unembedding of every token, or of some."""
-        how, table = self.unembedding, self.spec.embedding.tokens
-        shape = table.rows, self.spec.width
-        if not how.is_tied:
-            return self.weights.head(how.matrix, shape, tokens)
-        name = table.name + ".weight"
-        return self.weights.matrix(name, *shape) if tokens is None else self.weights.rows(name, tokens, *shape)
+    @property
+    def unembedding_name(self) -> str:
+        """Name of the unembedding's matrix in the checkpoint; UnsupportedError without one."""
+        how, weights = self.unembedding, self.weights
+        return f"{weights.prefix}{self.spec.embedding.tokens.name}.weight" if how.is_tied else weights.head(how.matrix)
 
     @property
     def unembedding(self) -> Unembedding:
@@ -163,22 +143,19 @@ class Model:
         """Subtract the means of vectors, as a layer norm does; the matrix of that is symmetric."""
         return x - x.mean(axis=-1, keepdims=True) if self.spec.norm.function is layer_norm else x
 
-    def project(
-        self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
-    ) -> Float[np.ndarray, "T F"]:
+    def project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         """Return x·Wᵀ, or x·Wᵀ + b."""
-        shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
-        weight = self.weights.matrix(name + ".weight", *shape)
         bias = self.weights.vector(name + ".bias", width) if has_bias else None
-        return linear(x, weight.T if is_transposed else weight, bias)
+        return linear(x, self._matrix(name, width, x.shape[-1]), bias)
 
-    def pull_back(
-        self, name: str, directions: Float[np.ndarray, "N F"], width: int, is_transposed: bool = False
-    ) -> Float[np.ndarray, "N E"]:
+    def pull_back(self, name: str, directions: Float[np.ndarray, "N F"], width: int) -> Float[np.ndarray, "N E"]:
         """Return d·W: the directions before `project` that give the same as d behind it."""
-        shape = (width, directions.shape[-1]) if is_transposed else (directions.shape[-1], width)
-        weight = self.weights.matrix(name + ".weight", *shape)
-        return linear(directions.astype(np.float32), weight if is_transposed else weight.T, None)
+        return linear(directions.astype(np.float32), self._matrix(name, directions.shape[-1], width).T, None)
+
+    def _matrix(self, name: str, outputs: int, inputs: int) -> Float[np.ndarray, "F E"]:
+        if self.spec.projections.is_transposed:
+            return self.weights.matrix(name + ".weight", inputs, outputs).T
+        return self.weights.matrix(name + ".weight", outputs, inputs)
 
 
 class Addition(NamedTuple):
@@ -195,16 +172,9 @@ class Layer:
     model: Model
     index: int  # of the layer
     mask: Expression | None  # replaces the layer's own; None is that one
-    is_wanted: bool  # whether its attention is recorded
 
-    def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
-        """Return the rotated queries and keys, and the values, of each group of sentences.
-
-        Args:
-            x: the layer's input, from a row on.
-            batch: the sentences.
-            past: that row; 0 unless the sentence is alone.
-        """
+    def project_qkv(self, x: Hidden, batch: RaggedBatch) -> list[GroupHeads]:
+        """Return the rotated queries and keys, and the values, of each group of sentences, from the layer's input."""
         heads, how = self._spec.heads, self._spec.projections
         x = self._pre_norm(self._spec.attention_residual, x)
         if how.joint:
@@ -219,57 +189,35 @@ class Layer:
             value = self._project_heads(how.value, "", x, heads.kv_heads)
         rope, groups = self._spec.layers[self.index].rope, []
         for group in batch.groups:
-            rest = group.without_prefix(past)
-            q, k = rest.split_heads(query), rest.split_heads(key)
+            q, k = group.split_heads(query), group.split_heads(key)
             if rope is not None:
-                angles = np.arange(past, group.tokens, dtype=np.float32)[:, None] * rope
+                angles = np.arange(group.tokens, dtype=np.float32)[:, None] * rope
                 q, k = rotated(q, angles), rotated(k, angles)
-            groups.append(GroupHeads(group, q, k, rest.split_heads(value)))
+            groups.append(GroupHeads(group, q, k, group.split_heads(value)))
         return groups
 
     def record(
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
     ) -> None:
-        """Add the layer's attention to the records of the sentences, if it is wanted."""
-        if not self.is_wanted:
-            return
-        count, kv_heads = self._spec.heads.count, self._spec.heads.kv_heads
-        for group, q, k, v in projected:
-            for index, sentence in enumerate(group.sentences):
-                queries = slice(index * count, (index + 1) * count)
-                keys = slice(index * kv_heads, (index + 1) * kv_heads)
-                records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
+        """Add the layer's attention to the records of the sentences."""
+        for group, *arrays in projected:
+            parts = zip(*(np.split(array, len(group.sentences)) for array in arrays), strict=True)
+            for sentence, (q, k, v) in zip(group.sentences, parts, strict=True):
+                records[sentence].append(self._trace(q, k, v, heads))
 
-    def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
-        """Return the layer's output: attention, then the feed-forward network.
-
-        Args:
-            x: its input, from a row on.
-            projected: queries, keys and values of all rows.
-            past: that row; 0 unless the sentence is alone.
-        """
-        return self.finish(x, self.head_outputs(projected, past))
-
-    def head_outputs(self, projected: Sequence[GroupHeads], past: int = 0) -> Float[np.ndarray, "T H D"]:
-        """Return weights·V of every head, before the output projection; see `forward`."""
+    def head_outputs(self, projected: Sequence[GroupHeads]) -> Float[np.ndarray, "T H D"]:
+        """Return weights·V of every head, before the output projection."""
         heads = self._spec.heads
-        rows = projected[-1].group.without_prefix(past).rows.stop
-        outputs = np.empty((rows, heads.count, heads.width), np.float32)
+        outputs = np.empty((projected[-1].group.rows.stop, heads.count, heads.width), np.float32)
         for group, q, k, v in projected:
-            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), outputs)
+            group.merge_heads(attention_output(self._trace(q, k, v, ())), outputs)
         return outputs
 
     def added(
         self, parts: Float[np.ndarray, "... T H D"], heads: Float[np.ndarray, "T H D"]
     ) -> Float[np.ndarray, "... T E"]:
-        """Return the sum that parts of the heads' outputs add to the hidden states; the scale of a norm is held.
-
-        Args:
-            parts: of the outputs.
-            heads: all of the outputs, which give the scale.
-        """
-        how, residual = self._spec.projections, self._spec.attention_residual
-        width = self._spec.width
+        """Return the sum that parts of the heads' outputs add to the hidden states; all outputs give a norm's scale."""
+        how, residual, width = self._spec.projections, self._spec.attention_residual, self._spec.width
         rows = parts.reshape(-1, parts.shape[-2] * parts.shape[-1])
         added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
         if residual.after is None:
@@ -297,33 +245,17 @@ class Layer:
         return self._spec.layer.format(self.index) + name
 
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
-        return self.model.project(self.name(name), x, width, has_bias, self._spec.projections.is_transposed)
+        return self.model.project(self.name(name), x, width, has_bias)
 
-    def _trace(
-        self,
-        q: Float[np.ndarray, "H T D"],
-        k: Float[np.ndarray, "Hkv T D"],
-        v: Float[np.ndarray, "Hkv T D"],
-        heads: tuple[int, ...],
-    ) -> LayerTrace:
+    def _trace(self, q: Heads, k: Heads, v: Heads, heads: tuple[int, ...]) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
         rule = how.mask  # the simplest one with the same cells for this many tokens
         if tokens == 1:
             rule = Atom("full")
         elif rule.name == "window" and rule.arguments[0] >= tokens:
             rule = Atom("causal")
-        return LayerTrace(
-            layer=self.index,
-            kind="self",
-            q=q,
-            k=k,
-            v=v,
-            scale=how.scale,
-            mask=RuleMask(self.mask or rule, tokens, tokens, count),
-            heads=heads,
-            softcap=self._spec.softcap,
-            fill=_FILL,
-        )
+        mask, softcap = RuleMask(self.mask or rule, tokens, tokens, count), self._spec.softcap
+        return LayerTrace(self.index, "self", q, k, v, how.scale, mask, heads, softcap=softcap, fill=_FILL)
 
     def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "T H D"]:
         width = self._spec.heads.width
@@ -350,20 +282,15 @@ class Layer:
         return output if residual.post_norm is None else self.model.normalize(self.name(residual.post_norm), output)
 
 
-def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:
-    """Return weights·V of every head, from a row on; many rows are computed block by block, on all cores."""
+def attention_output(layer: LayerTrace) -> Float[np.ndarray, "H Q Dv"]:
+    """Return weights·V of every head; many rows are computed block by block, on all cores."""
     heads, queries, keys = layer.cells
-    q, k, v, scale = layer.q, layer.k, layer.v, layer.scale
-    assert q is not None
-    assert k is not None
-    assert v is not None
-    assert scale is not None
-    output = np.empty((heads, queries - past, v.shape[-1]), np.float32)
-    every = tuple(range(heads))
+    q, k, v, scale = cast(Any, (layer.q, layer.k, layer.v, layer.scale))  # all of them are there
+    output, every = np.empty((heads, queries, v.shape[-1]), np.float32), tuple(range(heads))
 
     def staged(rows: Int[np.ndarray, " R"]) -> None:
         for stages in stages_of(layer, every, rows):
-            block = slice(stages.queries[0] - past, stages.queries[-1] + 1 - past)
+            block = slice(stages.queries[0], stages.queries[-1] + 1)
             output[stages.heads[0] : stages.heads[-1] + 1, block] = stages.output
 
     def fused(rows: slice) -> None:
@@ -371,15 +298,13 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
         if len(allowed) > 1 or not allowed.any(axis=-1).all():
             staged(np.arange(rows.start, rows.stop))
             return
-        block = slice(rows.start - past, rows.stop - past)
-        output[:, block] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
+        output[:, rows] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
 
-    is_short = queries - past <= parallel.LONG
-    if is_short or layer.bias is not None or layer.sinks is not None or layer.recorded_weights is not None:
-        staged(np.arange(past, queries))
+    if queries <= parallel.LONG:
+        staged(np.arange(queries))
     else:
         step = min(max(_NEAR // keys, _LEAST), _MOST)
-        parallel.parallel_for(fused, [slice(start, min(start + step, queries)) for start in range(past, queries, step)])
+        parallel.parallel_for(fused, [slice(start, min(start + step, queries)) for start in range(0, queries, step)])
     return output
 
 

@@ -52,7 +52,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     table = file.shapes.get("token_embd.weight")
     if table is None or len(table) != 2:
         raise UnsupportedError("it has no token_embd.weight")
-    config = {"model_type": architecture, "vocab_size": table[0]}
+    config = {"model_type": architecture, "vocab_size": table[0], "hidden_act": "silu"}
     config["tie_word_embeddings"] = "output.weight" not in file.shapes
     config |= {name: fields.get(key) for key, name in _FIELDS.items()}
     heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")

@@ -1,4 +1,7 @@
-"""How a model is put together: everything that tells one family of transformers from another."""
+"""Specification of a model: all differences between families of transformers.
+
+Names of tensors are those within a layer, without `.weight`.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +27,27 @@ class Norm(NamedTuple):
 
 
 class LookupTable(NamedTuple):
-    """A tensor of which a row is taken."""
+    """A table of rows."""
 
-    name: str  # without `.weight`
+    name: str
     rows: int  # how many it has
 
 
 class Embedding(NamedTuple):
-    """From token ids to the first hidden states."""
+    """Tables whose rows add up to the first hidden states."""
 
     tokens: LookupTable  # a row for each id
     positions: LookupTable | None = None  # a row for each position
     # the padding's id, after which positions begin (RoBERTa); None: positions are 0, 1, 2, …
     padding_id: int | None = None
     segments: LookupTable | None = None  # a row for each of two texts
-    segment: int | None = None  # the text that tokens belong to where the tokenizer does not say; None adds no row
-    norm: str | None = None  # name of the tensors that normalize the sum
-    scale: float = 1.0  # a number that the tokens' rows are multiplied by
+    segment: int | None = None  # the text of tokens where the tokenizer gives none; None adds no row
+    norm: str | None = None  # normalizes the sum
+    scale: float = 1.0  # multiplies the tokens' rows
 
 
 class Residual(NamedTuple):
-    """Where the normalizations of a sublayer stand: `x + after(f(before(x)))`, or `post_norm(x + f(x))`."""
+    """Normalizations around a sublayer: `x + after(f(before(x)))`, or `post_norm(x + f(x))`."""
 
     before: str | None = None
     after: str | None = None
@@ -52,19 +55,19 @@ class Residual(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """From hidden states to queries, keys and values, and back."""
+    """Matrices between hidden states and heads."""
 
-    output: str  # name of the tensor that is multiplied with the concatenated heads, in its layer, without `.weight`
+    output: str  # multiplied with the concatenated heads
     has_bias: bool  # whether queries, keys and values have biases
-    output_has_bias: bool  # whether the output has one
-    query: str = ""  # name of the tensor that makes the queries
-    key: str = ""  # the same of the keys
-    value: str = ""  # the same of the values
-    joint: str = ""  # name of one tensor in place of these three, a third of its rows each
+    output_has_bias: bool
+    query: str = ""
+    key: str = ""
+    value: str = ""
+    joint: str = ""  # one tensor in place of these three, a third of its rows each
     interleaved_qkv: bool = False  # whether each head has its own thirds there
     # whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network
     is_transposed: bool = False
-    query_norm: str = ""  # name of the tensors that normalize the queries, each head by itself, before they are rotated
+    query_norm: str = ""  # normalizes the queries, each head by itself, before they are rotated
     key_norm: str = ""  # the same of the keys
 
 
@@ -72,25 +75,25 @@ class FeedForward(NamedTuple):
     """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`."""
 
     width: int  # of the hidden layer
-    up: str  # name of the tensor that leads there
-    down: str  # name of the tensor that leads back
-    activation: Callable[[Hidden], Hidden]  # a function
-    has_bias: bool  # whether all of them have biases
-    gate: str = ""  # name of the tensor whose product is multiplied with that of `up`
+    up: str
+    down: str
+    activation: Callable[[Hidden], Hidden]
+    has_bias: bool
+    gate: str = ""
 
 
 class Unembedding(NamedTuple):
-    """From the hidden states that leave the last layer to a logit for each token of the vocabulary."""
+    """Matrix that makes a logit for each token of the vocabulary of the last hidden states."""
 
-    norm: str  # name of the tensors that normalize them
-    matrix: tuple[str, ...]  # what the matrix is called, by the version that saved it, without `.weight`
-    is_tied: bool  # whether the matrix is that of the tokens' embeddings
+    norm: str  # normalizes them
+    matrix: tuple[str, ...]  # its names, by the version that saved it
+    is_tied: bool  # whether it is that of the tokens' embeddings
     softcap: float | None = None  # c in c·tanh(logits/c)
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """The heads of every layer."""
+    """Heads of every layer."""
 
     count: int  # of the queries
     kv_heads: int  # of the keys and values, each of which as many query heads share
@@ -98,29 +101,28 @@ class HeadSpec:
 
 
 class AttentionSpec(NamedTuple):
-    """The attention of one layer."""
+    """Attention of one layer."""
 
     scale: float  # what multiplies q·k
     mask: Atom  # which query may attend to which key
-    # the frequencies by which queries and keys are rotated; None: they are not. See `rope`
-    rope: Frequencies | None = None
+    rope: Frequencies | None = None  # of the rotation of queries and keys; see `rope`
 
 
 class ModelSpec(NamedTuple):
     """A model without its weights."""
 
-    prefix: str  # what the names of its tensors begin with where the checkpoint was saved with a head on top
-    layer: str  # what the names of a layer's tensors begin with, after that; `{}` is its index
+    prefix: str  # of the names of its tensors where the checkpoint was saved with a head on top
+    layer: str  # of the names of a layer's tensors, after that; `{}` is its index
     width: int  # E, of the hidden states
     positions: int  # how many tokens it reads
-    heads: HeadSpec  # of every layer
-    embedding: Embedding  # how it begins
-    norm: Norm  # the kind of all its normalizations
-    projections: Projections  # around the attention
-    feed_forward: FeedForward  # the other sublayer
-    attention_residual: Residual  # normalizations around the attention
-    feed_forward_residual: Residual  # normalizations around the feed-forward network
-    layers: tuple[AttentionSpec, ...]  # the attention of each layer
+    heads: HeadSpec
+    embedding: Embedding
+    norm: Norm
+    projections: Projections
+    feed_forward: FeedForward
+    attention_residual: Residual
+    feed_forward_residual: Residual
+    layers: tuple[AttentionSpec, ...]
     is_parallel: bool = False  # both sublayers read the same hidden states (GPT-J, GPT-NeoX)
     softcap: float | None = None  # c in c·tanh(scores/c)
     unembedding: Unembedding | None = None  # how it predicts the next token; None: it is no causal language model
@@ -130,36 +132,35 @@ class ModelSpec(NamedTuple):
         how = self.embedding
         yield from (table.name + ".weight" for table in (how.tokens, how.positions, how.segments) if table is not None)
         yield from self.read_whole(layers - 1)
-        yield from self._in_layer(layers - 1, self._passing_on())
+        yield from self._in_layer(layers - 1, self._after_attention())
 
     def read_whole(self, last: int) -> Iterator[str]:
         """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
         yield from _tensors(self.embedding.norm, self.norm.has_bias)
+        how, norm = self.projections, self.norm
+        before: list[tuple[str | None, bool]] = [
+            (name, how.has_bias) for name in (how.query, how.key, how.value, how.joint)
+        ]
+        before += [(name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before)]
         for index in range(last):
-            yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
-        yield from self._in_layer(last, self._projecting())
+            yield from self._in_layer(index, [*before, *self._after_attention()])
+        yield from self._in_layer(last, before)
+
+    def _after_attention(self) -> list[tuple[str | None, bool]]:
+        """Return the names of the rest of a layer's tensors, without their ends, and whether each has a bias."""
+        how, fed, norms = (
+            self.projections,
+            self.feed_forward,
+            (*self.attention_residual[1:], *self.feed_forward_residual),
+        )
+        mlp = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
+        return [(how.output, how.output_has_bias), *mlp, *((name, self.norm.has_bias) for name in norms)]
 
     def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
         for name, has_bias in tensors:
             yield from _tensors(name and self.layer.format(index) + name, has_bias)
 
-    def _projecting(self) -> list[tuple[str | None, bool]]:
-        """Return what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
-        how, norm = self.projections, self.norm
-        norms = (how.query_norm, how.key_norm, self.attention_residual.before)
-        own = ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
-        return [*own, *((name, norm.has_bias) for name in norms)]
-
-    def _passing_on(self) -> list[tuple[str | None, bool]]:
-        """Return the same of what leads from there to the next layer."""
-        how, fed, norm = self.projections, self.feed_forward, self.norm
-        own = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
-        norms = (*self.attention_residual[1:], *self.feed_forward_residual)
-        return [(how.output, how.output_has_bias), *own, *((name, norm.has_bias) for name in norms)]
-
 
 def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
     if name:
-        yield name + ".weight"
-        if has_bias:
-            yield name + ".bias"
+        yield from (name + ".weight", name + ".bias") if has_bias else (name + ".weight",)

@@ -1,7 +1,7 @@
 """Functions of layers, over NumPy arrays `[T, E]`: T tokens, E the width of the model.
 
-Elementwise steps over all of memory cost as much as the products do. So they run a block at a time, in place, and a
-block stays in the processor's cache from the first step to the last.
+Elementwise steps over all of memory cost as much as the products do. So they run a block at a time, which stays in the
+processor's cache from the first step to the last.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def linear(
 ) -> Float[np.ndarray, "T F"]:
     """Return x·Wᵀ + b; 16-bit weights are widened a few rows at a time, which stay in the cache."""
     product = np.empty((len(x), len(weight)), np.float32)
+    step = max(1, _NEAR // x.shape[-1])
 
     def of_tokens(rows: slice) -> None:
         np.matmul(x[rows], weight.T, out=product[rows])
@@ -41,63 +42,57 @@ def linear(
     if weight.dtype == np.float32:
         parallel_for(of_tokens, blocks(len(x)))
     else:
-        step = max(1, _NEAR // x.shape[-1])
         parallel_for(of_weights, range(0, len(weight), step))
     if bias is not None:
         product += bias
     return product
 
 
-def _near(work: Callable[[slice], None], rows: int, width: int) -> None:
-    """Call `work` for a few rows at a time, which fit into the cache together."""
-    step = max(1, _BLOCK // width)
+def _blockwise(
+    function: Callable[[Float[np.ndarray, "t E"]], Float[np.ndarray, "t E"]], x: Hidden, out: Hidden
+) -> None:
+    """Write a function of each row, a few rows at a time, which fit into the cache together."""
+    rows, written = (array.reshape(-1, x.shape[-1]) for array in (x, out))
+    step = max(1, _BLOCK // x.shape[-1])
 
-    def some(block: slice) -> None:
+    def run_block(block: slice) -> None:
         for start in range(block.start, block.stop, step):
-            work(slice(start, min(start + step, block.stop)))
+            near = slice(start, min(start + step, block.stop))
+            written[near] = function(rows[near])
 
-    parallel_for(some, blocks(rows))
+    parallel_for(run_block, blocks(len(rows)))
 
 
 def layer_norm(x: Hidden, weight: Float[np.ndarray, " E"], bias: Float[np.ndarray, " E"], eps: float) -> Hidden:
     """Return the layer normalization of Ba, Kiros and Hinton 2016."""
-    rows = x.reshape(-1, x.shape[-1])
-    normed, width = np.empty_like(rows), np.float32(x.shape[-1])
+    normed, width = np.empty(x.shape, np.float32), np.float32(x.shape[-1])
 
-    def norm(block: slice) -> None:
-        centered = np.subtract(rows[block], rows[block].sum(axis=-1, keepdims=True) / width, out=normed[block])
+    def norm(rows: Hidden) -> Hidden:
+        centered = rows - rows.sum(axis=-1, keepdims=True) / width
         centered /= np.sqrt(np.vecdot(centered, centered) / width + np.float32(eps))[:, None]
         centered *= weight
-        centered += bias
+        return centered + bias
 
-    _near(norm, *rows.shape)
-    return normed.reshape(x.shape)
+    _blockwise(norm, x, normed)
+    return normed
 
 
 def rms_norm(x: Hidden, weight: Float[np.ndarray, " E"], eps: float) -> Hidden:
     """Return the root mean square normalization of Zhang and Sennrich 2019."""
-    rows = x.reshape(-1, x.shape[-1])
-    normed, width = np.empty_like(rows), np.float32(x.shape[-1])
+    normed, width = np.empty(x.shape, np.float32), np.float32(x.shape[-1])
 
-    def norm(block: slice) -> None:
-        values = rows[block]
-        lengths = np.sqrt(np.vecdot(values, values) / width + np.float32(eps))[:, None]
-        np.divide(values, lengths, out=normed[block])
-        normed[block] *= weight
+    def norm(rows: Hidden) -> Hidden:
+        return rows / np.sqrt(np.vecdot(rows, rows) / width + np.float32(eps))[:, None] * weight
 
-    _near(norm, *rows.shape)
-    return normed.reshape(x.shape)
+    _blockwise(norm, x, normed)
+    return normed
 
 
 def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> Float[np.ndarray, "H T D"]:
     """Rotate queries or keys by their positions (rotary embedding, Su et al. 2021).
 
-    The first 2R dimensions are rotated, dimension i together with i + R, in the layout of GPT-NeoX and later models;
-    the others stay.
-
-    Args:
-        x: queries or keys.
-        angles: position times frequency.
+    The angles are positions times frequencies. The first 2R dimensions are rotated, dimension i together with i + R, in
+    the layout of GPT-NeoX and later models; the others stay.
     """
     half = angles.shape[-1]
     cos, sin = np.cos(angles), np.sin(angles)
@@ -105,68 +100,50 @@ def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> 
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]], axis=-1)
 
 
-def _in_place(change: Callable[[Hidden], None]) -> Callable[[Hidden], Hidden]:
-    """Return an activation, which changes an array `[T, F]` in place block by block, and returns it."""
+def _in_place(function: Callable[[Hidden], Hidden]) -> Callable[[Hidden], Hidden]:
+    """Return an activation, which replaces the numbers of an array, and returns it."""
 
-    @wraps(change)
+    @wraps(function)
     def activation(x: Hidden) -> Hidden:
-        rows = x.reshape(-1, x.shape[-1])
-        _near(lambda block: change(rows[block]), *rows.shape)
+        _blockwise(function, x, x)
         return x
 
     return activation
 
 
 @_in_place
-def gelu(x: Hidden) -> None:
-    """Replace x by x·Φ(x), the Gaussian error linear unit (Hendrycks and Gimpel 2016).
+def gelu(x: Hidden) -> Hidden:
+    """Return x·Φ(x), the Gaussian error linear unit (Hendrycks and Gimpel 2016).
 
     That is max(x, 0) − |x|·erfc(|x|/√2)/2, with erfc by formula 7.1.26 of Abramowitz and Stegun 1964, whose error is at
     most 1.5e-7; rounding in float32 makes that 4e-7 here.
     """
     far = np.abs(x)
-    t = far * np.float32(0.3275911 * math.sqrt(0.5))
-    t += np.float32(1)
-    np.reciprocal(t, out=t)
-    series = t * np.float32(1.061405429 / 2)
+    t = 1 / (1 + far * (0.3275911 * math.sqrt(0.5)))
+    series = np.full_like(t, 1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series += np.float32(coefficient / 2)
         series *= t
-    np.square(x, out=t)
-    t *= np.float32(-0.5)
-    series *= np.exp(t, out=t)
-    series *= far
-    x += far  # 2x or 0
-    x *= np.float32(0.5)
-    x -= series
+        series += coefficient
+    return np.maximum(x, 0) - far * t * series * np.exp(-0.5 * np.square(x)) / 2
 
 
 @_in_place
-def gelu_tanh(x: Hidden) -> None:
-    """Replace x by the approximation of `gelu` from the same paper."""
-    inner = np.square(x)
-    inner *= np.float32(0.044715 * math.sqrt(2 / math.pi))
-    inner += np.float32(math.sqrt(2 / math.pi))
-    inner *= x
-    np.tanh(inner, out=inner)
-    inner += np.float32(1)
-    x *= np.float32(0.5)
-    x *= inner
+def gelu_tanh(x: Hidden) -> Hidden:
+    """Return the approximation of `gelu` from the same paper."""
+    inner = math.sqrt(2 / math.pi) * x * (1 + 0.044715 * np.square(x))
+    return x * (1 + np.tanh(inner)) / 2
 
 
 @_in_place
-def silu(x: Hidden) -> None:
-    """Replace x by x·σ(x)."""
-    below = np.negative(x)
-    np.exp(below, out=below)
-    below += np.float32(1)
-    x /= below
+def silu(x: Hidden) -> Hidden:
+    """Return x·σ(x)."""
+    return x / (1 + np.exp(-x))
 
 
 @_in_place
-def relu(x: Hidden) -> None:
-    """Replace x by its positive part."""
-    np.maximum(x, 0, out=x)
+def relu(x: Hidden) -> Hidden:
+    """Return the positive part of x."""
+    return np.maximum(x, 0)
 
 
 # Names in configurations.

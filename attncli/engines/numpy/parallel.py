@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, TypeVar
 
+from attncli.engines.cpu import cores
+
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, ThreadPoolExecutor
+    from concurrent.futures import Executor
 
 T = TypeVar("T")
 
@@ -24,51 +26,37 @@ LONG = 256  # tokens; threads save nothing noticeable on fewer
 _ROWS = 256  # the most of a block of a long text
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
-_is_long: ContextVar[bool] = ContextVar("_is_long", default=False)
 _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
 
 
 def count() -> int:
     """Return the number of threads for a long text: that of OpenBLAS's or OpenMP's variables, or one for each core."""
     threads = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "").split(",")[0].strip()
-    if threads.isdecimal() and int(threads) > 0:
-        return int(threads)
-    from attncli.engines.cpu import cores
-
-    return cores()
+    return int(threads) if threads.isdecimal() and int(threads) > 0 else cores()
 
 
 @contextmanager
 def use_all_cores(tokens: int) -> Iterator[None]:
-    """Let `parallel_for` use all cores within the block, for a text of at least `LONG` tokens."""
-    if tokens <= LONG:
+    """Let `parallel_for` use all cores within the block, for a text of more than `LONG` tokens."""
+    if tokens <= LONG or (most := count()) == 1:
         yield
         return
-    most = count()
-    pool: ThreadPoolExecutor | None = None
-    one_blas_thread = nullcontext()
-    if most > 1:
-        from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
-        from threadpoolctl import threadpool_limits  # which takes 15 ms
+    from threadpoolctl import threadpool_limits  # which takes 15 ms
 
-        pool, one_blas_thread = ThreadPoolExecutor(most), threadpool_limits(1, user_api="blas")
-    long, shared = _is_long.set(True), _pool.set(pool)
-    try:
-        with one_blas_thread:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(most) as pool:
+        shared = _pool.set(pool)
+        try:
             yield
-    finally:
-        _is_long.reset(long)
-        _pool.reset(shared)
-        if pool is not None:
+        finally:
+            _pool.reset(shared)
             pool.shutdown(cancel_futures=True)
 
 
 def blocks(rows: int) -> list[slice]:
-    """Split rows into blocks, for a short text, or a pack of such, a single one."""
-    if not _is_long.get():
-        return [slice(0, rows)]
-    cuts = max(-(-rows // _ROWS), 4)
+    """Split many rows into blocks."""
+    cuts = 1 if rows <= LONG else max(-(-rows // _ROWS), 4)
     ends = [rows * number // cuts for number in range(cuts + 1)]
     return list(map(slice, ends, ends[1:]))
 

@@ -15,12 +15,19 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.encoding.encode import EncodedInput
+
 
 class TokenIds(NamedTuple):
     """Token ids of a sentence, the input of a model."""
 
     ids: Sequence[int]  # of its tokens
     segments: Sequence[int] | None = None  # token type ids; None where the tokenizer gives none
+
+    @classmethod
+    def of(cls, sentence: EncodedInput) -> TokenIds:
+        """Return the ids of an encoded sentence."""
+        return cls(sentence.inputs["input_ids"], sentence.inputs.get("token_type_ids"))
 
 
 class Group(NamedTuple):
@@ -29,10 +36,6 @@ class Group(NamedTuple):
     sentences: Sequence[int]  # their indices in the order of the caller
     tokens: int  # of each
     rows: slice  # their rows of the batch
-
-    def without_prefix(self, past: int) -> Group:
-        """Return the group of a sentence that is alone, without its first tokens."""
-        return self._replace(tokens=self.tokens - past, rows=slice(self.rows.start, self.rows.stop - past))
 
     def split_heads(self, packed: Float[np.ndarray, "T H D"]) -> Float[np.ndarray, "NH t D"]:
         """Return the rows of the group as heads: those of the first sentence, then those of the next."""
@@ -62,26 +65,17 @@ class RaggedBatch:
     Args:
         sentences: at least one.
         share: whether sentences of one length attend together.
-
-    Attributes:
-        sentences: in the order of the batch.
-        groups: sentences of one length.
-        longest: the number of tokens of the longest sentence.
     """
 
     def __init__(self, sentences: Sequence[TokenIds], share: bool = True) -> None:
-        lengths = [len(each.ids) for each in sentences]
+        lengths = [len(item.ids) for item in sentences]
         order = sorted(range(len(sentences)), key=lengths.__getitem__)
         self.sentences = [sentences[index] for index in order]
         self.longest = max(lengths)
         self.groups: list[Group] = []
         start = 0
         for tokens, same in groupby(order, lengths.__getitem__):
-            for indices in [tuple(same)] if share else [(each,) for each in same]:
+            for indices in [tuple(same)] if share else [(item,) for item in same]:
                 stop = start + len(indices) * tokens
                 self.groups.append(Group(indices, tokens, slice(start, stop)))
                 start = stop
-
-    def __len__(self) -> int:
-        """Number of sentences."""
-        return len(self.sentences)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ResidualWriter(NamedTuple):
-    """What wrote to the residual stream."""
+    """Writer to the residual stream."""
 
     kind: str  # `embedding` of the token, its `position` or `segment`, `head`, `mlp`, or `bias`
     layer: int | None = None  # its layer; None of the embedding
@@ -42,7 +42,7 @@ class ResidualWriter(NamedTuple):
 
 @dataclass(frozen=True)
 class NativeForward:
-    """What computed a trace, and can compute more of it."""
+    """Computation of a trace, which can compute more of it."""
 
     model: Model  # the model
     sentence: TokenIds  # the text
@@ -60,24 +60,24 @@ class NativeForward:
         The terms of either side add up to q·k · scale.
         """
         batch = RaggedBatch([self.sentence])
-        *below, last = self.model.layers([layer], self.mask)
+        *below, last = self.model.layers(layer, self.mask)
         with computing(batch.longest):
             streams = [self.model.embed(batch)]
-            for each in below:
-                streams.append(each.forward(streams[-1], each.project_qkv(streams[-1], batch)))
+            for lower in below:
+                streams.append(lower.finish(streams[-1], lower.head_outputs(lower.project_qkv(streams[-1], batch))))
             stream = streams.pop()
             ((_, q, k, _),) = last.project_qkv(stream, batch)
             key_head = head * len(k) // len(q)
             sides = {"key": Reads(self.model, keys), "query": Reads(self.model, [query] * len(keys))}
             sides["key"].pull_back_score(last, stream, "key", key_head, q[head, [query] * len(keys)])
             sides["query"].pull_back_score(last, stream, "query", head, k[key_head, keys])
-            for each in reversed(below):
+            for lower in reversed(below):
                 stream, additions = streams.pop(), list[Addition]()
                 with self.model.weights.held():
-                    outputs = each.head_outputs(each.project_qkv(stream, batch))
-                    each.finish(stream, outputs, additions)
+                    outputs = lower.head_outputs(lower.project_qkv(stream, batch))
+                    lower.finish(stream, outputs, additions)
                     for reads in sides.values():
-                        reads.pull_back_layer(each, outputs, *additions)
+                        reads.pull_back_layer(lower, outputs, *additions)
             for reads in sides.values():
                 reads.pull_back_embedding(batch)
         return {side: reads.terms for side, reads in sides.items()}
@@ -86,32 +86,27 @@ class NativeForward:
 class Reads:
     """Linear functions of the residual stream, pulled back from a layer's queries or keys to the embedding.
 
-    Attributes:
-        terms: what each writer that was passed adds to each function.
-
-    Args:
-        model: the model.
-        positions: the token whose hidden state each function reads.
+    Each reads the hidden state of the token at its position.
     """
 
     def __init__(self, model: Model, positions: Sequence[int]) -> None:
-        self.terms: dict[ResidualWriter, Terms] = {}
+        self.terms: dict[ResidualWriter, Terms] = {}  # of each writer that was passed, for each function
         self._model, self._positions = model, np.array(positions)
         self._directions: Directions = np.empty(0)
 
-    def pull_back_score(self, layer: Layer, x: Hidden, side: str, head: int, others: Float[np.ndarray, "N D"]) -> None:
+    def pull_back_score(self, layer: Layer, x: Hidden, side: str, head: int, vectors: Float[np.ndarray, "N D"]) -> None:
         """Begin at a head: the scaled product of its query, or its key, with a vector for each function."""
         model, spec, attention = self._model, self._model.spec, self._model.spec.layers[layer.index]
         how, width, before = spec.projections, spec.heads.width, spec.attention_residual.before
         is_key = side == "key"
         count = spec.heads.kv_heads if is_key else spec.heads.count
         name, norm = (how.key, how.key_norm) if is_key else (how.query, how.query_norm)
-        d = others * np.float32(attention.scale)
+        d = vectors * np.float32(attention.scale)
         if attention.rope is not None:  # turned back from the position: R(i)q · R(j)k = R(−j)R(i)q · k
             d = rotated(d[None], -self._positions[:, None].astype(np.float32) * attention.rope)[0]
         if norm:
             normed = x if before is None else model.normalize(layer.name(before), x)
-            raw = model.project(layer.name(name), normed, count * width, how.has_bias, how.is_transposed)
+            raw = model.project(layer.name(name), normed, count * width, how.has_bias)
             d = self._before_norm(norm, d, raw.reshape(len(x), count, width)[:, head], layer)
         # One head's columns of those that a tensor makes.
         columns = np.zeros((len(d), 3, count, width) if how.joint else (len(d), 1, count, width), np.float32)
@@ -154,17 +149,17 @@ class Reads:
         """Return the directions before a normalization whose scale is held at what it is for `x`."""
         if name is None:
             return d
-        own = name if layer is None else layer.name(name)
+        full_name = name if layer is None else layer.name(name)
         if self._model.spec.norm.has_bias:
-            self._add_bias(own, d, layer)
-        return self._model.centered(d * self._model.norm_gain(own, x[self._positions]))
+            self._add_bias(full_name, d, layer)
+        return self._model.centered(d * self._model.norm_gain(full_name, x[self._positions]))
 
     def _before_product(self, name: str, d: Directions, width: int, has_bias: bool, layer: Layer) -> Directions:
         """Return the directions before x·Wᵀ + b, where hidden states have a width."""
-        own = layer.name(name)
+        full_name = layer.name(name)
         if has_bias:
-            self._add_bias(own, d, layer)
-        return self._model.pull_back(own, d, width, self._model.spec.projections.is_transposed)
+            self._add_bias(full_name, d, layer)
+        return self._model.pull_back(full_name, d, width)
 
     def _add_bias(self, name: str, d: Directions, layer: Layer | None) -> None:
         bias = self._model.weights.vector(name + ".bias", d.shape[-1])

@@ -25,22 +25,16 @@ def read_rope(
 ) -> Frequencies:
     """Return the frequencies that a configuration describes, in the spelling of any version of transformers.
 
-    Args:
-        fields: of the configuration.
-        width: of a head.
-        positions: how many the model has.
-        theta: base of the frequencies, unless the configuration has one.
-        part: the share of a head that is rotated, likewise; None: the family rotates all of it.
+    Their base is `theta`, and the share of a head of `width` that is rotated `part`, unless the configuration has them.
 
     Raises:
         UnsupportedError: this rotation is not implemented.
     """
     newer = fields.get("rope_parameters", None)
-    parameters = fields.get("rope_scaling", None) or newer or {}
     defaults = {"rope_theta": fields.get("rope_theta", theta)}
     if part is not None:
         defaults["partial_rotary_factor"] = part
-    return rope_of(parameters, defaults, width, positions)
+    return rope_of(fields.get("rope_scaling", None) or newer or {}, defaults, width, positions)
 
 
 def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions: int) -> Frequencies:
@@ -53,8 +47,8 @@ def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions:
     rotary_width = int(width * fields.number("partial_rotary_factor")) if "partial_rotary_factor" in defaults else width
     if rotary_width < 2 or rotary_width % 2 or rotary_width > min(width, MOST):
         raise UnsupportedError(f"it turns {rotary_width} of {width} dimensions")
-    plain = 1 / np.float32(base) ** (np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width))
-    frequencies = plain.astype(np.float32)
+    pairs = np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width)
+    frequencies = (1 / np.float32(base) ** pairs).astype(np.float32)
     if kind == "linear":  # Chen et al. 2023, "Extending Context Window …"
         frequencies = frequencies / np.float32(fields.number("factor"))
     elif kind == "llama3":

@@ -1,11 +1,11 @@
 """The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little.
 
-Where it is read very often, `held` keeps it.
+Where one is read very often, `held` keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,9 @@ if TYPE_CHECKING:
 
 
 class ModelWeights:
-    """A checkpoint's tensors, by their names without a prefix.
+    """A model's tensors in a store, by their names without a prefix.
 
-    Attributes:
-        prefix: what the names begin with.
-
-    Args:
-        model: the checkpoint's folder or name.
-        store: that holds them.
-        prefix: what they begin with where the checkpoint was saved with a head on top.
-        first: a tensor that every checkpoint of the family has, without the prefix.
+    They have one where the checkpoint was saved with a head on top, as the tensor `first` shows.
 
     Raises:
         UnsupportedError: there are no such tensors.
@@ -41,14 +34,11 @@ class ModelWeights:
     def __init__(self, model: str, store: Store, prefix: str, first: str) -> None:
         self._model = model
         self._store = store
-        self._held: dict[str, np.ndarray[Any, Any]] | None = None  # what was read, where it is read again
-        found = [each for each in ("", prefix) if each + first in store.names]
-        if len(found) != 1:
+        self._held: dict[str, np.ndarray[Any, Any]] | None = None
+        prefixes = [stored_name for stored_name in ("", prefix) if stored_name + first in store.names]
+        if len(prefixes) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
-        self.prefix = found[0]
-
-    def __len__(self) -> int:
-        return len(self._store.names)
+        self.prefix = prefixes[0]
 
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self._store.names
@@ -57,23 +47,9 @@ class ModelWeights:
         """Return the names, as in the checkpoint, of the tensors that are not expected."""
         return set(self._store.names) - {self.prefix + name for name in expected}
 
-    def _expected(self, name: str, shape: tuple[int, ...]) -> str:
-        """Return the name in the checkpoint of a tensor of a shape."""
-        if name not in self:
-            raise UnsupportedError(f"its weights have no {name} that it reads")
-        return self._checked(self.prefix + name, shape)
-
-    def _checked(self, name: str, shape: tuple[int, ...]) -> str:
-        """Return the name of a tensor, as in the checkpoint, if it has a shape, and a type that is read."""
-        found = self._store.stored(name)
-        if found.type not in ("F32", "F16", "BF16"):
-            raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
-        if found.shape != shape:
-            raise LoadError(
-                f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
-                f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
-            )
-        return name
+    def prepare(self, names: Iterable[str]) -> None:
+        """Get tensors that are about to be read; see `Store.prepare`."""
+        self._store.prepare([self.prefix + name for name in names])
 
     def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
         """Return the weights of a norm, or a bias, in float32.
@@ -82,54 +58,55 @@ class ModelWeights:
             UnsupportedError: there are none of that name, or of a type that is not read.
             LoadError: they have another shape.
         """
-        return self._read(self._expected(name, (length,)), to_float32)
+        return to_float32(self.read(self.prefix + name, (length,)))
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
         """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `ops.linear`."""
-        return self._read(self._expected(name, shape))
+        return self.read(self.prefix + name, shape)
 
-    def head(
-        self, names: Sequence[str], shape: tuple[int, int], indices: Sequence[int] | None = None
-    ) -> Shaped[np.ndarray, "F E"]:
-        """Return the matrix of the head on top of the model, or some of its rows, as it is stored.
+    def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
+        """Return some rows of a table in float32, without reading the others; see `vector`."""
+        if max(indices) >= shape[0]:
+            raise UnsupportedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
+        self._check(self.prefix + name, shape)
+        return to_float32(self._store.rows(self.prefix + name, indices))
 
-        Args:
-            names: what it may be called, after any prefix and without `.weight`.
-            shape: that it has.
-            indices: of the rows; None is all of them.
+    def head(self, names: Sequence[str]) -> str:
+        """Return the name, as in the checkpoint, of the head on top of the model, by its possible names in the family.
 
         Raises:
             UnsupportedError: there is none.
-            LoadError: it has another shape.
         """
-        found = [each for each in self._store.names if f".{each}".endswith(tuple(f".{name}.weight" for name in names))]
-        if len(found) != 1:
+        endings = tuple(f".{name}.weight" for name in names)
+        matching = [stored_name for stored_name in self._store.names if f".{stored_name}".endswith(endings)]
+        if len(matching) != 1:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
-        name = self._checked(found[0], shape)
-        return self._read(name) if indices is None else self._store.rows(name, indices)
+        return matching[0]
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold in float32 what is read within, which is read again and again: of a layer, or the head."""
+        """Hold in float32 what is read within, which is read again and again: the tensors of a layer."""
         self._held = {}
         try:
             yield
         finally:
             self._held = None
 
-    def _read(self, name: str, convert: Callable[[Any], np.ndarray[Any, Any]] = np.asarray) -> np.ndarray[Any, Any]:
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Return a tensor by its name in the checkpoint; see `vector`."""
+        self._check(name, shape)
         if self._held is None:
-            return convert(self._store.read(name))
+            return np.asarray(self._store.read(name))
         if name not in self._held:
             self._held[name] = to_float32(self._store.read(name))
         return self._held[name]
 
-    def prepare(self, names: Iterable[str]) -> None:
-        """Get tensors that are about to be read; see `Store.prepare`."""
-        self._store.prepare([self.prefix + name for name in names])
-
-    def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
-        """Return some rows of a table in float32, without reading the others; see `vector`."""
-        if max(indices) >= shape[0]:
-            raise UnsupportedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
-        return to_float32(self._store.rows(self._expected(name, shape), indices))
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        stored = self._store.stored(name) if name in self._store.names else None
+        if stored is None or stored.type not in ("F32", "F16", "BF16"):
+            raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
+        if stored.shape != shape:
+            raise LoadError(
+                f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
+                f"{list(stored.shape)}, the model expects {list(shape)}; check that the files belong together"
+            )

@@ -1,7 +1,7 @@
 """Checkpoints that transformers runs: any text model that it loads, with the attention it really computed.
 
 Importing this package imports neither torch nor transformers; `engine` does, and so do the modules that it uses.
-Architectures that are refused by their name, with the reason, are refused here, before that.
+Architectures that read more than text are refused by their name here, before that.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def announce_import(what: str, snapshot: Snapshot) -> None:
-    """Announce the import of torch and transformers, which takes seconds, after refusing checkpoints by their names.
-
-    Args:
-        what: the subject of the error's sentence.
-        snapshot: the checkpoint that they are to run.
+    """Announce the import of torch and transformers, which takes seconds, for `what` they are to do.
 
     Raises:
         LoadError: they cannot be imported, or the checkpoint is in a form that they do not read.
@@ -46,54 +42,21 @@ def announce_import(what: str, snapshot: Snapshot) -> None:
     silence_transformers()
 
 
-_NO_WEIGHTS = "has no weight for each pair of tokens: it"
-_NO_TOKENS = "has queries and keys that are no tokens: it"
 _READS = "reads {} into its text part; give a text model"
 _PICTURE, _SOUND = _READS.format("a picture"), _READS.format("a sound")
 _REFUSED = {
-    "blt": "is several models in one, of bytes and groups of bytes; give a text model",
-    "bridgetower": _PICTURE,
-    "canine": f"{_NO_TOKENS} hashes characters, and its deep layers attend to groups of four",
-    "cohere_asr": _SOUND,
-    "cpmant": f"{_NO_TOKENS} puts prompts of its own before each text",
-    "deepseek_v4": f"{_NO_TOKENS} attends to blocks of tokens that a compressor made, behind the tokens",
+    **dict.fromkeys(("bridgetower", "idefics", "pix2struct", "pp_formulanet", "udop", "vilt"), _PICTURE),
+    **dict.fromkeys(("cohere_asr", "moonshine_streaming", "speech-encoder-decoder", "voxtral_realtime"), _SOUND),
     "diffusion_gemma": _READS.format("a canvas of noise"),
     "evolla": _READS.format("a protein"),
-    "funnel": f"{_NO_TOKENS} pools its queries from block to block",
-    "idefics": _PICTURE,
-    **dict.fromkeys(("led", "longformer"), f"{_NO_WEIGHTS} computes a band of scores, in blocks"),
-    "longt5": f"{_NO_TOKENS} attends to blocks of neighbours and to sums of blocks",
-    "moonshine_streaming": _SOUND,
-    "mra": f"{_NO_WEIGHTS} approximates attention by the means of blocks, and looks at single tokens in some alone",
-    "pegasus_x": f"{_NO_TOKENS} attends to blocks, and to global positions of its own",
     "pi0": _READS.format("a picture and a robot's state"),
-    "pix2struct": _PICTURE,
-    "pp_formulanet": _PICTURE,
-    "prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
-    "reformer": f"{_NO_WEIGHTS} hashes tokens into buckets, in rounds whose outputs are mixed",
-    "speech-encoder-decoder": _SOUND,
     "t5gemma2": "attends to both of its texts in one softmax; give a text model",
-    "udop": _PICTURE,
-    "vilt": _PICTURE,
-    "voxtral_realtime": _SOUND,
-    "xlm-prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
-    "yoso": f"{_NO_WEIGHTS} estimates attention by how often hashes of queries and keys collide, without a softmax",
 }
 
 
 def check_supported(name: str, config: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose architecture is refused, or that of its encoder or decoder.
-
-    Args:
-        name: of the checkpoint.
-        config: its config.json.
-
-    Raises:
-        NotExposedError: it is refused.
-    """
+    """Raise NotExposedError for a checkpoint that reads more than text, or whose encoder or decoder does."""
     for part in (config, config.get("encoder"), config.get("decoder")):
-        if not isinstance(part, Mapping):
-            continue
-        kind = part.get("model_type")
+        kind = part.get("model_type") if isinstance(part, Mapping) else None
         if isinstance(kind, str) and kind in _REFUSED:
             raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}")

@@ -18,18 +18,6 @@ def set_backend(model: Any, attention: str) -> None:
         config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
 
 
-@contextmanager
-def running_with(model: Any, attention: str) -> Iterator[None]:
-    """Let a model run with another attention for a while."""
-    before = [(config, config._attn_implementation) for config in _configs(model)]
-    set_backend(model, attention)
-    try:
-        yield
-    finally:
-        for config, previous in before:
-            config._attn_implementation = previous
-
-
 def _configs(model: Any) -> list[Any]:
     configs = (getattr(module, "config", None) for module in model.modules())
     return [config for config in configs if hasattr(config, "_attn_implementation")]

@@ -6,14 +6,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from attncli.engines.torch.configuration import attention_layers
 
+Sublayer = tuple[int, str]  # a layer's index and its kind of attention
+
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
 _NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 has an "AttentionResidual" between its layers
+_CROSS = re.compile("cross|encoder_attn|encdec|enc_dec")  # in lower-case names
 _CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 
@@ -34,29 +38,28 @@ class AttentionModules:
     by_id: Mapping[int, AttentionModule]  # by the `id` of the module
     layers: Mapping[str, Sequence[int]]  # the layers with softmax attention, of each kind
 
-    @property
+    @cached_property
     def is_named(self) -> bool:
         """Whether a module's name shows its layer: not where layers share one, nor where one layer has two."""
         outer = [(module.kind, module.index) for module in self.by_id.values() if module.is_outermost]
         expected = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
         return len(set(outer)) == len(outer) and expected <= set(outer)
 
-    def has(self, module: Any) -> bool:
-        """Return whether a module is one of the attention layers, as far as names show; no layer of another sort."""
-        return not self.is_named or self.layer(module, 0) in self.layers[self.kind(module)]
-
-    def kind(self, module: Any) -> str:
-        """Return the kind of an attention module."""
+    def is_outermost(self, module: Any, sublayer: Sublayer) -> bool:
+        """Return whether a module is the outermost attention of a sublayer."""
         entry = self.by_id.get(id(module))
-        return entry.kind if entry else next(iter(self.layers))
+        return entry is not None and entry.is_outermost and (entry.index, entry.kind) == sublayer
 
-    def layer(self, module: Any, calls: int) -> int:
-        """Return the layer of a module that is called after `calls` others of its kind; −1 if there are no more."""
-        if self.is_named:
-            entry = self.by_id.get(id(module))
-            return -1 if entry is None or entry.index is None else entry.index
-        layers = self.layers[self.kind(module)]
-        return layers[calls] if calls < len(layers) else -1
+    def sublayer(self, module: Any, counts: Mapping[str, int]) -> Sublayer | None:
+        """Return the sublayer of a module that runs after `counts` others of each kind; None of no attention layer."""
+        entry = self.by_id.get(id(module))
+        kind = entry.kind if entry else next(iter(self.layers))
+        layers = self.layers[kind]
+        if not self.is_named:
+            count = counts.get(kind, 0)
+            return (layers[count] if count < len(layers) else -1), kind
+        index = None if entry is None else entry.index
+        return (index, kind) if index is not None and index in layers else None
 
 
 def find_attention_modules(model: Any) -> AttentionModules:
@@ -73,7 +76,7 @@ def find_attention_modules(model: Any) -> AttentionModules:
         if is_encoder_decoder:
             kind = next((match[0] for part in name.split(".") if (match := _SIDE.search(part))), "decoder")
             label = (name.rpartition(kind + ".")[2] + type(module).__name__).lower()
-            if kind == "decoder" and any(word in label for word in ("cross", "encoder_attn", "encdec", "enc_dec")):
+            if kind == "decoder" and _CROSS.search(label):
                 kind = "cross"
         by_id[id(module)] = AttentionModule(kind, layers, index, is_outermost)
     if not is_encoder_decoder:
@@ -90,14 +93,13 @@ def truncated_class(
 
     Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
     stays whole because some models compute with it: residuals are scaled by the number of layers (MiniCPM), the last
-    layers share keys (Gemma 3n). A model whose layers share their modules stays whole, and so does an encoder whose
-    output a decoder reads.
+    layers share keys (Gemma 3n). A model whose layers share their modules stays whole.
 
     Args:
         model_class: the class of the whole.
         path: the path of the part in it; empty is all of it.
         keep: how many layers stay.
-        whole_encoder: whether those of an encoder all do.
+        whole_encoder: whether all layers of an encoder do, whose output a decoder reads.
         with_head: whether the head for logits stays, where it is outside of the part.
         is_whole: whether everything around the part stays.
     """
@@ -106,13 +108,13 @@ def truncated_class(
         def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(config, *arguments, **options)
             if path and not is_whole:
-                prune_to(self, path, with_head)
+                _prune_to(self, path, with_head)
             part = self.get_submodule(path)
             modules = find_attention_modules(part)
             if modules.is_named:
-                cut = [entry for entry in modules.by_id.values() if not (whole_encoder and entry.kind == "encoder")]
-                for name in {entry.layers for entry in cut if entry.index is not None}:
-                    del part.get_submodule(name)[keep:]
+                for entry in modules.by_id.values():
+                    if entry.index is not None and not (whole_encoder and entry.kind == "encoder"):
+                        del part.get_submodule(entry.layers)[keep:]
                 setattr(part, _CUT_AT, keep)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -123,7 +125,7 @@ def truncated_class(
     return Truncated
 
 
-def prune_to(model: Any, path: str, with_head: bool) -> None:
+def _prune_to(model: Any, path: str, with_head: bool) -> None:
     """Remove everything from a model but the part at a path, and the head for its logits."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
@@ -133,14 +135,14 @@ def prune_to(model: Any, path: str, with_head: bool) -> None:
     needed = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
 
     def is_needed(name: str) -> bool:
-        return any(f"{name}.".startswith(f"{one}.") or f"{one}.".startswith(f"{name}.") for one in needed)
+        return not name or any(
+            f"{name}.".startswith(f"{root}.") or f"{root}.".startswith(f"{name}.") for root in needed
+        )
 
     for name, module in list(model.named_modules()):
-        inside = name + "." if name else ""
-        lost = [child for child, _ in module.named_children() if not is_needed(inside + child)]
-        if lost and (not name or is_needed(name)):
-            for child in lost:
+        for child in [child for child, _ in module.named_children() if not is_needed(f"{name}.{child}".lstrip("."))]:
+            if is_needed(name):
                 delattr(module, child)
-            module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
+                module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     model.all_tied_weights_keys = {target: source for target, source in pairs if {target, source} <= names}

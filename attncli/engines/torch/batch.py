@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import groupby
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from attncli.engines.torch.recorder import PaddedBatch, Span
 
 MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
-_TARGET = "decoder_"  # prefix of a decoder's inputs
-
 ROOM = 2**28  # bytes of the traces of sentences that wait for others
+_IDS = ("input_ids", "decoder_input_ids")
+
 Encoded = Mapping[str, Sequence[int]]
 
 
@@ -29,49 +29,38 @@ def batches(
         limit: the most tokens of a batch.
         size_of: the bytes of the trace of a sentence with this many tokens.
     """
-    lengths = [tuple(len(row[name]) for name in ("input_ids", _TARGET + "input_ids") if name in row) for row in encoded]
-    sums = list(accumulate(size_of(max(pair)) for pair in lengths))
+    lengths = [tuple(len(row[name]) for name in _IDS if name in row) for row in encoded]
     start = 0
     while start < len(encoded):
-        before = sums[start - 1] if start else 0.0
-        stop = max(bisect(sums, before + ROOM), start + 1)
-        batch: list[int] = []
-        for index in sorted(range(start, stop), key=lengths.__getitem__):
-            if batch and (lengths[index] != lengths[batch[0]] or (len(batch) + 1) * max(lengths[index]) > limit):
-                yield batch
-                batch = []
-            batch.append(index)
-        yield batch
+        stop, room = start, float(ROOM)
+        while stop < len(encoded) and (stop == start or room >= size_of(max(lengths[stop]))):
+            room -= size_of(max(lengths[stop]))
+            stop += 1
+        for length, same in groupby(sorted(range(start, stop), key=lengths.__getitem__), lengths.__getitem__):
+            indices, step = list(same), max(limit // max(length), 1)
+            yield from (indices[first : first + step] for first in range(0, len(indices), step))
         start = stop
 
 
 def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> PaddedBatch:
-    """Pad sentences to the length of the longest.
+    """Pad sentences on a side, `right` or `left`, to the length of the longest.
 
-    Args:
-        encoded: output of the tokenizer for each sentence.
-        pad_id: the id of padding.
-        side: `right` or `left`, the side of the padding.
-        takes_positions: whether the model takes the positions of the tokens, which padding has moved.
+    `takes_positions` is whether the model takes the positions of the tokens, which padding has moved.
     """
-    inputs = {}
-    for name in encoded[0]:
-        fill = pad_id if name.endswith("input_ids") else 0
-        rows = [torch.tensor(one[name]) for one in encoded]
-        inputs[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill, side)
+    first, inputs = encoded[0], {}
+    for name in first:
+        rows, is_ids = [torch.tensor(sentence[name]) for sentence in encoded], name.endswith("input_ids")
+        inputs[name] = pad_sequence(rows, True, pad_id if is_ids else 0, side)
         mask = name.replace("input_ids", "attention_mask")
-        if name.endswith("input_ids") and mask not in encoded[0] and len(rows) > 1:
-            ones = [torch.ones_like(row) for row in rows]
-            inputs[mask] = torch.nn.utils.rnn.pad_sequence(ones, True, 0, side)
+        if is_ids and mask not in first and len(rows) > 1:
+            inputs[mask] = pad_sequence([torch.ones_like(row) for row in rows], True, 0, side)
     if side == "left" and len(encoded) > 1 and takes_positions:
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-    sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
-    both = sides[0], sides[-1]  # of a text and its target; without targets they are the same
-    text, target = (slice(0, max(one.stop for one in slices)) for slices in both)
-    return PaddedBatch(inputs, [Span(*slices) for slices in zip(*both, strict=True)], Span(text, target))
-
-
-def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
-    lengths = [len(inputs[name]) for inputs in encoded]
-    longest = max(lengths)
-    return [slice(0, n) if side == "right" else slice(longest - n, longest) for n in lengths]
+    sides = []  # of the text, then of its target
+    for name in (name for name in _IDS if name in inputs):
+        lengths, longest = [len(sentence[name]) for sentence in encoded], inputs[name].shape[1]
+        starts = [0 if side == "right" else longest - length for length in lengths]
+        sides.append([slice(start, start + length) for start, length in zip(starts, lengths, strict=True)])
+    texts, targets = sides[0], sides[-1]
+    span = Span(*(slice(0, max(part.stop for part in slices)) for slices in (texts, targets)))
+    return PaddedBatch(inputs, [Span(*both) for both in zip(texts, targets, strict=True)], span)

@@ -15,10 +15,11 @@ from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.engines.predictor import Predictor
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
+    architecture_of,
     attention_layers,
     head_count,
     instead,
@@ -26,7 +27,7 @@ from attncli.engines.torch.configuration import (
     other_layers,
     start_id,
 )
-from attncli.engines.torch.generation import Writer, check_causal, check_no_future
+from attncli.engines.torch.generation import check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
@@ -51,7 +52,6 @@ class Checkpoint(OpenModel):
     can_batch = True
     reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
     parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
-    is_incremental = False
 
     def __init__(
         self,
@@ -71,29 +71,36 @@ class Checkpoint(OpenModel):
         # All checks of the configuration come before the weights are read.
         self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
         self.name = model = snapshot.name
-        self.options = options
+        self.options, self._generate = options, generate
         config = self.part.config
         if generate:
             check_causal(model, self.part)
         self.is_encoder_decoder = config.is_encoder_decoder
+        self.kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
         self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
-        self._check_attention()
+        if not set(self.request.layers) & set(self.attention_layers):
+            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, self.attention_layers)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(model)} with "
+                f"attention: {listed}"
+            )
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         reader = self.open_reader(special, asks=generate > 0)
-        self.whole, self._of_weights, self._form = self._load(writes=generate > 0)
+        self.whole, of_weights, self._form = load.load_model(snapshot, self.part, options, self.request, generate > 0)
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
-        self.notes = self._all_notes()
+        about = architecture_of(config).note
+        missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
+        unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
+        self.notes = (*unshown, *([about] if about else []), *of_weights)
         self.encoder = reader(self.model)
-        limit = self.encoder.limit
-        own_tokenizer = self.encoder.tokenizer
-        self.writer = Writer(model, self.whole, self.model, own_tokenizer, limit, generate) if generate else None
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the part of a checkpoint that runs; see `find_text_model`."""
@@ -120,50 +127,22 @@ class Checkpoint(OpenModel):
         inputs = [sentence.inputs for sentence in sentences]
         return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
 
-    def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
-        """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
+    def with_mask(self, mask: str | None) -> Checkpoint:
+        """Return the same model under another mask, writing no tokens; see `OpenModel.with_mask`."""
         other = copy(self)
-        other.writer = None
-        expression = None if mask is None else parse(mask)
-        chosen = layers.resolve(self.num_layers, visible(self.name))
-        other.request = replace(self.request, layers=chosen, mask=expression)
-        other._check_attention()
-        other.notes = other._all_notes()
+        other._generate = 0
+        other.request = replace(self.request, mask=None if mask is None else parse(mask))
         return other
 
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
-        self.check_target(target)
-        sentence = self.encoder.encode(text, pair, target)
-        return sentence.query_tokens, sentence.tokens
+    def predictor(self) -> Predictor:
+        """Return the predictor of next tokens, of a model that was loaded to generate; see `OpenModel.predictor`."""
+        if not self._generate:
+            raise NotExposedError("next tokens need the native engine and a causal language model, such as -m demo")
+        from attncli.engines.torch.predictor import CutRuns
 
-    def _all_notes(self) -> tuple[str, ...]:
-        others, about = self.other_layers, architecture_of(self.part.config).note
-        unshown = (
-            f"layer {index} has {instead(others[index])}; it is not shown"
-            for index in self.request.layers
-            if index in others
-        )
-        return (*unshown, *([about] if about else []), *self._of_weights)
-
-    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
-        """Return the model that the part is in, notes on its weights for the user, and how they are stored."""
-        return load.load_model(self.snapshot, self.part, self.options, self.request, writes)
-
-    def _check_attention(self) -> None:
-        """Raise NotExposedError unless at least one of the chosen layers has softmax attention."""
-        if not set(self.request.layers) & set(self.attention_layers):
-            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, self.attention_layers)) or "none"
-            raise NotExposedError(
-                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
-                f"attention: {listed}"
-            )
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of attention that the model has."""
-        return ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
+        heads = head_count(self.part.config)
+        run = CutRuns(self.name, self.whole, self.model, heads)
+        return Predictor(self.provenance(), self.encoder, self.num_layers, heads, run)
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -175,16 +154,21 @@ class Checkpoint(OpenModel):
         """Whether the model takes the positions of its tokens, and infers none from the padding, as RoBERTa does."""
         return "position_ids" in self.parameters and not load.first_position(self.model)
 
-    def check_target(self, target: str | None) -> None:
-        """Raise UsageError for a target that the model has no decoder for."""
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
+        sentence = self._encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
 
     def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Encode a sentence for the model; a decoder without a target reads the sentence itself."""
+        return self._encode(text, pair, text if self.is_encoder_decoder and target is None else target)
+
+    def _encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
+        """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
         self.check_target(target)
-        decoded = (text if target is None else target) if self.is_encoder_decoder else target
-        return self.encoder.encode(text, pair, decoded)
+        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
+        return self.encoder.encode(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together.
@@ -197,22 +181,17 @@ class Checkpoint(OpenModel):
             for text in texts:
                 yield from self.traces([text], pair, target)
             return
-        self.check_target(target)
-        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
-            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[EncodedInput] = []
         failure = None
-        for text in texts:
-            try:
-                sentence = self.encoder.encode(text, pair, target)
-                if self.writer is not None:
-                    sentence = self.writer.continued(sentence)
-            except AttnError as error:
-                failure = error
-                break
-            sentences.append(sentence)
+        try:
+            for text in texts:
+                sentence = self._encode(text, pair, target)
+                if self._generate:
+                    sentence = continued(self.whole, self.model, self.encoder, sentence, self._generate)
+                sentences.append(sentence)
+        except AttnError as error:
+            failure = error
         is_single = self.request.mask is not None or "attention_mask" not in self.parameters
-        limit = 1 if is_single else batch.MOST_TOKENS
         maps = len(self.request.layers) * len(self.kinds) * head_count(self.part.config)
 
         def size_of(tokens: int) -> float:
@@ -221,7 +200,8 @@ class Checkpoint(OpenModel):
 
         done: dict[int, Trace] = {}
         count = 0
-        for indices in batch.batches([one.inputs for one in sentences], limit, size_of):
+        limit = 1 if is_single else batch.MOST_TOKENS
+        for indices in batch.batches([sentence.inputs for sentence in sentences], limit, size_of):
             done.update(zip(indices, self._run([sentences[index] for index in indices]), strict=True))
             while count in done:
                 yield done.pop(count)
@@ -231,10 +211,9 @@ class Checkpoint(OpenModel):
 
     def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
         """Return the traces of sentences that run as one batch."""
-        part, kinds = self.model, self.kinds
+        part, kinds = self.whole if self.part.is_whole else self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
-        part = self.whole if self.part.is_whole else part
         together = self.batched(sentences)
         begun = perf_counter()
         recorded = record(self.model, part, together, self.request, kinds)
@@ -243,16 +222,15 @@ class Checkpoint(OpenModel):
         source = self.provenance()
         traces = []
         for item, layers in zip(sentences, recorded.traces(), strict=True):
-            tokens = item.query_tokens, item.tokens
             if item.generated:
                 check_no_future(self.name, layers, item.generated)
-            sides = (*tokens, layers, item.text, item.pair, item.target)
+            sides = (item.query_tokens, item.tokens, layers, item.text, item.pair, item.target)
             traces.append(Trace(source, *sides, item.notes, item.generated, pictures=item.pictures, grids=item.grids))
         return traces
 
     def provenance(self) -> Provenance:
         """Return the source of the traces."""
-        others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
+        missing = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         return Provenance(
             "pretrained",
             model=self.name,
@@ -266,7 +244,7 @@ class Checkpoint(OpenModel):
                 **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **self.reads,
-                **({"other_layers": others} if others else {}),
+                **({"other_layers": missing} if missing else {}),
             },
             notes=self.notes,
         )

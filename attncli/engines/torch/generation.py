@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, GenerationConfig
 
-from attncli.encoding.encode import EncodedInput
-from attncli.engines.torch.attention_backend import running_with, translate_model_errors
+from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.engines.torch.attention_backend import translate_model_errors
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
@@ -38,66 +35,45 @@ def check_causal(name: str, part: TextModel) -> None:
         raise NotExposedError(f"{shown} is an encoder, which writes no text; --generate needs a causal model")
 
 
-@dataclass(frozen=True)
-class Writer:
-    """A language model, its head included."""
+def continued(model: Any, base: Any, encoder: InputEncoder, sentence: EncodedInput, count: int) -> EncodedInput:
+    """Return a sentence with `count` more tokens of a model, or fewer if it ends the text with its own end token.
 
-    name: str  # of the checkpoint
-    model: Any  # from token ids to logits
-    base: Any  # the part of it whose layers read them
-    tokenizer: Any
-    limit: int | None  # number of positions; None is no limit
-    count: int  # number of tokens to generate
-
-    def continued(self, sentence: EncodedInput) -> EncodedInput:
-        """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
-
-        Every token takes a pass over all before it, without a cache.
-
-        Raises:
-            InputError: they do not fit into the model's positions, or into memory.
-            NotExposedError: the model does not run on the text alone.
-        """
-        length, count = len(sentence.tokens), self.count
-        if self.limit is not None and length + count > self.limit:
-            raise InputError(
-                f"{length} tokens and --generate {count} make {length + count}, {visible(self.name)} reads at most "
-                f"{self.limit} tokens; shorten one of them"
-            )
-        inputs = {name: list(ids) for name, ids in sentence.inputs.items()}
-        ends = self._ends()
-        added: list[Token] = []
-        with running_with(self.model, "eager"):
-            while len(added) < count and not (added and added[-1].id in ends):
-                id_ = self._likeliest(inputs, sentence)
-                piece = self.tokenizer.convert_ids_to_tokens(id_)
-                text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
-                is_special, segment = id_ in self.tokenizer.all_special_ids, sentence.tokens[-1].segment
-                added.append(Token(length + len(added), id_, text, None, None, is_special, segment))
-                for name, ids in inputs.items():
-                    ids.append(id_ if name == "input_ids" else ids[-1])
-        notes = sentence.notes
-        if len(added) < count:
-            notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
-        tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
-        return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
-
-    def _likeliest(self, inputs: Mapping[str, list[int]], sentence: EncodedInput) -> int:
-        """Return the id of the largest logit after the last token, which follows a sentence and its pictures."""
-        # Logits of the last position alone: those of all would be the largest array of the run.
-        last = {"logits_to_keep": 1} if "logits_to_keep" in signature(self.model.forward).parameters else {}
-        tensors = {name: torch.tensor([ids]) for name, ids in inputs.items()}
-        tensors |= sentence.tensors
-        tensors = {name: tensor.to(self.model.device) for name, tensor in tensors.items()}
-        with translate_model_errors(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
-            return int(self.model(**tensors, **last).logits[0, -1].argmax())
-
-    def _ends(self) -> set[int]:
-        """Return the ids with which the model ends a text."""
-        configs = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
-        ids = (getattr(config, "eos_token_id", None) for config in configs)
-        ends: Any = next((end for end in ids if end is not None), [])
-        return set(ends) if isinstance(ends, list | tuple) else {ends}
+    Raises:
+        InputError: they do not fit into the model's positions, or into memory.
+        NotExposedError: the model does not run on the text alone.
+    """
+    name, length = encoder.name, len(sentence.tokens)
+    if encoder.limit is not None and length + count > encoder.limit:
+        raise InputError(
+            f"{length} tokens and --generate {count} make {length + count}, {visible(name)} reads at most "
+            f"{encoder.limit} tokens; shorten one of them"
+        )
+    configs = (getattr(model, "generation_config", None), base.config, model.config)
+    ends = next((end for key in configs if (end := getattr(key, "eos_token_id", None)) is not None), None)
+    # In place of the checkpoint's, which may draw tokens or punish repetitions.
+    model.generation_config = GenerationConfig(
+        max_new_tokens=count, do_sample=False, eos_token_id=ends, pad_token_id=encoder.padding_id
+    )
+    tensors = {key: torch.tensor([ids]) for key, ids in sentence.inputs.items()} | dict(sentence.tensors)
+    tensors = {key: tensor.to(model.device) for key, tensor in tensors.items()}
+    with translate_model_errors(f"{length} tokens", f"{visible(name)} does not write text"):
+        ids = model.generate(**tensors)[0, length:].tolist()
+    pieces = encoder.tokenizer.convert_ids_to_tokens(ids)
+    segment, special = sentence.tokens[-1].segment, encoder.special_ids
+    added = [
+        # Vocabularies may have more rows than names.
+        Token(length + index, id_, f"<id {id_}>" if piece is None else piece, None, None, id_ in special, segment)
+        for index, (id_, piece) in enumerate(zip(ids, pieces, strict=True))
+    ]
+    notes = sentence.notes
+    if len(added) < count:
+        notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
+    inputs = {
+        key: [*before, *(ids if key == "input_ids" else before[-1:] * len(ids))]
+        for key, before in sentence.inputs.items()
+    }
+    tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
+    return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
 
 def check_no_future(name: str, layers: tuple[LayerTrace, ...], generated: int) -> None:

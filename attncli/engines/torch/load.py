@@ -17,8 +17,8 @@ from attncli.checkpoints.hub import Download, first_sentence, translate_errors
 from attncli.checkpoints.tensors.open_store import is_plain, open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
-from attncli.engines.torch import attention_modules
 from attncli.engines.torch.attention_backend import set_backend
+from attncli.engines.torch.attention_modules import truncated_class
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import LoadError
@@ -44,14 +44,8 @@ def load_model(
 ) -> tuple[Any, tuple[str, ...], str]:
     """Load a model, unmodified but for unused parts; return it, notes on its weights, and how they are stored.
 
-    It is the whole that the part is in, without its other parts; the part is at its path.
-
-    Args:
-        snapshot: the checkpoint's files.
-        part: its part that reads text.
-        options: how to load.
-        request: what will be recorded; the layers above are left out where an architecture can be cut.
-        writes: whether the model needs its head, to generate tokens.
+    It is the whole that the part is in, without its other parts; the part is at its path. The layers above those of the
+    request are left out where an architecture can be cut, and so is the head unless the model `writes`.
 
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
@@ -60,16 +54,18 @@ def load_model(
     _check_device(options)
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
-    loader = _loader(part, options, request, writes)
     for config in (part.whole, part.config):
         if "quantization_config" in vars(config):  # which transformers would undo by other packages, or not at all
             del config.quantization_config
     store = open_store(snapshot)
     folder = snapshot.folder if is_plain(snapshot, store) else None
     with translate_errors(name, "model"):
-        model, report = _loaded(loader, folder, part, options, store)
+        model, report = _loaded(_loader(part, options, request, writes), folder, part, options, store)
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
-    notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
+    path = "" if part.is_whole else part.path
+    modules = {module for module, _ in model.named_modules() if module and module.startswith(path)}
+    notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone=bool(store.form))
+    _check_report(name, report)
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
     inner = model.get_submodule(part.path)
@@ -86,15 +82,14 @@ def load_model(
 
 def _check_device(options: LoadOptions) -> None:
     """Raise LoadError before anything is read for a device that is not there."""
-    option, device = "--device", options.device
-    if options.device_map is not None:
-        option, device = "--device-map", options.device_map
-        if device in ("auto", "balanced", "balanced_low_0", "sequential"):
-            return
+    is_mapped = options.device_map is not None
+    option, device = ("--device-map", options.device_map) if is_mapped else ("--device", options.device)
+    if is_mapped and device in ("auto", "balanced", "balanced_low_0", "sequential"):
+        return
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        what = f"{option} {visible(device) or 'with no name'}"
+        what = f"{option} {visible(device or '') or 'with no name'}"
         raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
 
 
@@ -110,7 +105,7 @@ def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, write
     if is_whole or not isinstance(model_class, type):
         return AutoModel
     whole_encoder = request.kind != "encoder"
-    return attention_modules.truncated_class(model_class, part.path, keep, whole_encoder, writes, part.is_whole)
+    return truncated_class(model_class, part.path, keep, whole_encoder, writes, part.is_whole)
 
 
 def _loaded(
@@ -118,8 +113,7 @@ def _loaded(
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and transformers' report on its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
-    is_on_cpu = options.device == "cpu" and not is_spread
-    dtype = options.dtype or ("float32" if is_on_cpu else "auto")
+    dtype = options.dtype or ("float32" if options.device == "cpu" and not is_spread else "auto")
     if folder is None and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
         loader = loader._model_mapping[type(part.loaded)]
     load = partial(
@@ -145,21 +139,13 @@ def _loaded(
 class LazyTensor:
     """A tensor of a store as `from_pretrained` takes it in `state_dict`: it is read when it is sliced.
 
-    Args:
-        store: the store.
-        name: its name.
-        names: a list of the sliced names, in place of reading: the model is on the meta device.
+    For a model on the meta device its name is added to `names` instead.
     """
 
     def __init__(self, store: Store, name: str, names: list[str] | None = None) -> None:
-        self._store = store
-        self._name = name
-        self._names = names
-
-    @property
-    def shape(self) -> torch.Size:
-        """Its shape."""
-        return torch.Size(self._store.stored(self._name).shape)
+        self._store, self._name, self._names = store, name, names
+        self._info = store.stored(name)
+        self.shape = torch.Size(self._info.shape)
 
     def get_shape(self) -> list[int]:
         """Return its shape, as safetensors has it."""
@@ -167,7 +153,7 @@ class LazyTensor:
 
     def get_dtype(self) -> str:
         """Return the type of its numbers, as safetensors calls it."""
-        return self._store.stored(self._name).type
+        return self._info.type
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         if self._names is not None:
@@ -178,17 +164,8 @@ class LazyTensor:
         return (tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)[index]
 
 
-def _check_weights(
-    name: str, model: Any, part: TextModel, report: Mapping[str, Any], head: str, is_undone: bool
-) -> tuple[str, ...]:
-    """Check that the weights come from the checkpoint; return notes for the user on them.
-
-    Raises:
-        LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
-    """
-    path = "" if part.is_whole else part.path
-    modules = {module for module, _ in model.named_modules() if module and module.startswith(path)}
-    notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone)
+def _check_report(name: str, report: Mapping[str, Any]) -> None:
+    """Raise LoadError if a tensor of the model did not come from the checkpoint, or not as it is."""
     for key, shape, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
             f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(shape)}, "
@@ -200,7 +177,6 @@ def _check_weights(
             f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …); "
             "check that the files belong to this config.json"
         )
-    return notes
 
 
 def vocabulary_rows(model: Any) -> int | None:

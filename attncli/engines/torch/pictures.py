@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from transformers import AutoImageProcessor
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from attncli.checkpoints.hub import first_sentence, translate_errors
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
-from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
 from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
@@ -37,32 +38,31 @@ _STEPS = 255  # of a colour; few sizes are multiples of it, so that roundings ev
 _AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours keep their meaning
 
 
-def grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patches: int = 1) -> list[ImageGrid]:
-    """Return the grids of the parts of a picture, by the processed `map_picture`, each from position 0.
+def _grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patches: int = 1) -> list[ImageGrid]:
+    """Return the grids of the parts of a picture, by the processed `_map_picture`, each from position 0.
 
     One position is `patches` × `patches` patches, each of `patch` pixels along a side; incomplete cells are not read.
     """
     (width, height), side = opened.image.size, patch * patches
     tiles = _tiles(outputs)
-    boxes = [place_of(tile, width, height) for tile in tiles]
+    boxes = [_box_of(tile, width, height) for tile in tiles]
     shows_all = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in boxes]
     grids = []
     for tile, (left, top, right, bottom), is_whole in zip(tiles, boxes, shows_all, strict=True):
-        rows, columns = tile.shape[1] // side, tile.shape[2] // side
-        wide, high = (right - left) / tile.shape[2] * side, (bottom - top) / tile.shape[1] * side
-        box = (left, top, left + columns * wide, top + rows * high)
-        is_overview = is_whole and not all(shows_all)
-        grids.append(ImageGrid(0, rows, columns, box=box, patches=patches, is_overview=is_overview))
+        _, high, wide = tile.shape
+        rows, columns = high // side, wide // side
+        # Without the incomplete cells at the ends.
+        box = left, top, left + columns * side * (right - left) / wide, top + rows * side * (bottom - top) / high
+        overview = is_whole and not all(shows_all)
+        grids.append(ImageGrid(0, rows, columns, box=box, patches=patches, is_overview=overview))
     return grids
 
 
-def _tiles(outputs: Mapping[str, Any]) -> Any:
-    """Return the pixels of the parts of a picture, `[tiles, 3, h, w]`."""
-    pixels = outputs["pixel_values"]
-    return pixels.reshape(-1, *pixels.shape[-3:])
+def _tiles(outputs: Mapping[str, Any]) -> Any:  # the pixels of the parts of a picture, `[tiles, 3, h, w]`
+    return outputs["pixel_values"].reshape(-1, *outputs["pixel_values"].shape[-3:])
 
 
-def map_picture(opened: OpenPicture) -> Any:
+def _map_picture(opened: OpenPicture) -> Any:
     """Return a picture of its size whose colours encode positions: red from left to right, green from top to bottom."""
     from PIL import Image
 
@@ -73,12 +73,8 @@ def map_picture(opened: OpenPicture) -> Any:
     return Image.fromarray(pixels)
 
 
-def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
-    """Return the box of the processed `map_picture`, `[3, h, w]`, or a tile of it, in the original.
-
-    Raises:
-        NotExposedError: it does not show the picture upright and whole.
-    """
+def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
+    """Return the box of the processed `_map_picture`, `[3, h, w]`, or a tile of it, in the original."""
     is_inside = pixels[2] > 250
     ends = []
     for axis, size in ((0, width), (1, height)):
@@ -92,7 +88,7 @@ def place_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
         edges = (start, start + slope * pixels.shape[2 - axis])
         # A whole picture ends where the picture ends; colours are coarse steps.
         near = size / _STEPS / 2 + 0.5
-        ends.append([next((edge for edge in (0, size) if abs(each - edge) <= near), round(each, 1)) for each in edges])
+        ends.append([next((edge for edge in (0, size) if abs(end - edge) <= near), round(end, 1)) for end in edges])
     (left, right), (top, bottom) = ends
     return float(left), float(top), float(right), float(bottom)
 
@@ -109,7 +105,6 @@ _BEFORE = {
 
 
 def _before(config: Any) -> tuple[str, ...]:
-    """Return the names of the positions before the patches of a tower."""
     registers = range(getattr(config, "num_register_tokens", 0))
     return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
 
@@ -143,11 +138,7 @@ class VisionCheckpoint(Checkpoint):
     reads: Mapping[str, str] = {"reads": "pictures"}
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return the vision tower.
-
-        Raises:
-            NotExposedError: there is none, or none that attn knows.
-        """
+        """Return the vision tower; NotExposedError if attn knows none."""
         config = read_configuration(snapshot, options)
         inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
         name, kind = snapshot.model_name, inner.model_type
@@ -176,7 +167,7 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
     """Encode a picture, by the name of its file, for a vision tower."""
     opened = open_picture(text)
     before, notes = _before(config), opened.notes
-    with processing(encoder.name):
+    with _processing(encoder.name):
         outputs = processor(images=opened.image, return_tensors="pt")
         pixels = outputs["pixel_values"]
         if config.model_type in _FLAT:
@@ -185,8 +176,8 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
             grid = ImageGrid(0, rows, columns, order=_flat_order(config, sizes))
             tensors = {"hidden_states": pixels, "grid_thw": sizes}
         else:
-            placed = processor(images=map_picture(opened), return_tensors="np", **_AS_IT_IS)
-            grids = grids_of(placed, opened, _patch_size(config))
+            placed = processor(images=_map_picture(opened), return_tensors="np", **_AS_IT_IS)
+            grids = _grids_of(placed, opened, _patch_size(config))
             number = next((position for position, grid in enumerate(grids) if grid.is_overview), 0)
             if len(grids) > 1:
                 notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
@@ -215,25 +206,24 @@ class Run(NamedTuple):
         return self.skipped + self.grid.size + self.grid.rows * self.line_end
 
 
-# Returns the positions of a picture, by the processed `map_picture`, and the configuration of the model.
-Runs = Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]
-
-
 class Family(NamedTuple):
     """Layout of pictures in a family of models, as far as its processor does not show it."""
 
-    runs: Runs
+    # returns the positions of a picture, by the processed `_map_picture`, and the configuration of the model
+    runs: Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]
     before: str = "{token}"  # spelling of a picture before a text without a mark for it
 
 
-def _tiled(merged: Callable[[Any], int] = lambda config: 1) -> Runs:
+def _tiled(
+    merged: Callable[[Any], int] = lambda config: 1,
+) -> Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]:
     """Return the runs of a model that has one grid for each tile, and merges `merged` patches along a side."""
 
     def runs(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
         vision = config.vision_config
         has_all = getattr(config, "vision_feature_select_strategy", None) == "full"
         skipped = len(_before(vision)) if has_all else 0
-        return [Run(grid, skipped) for grid in grids_of(outputs, opened, _patch_size(vision), merged(config))]
+        return [Run(grid, skipped) for grid in _grids_of(outputs, opened, _patch_size(vision), merged(config))]
 
     return runs
 
@@ -242,8 +232,7 @@ def _any_resolution(outputs: Mapping[str, Any], opened: OpenPicture, config: Any
     """Return the runs of LLaVA-NeXT: the picture whole, and its tiles as one grid without padding, in lines."""
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
-    (width, height), patch = opened.image.size, _patch_size(config.vision_config)
-    tile = config.vision_config.image_size
+    (width, height), patch, tile = opened.image.size, _patch_size(config.vision_config), config.vision_config.image_size
     side, rest = divmod(tile, patch)
     if rest:
         raise NotExposedError(f"its tiles of {tile} pixels leave {rest} between patches of {patch}")
@@ -251,13 +240,11 @@ def _any_resolution(outputs: Mapping[str, Any], opened: OpenPicture, config: Any
     down, across = get_anyres_image_grid_shape((height, width), config.image_grid_pinpoints, tile)
     canvas = np.block([tiles[row * across : (row + 1) * across] for row in range(down)])
     rows, columns = unpad_image(torch.zeros(1, down * side, across * side), (height, width)).shape[1:]
-    left, top, right, bottom = place_of(canvas, width, height)
+    left, top, right, bottom = _box_of(canvas, width, height)
     wide, high = (right - left) * (1 - columns / across / side) / 2, (bottom - top) * (1 - rows / down / side) / 2
-    overview_grid = ImageGrid(0, side, side, box=place_of(overview, width, height), is_overview=True)
-    return [
-        Run(overview_grid),
-        Run(ImageGrid(0, rows, columns, box=(left + wide, top + high, right - wide, bottom - high)), 0, 1),
-    ]
+    box = left + wide, top + high, right - wide, bottom - high
+    overview_grid = ImageGrid(0, side, side, box=_box_of(overview, width, height), is_overview=True)
+    return [Run(overview_grid), Run(ImageGrid(0, rows, columns, box=box), 0, 1)]
 
 
 def _stretched(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
@@ -285,16 +272,12 @@ _FAMILIES = {
 
 
 class PicturedCheckpoint(Checkpoint):
-    """A model that reads pictures and a text; its language model is inspected.
-
-    Args:
-        image: the files of the pictures of every text; without any, each text may name its own.
-    """
+    """A model that reads pictures and a text; its language model is inspected."""
 
     reads: Mapping[str, str] = {"reads": "text and pictures"}
 
     def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
-        self._image = image
+        self._image = image  # the files of the pictures of every text; without any, each text may name its own
         super().__init__(*arguments, **options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
@@ -321,7 +304,7 @@ class PicturedCheckpoint(Checkpoint):
             processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
             family, config = _FAMILIES[self.part.architecture], self.part.whole
             prompts = _PromptReader(processor, family, config)
-            shown = [prompts.located(each, self.name) for each in opened]
+            shown = [prompts.located(item, self.name) for item in opened]
             return encoder._replace(looking=partial(prompts.read, shown))
 
         return made
@@ -345,17 +328,13 @@ class _PromptReader(NamedTuple):
 
     def located(self, opened: OpenPicture, name: str) -> _Located:
         """Return a picture, with its positions in the model of that name."""
-        with processing(name):
-            image, text = map_picture(opened), self.processor.image_token
+        with _processing(name):
+            image, text = _map_picture(opened), self.processor.image_token
             outputs = self.processor(images=[image], text=text, return_tensors="np", **_AS_IT_IS)
             return opened, self.family.runs(outputs, opened, self.config)
 
     def read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
-        """Encode a text and the pictures for the model; those that the text names are opened for it alone.
-
-        Raises:
-            UsageError: it names pictures, and others stand in every text.
-        """
+        """Encode a text and the pictures for the model; those that the text names are opened for it alone."""
         token = self.processor.image_token
         if isinstance(text, PicturedText) and (files := text.files):
             if shown:
@@ -368,8 +347,8 @@ class _PromptReader(NamedTuple):
         elif token not in text:
             text = self.family.before.format(token=token) * len(shown) + text
         adds_special = encoder.special and encoder.chat is None
-        with processing(encoder.name):
-            images = [each.image for each, _ in shown]
+        with _processing(encoder.name):
+            images = [item.image for item, _ in shown]
             outputs = self.processor(images=images, text=text, add_special_tokens=adds_special, return_tensors="pt")
         ids = outputs["input_ids"][0].tolist()
         tokens, written = self._tokens(ids, adds_special, encoder)
@@ -377,10 +356,8 @@ class _PromptReader(NamedTuple):
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
         grids = self._grids(encoder.name, ids, [runs for _, runs in shown])
-        pictures, notes = (
-            tuple(each.picture for each, _ in shown),
-            tuple(note for each, _ in shown for note in each.notes),
-        )
+        pictures = tuple(item.picture for item, _ in shown)
+        notes = tuple(note for item, _ in shown for note in item.notes)
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
     def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
@@ -404,8 +381,6 @@ class _PromptReader(NamedTuple):
 
     def _tokens(self, ids: Sequence[int], adds_special: bool, encoder: InputEncoder) -> tuple[Tokens, str]:
         """Return the tokens, and their text: with one mark for each picture, as it was written."""
-        from attncli.encoding.encode import tokens_of
-
         (written,), (expanded,), (spans,) = self.processor.written, self.processor.expanded, self.processor.spans
         encoding = encoder.tokenizer(expanded, add_special_tokens=adds_special).encodings[0]
         if list(encoding.ids) != list(ids):
@@ -429,19 +404,14 @@ class _PromptReader(NamedTuple):
 
 # --- transformers' processors ---
 
-_OPTIONAL = ("torchvision", "num2words")  # needed by some
-
 
 def _image_processor(snapshot: Snapshot, options: LoadOptions) -> Any:
-    """Load a model's processor of pictures; LoadError without one."""
     with _loading(snapshot.model_name, "image processor"):
         return AutoImageProcessor.from_pretrained(snapshot.folder, **hub_arguments(options))
 
 
 def _processor(snapshot: Snapshot, options: LoadOptions, config: Any, tokenizer: Any) -> Any:
     """Load a model's processor of pictures and text, without that of videos."""
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-
     parts = {"image_processor": _image_processor(snapshot, options), "tokenizer": tokenizer}
     with _loading(snapshot.model_name, "processor"):
         kind = _remembering(PROCESSOR_MAPPING[type(config)])
@@ -456,7 +426,7 @@ def _loading(name: str, what: str) -> Iterator[None]:
         try:
             yield
         except (ImportError, OSError, ValueError) as error:
-            for package in _OPTIONAL:
+            for package in ("torchvision", "num2words"):  # which some need
                 if package in str(error).lower():
                     require(f"the {what} of {visible(name)}", package)
             raise
@@ -479,7 +449,7 @@ def _remembering(kind: type) -> Any:
 
 
 @contextmanager
-def processing(name: str) -> Iterator[None]:
+def _processing(name: str) -> Iterator[None]:
     """Turn errors of a processor into one sentence."""
     try:
         yield

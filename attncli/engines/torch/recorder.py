@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.modules import module as torch_module
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_backend import translate_model_errors
+from attncli.engines.torch.attention_modules import Sublayer as Sublayer
 from attncli.engines.torch.attention_modules import find_attention_modules
-from attncli.errors import NotExposedError, UsageError
+from attncli.engines.torch.configuration import architecture_of
+from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.notes import Notes
@@ -26,21 +25,16 @@ from attncli.recording.watch import watching
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 
-if TYPE_CHECKING:
-    from attncli.engines.torch.attention_modules import AttentionModules
-
-Sublayer = tuple[int, str]  # a layer's index and its kind of attention
-
 
 @dataclass(frozen=True)
 class RecordRequest:
     """Choice of the layers, kinds and heads of a checkpoint to record."""
 
-    layers: tuple[int, ...]  # indices of the layers to record
-    kind: str | None  # the only kind of attention to record; None is every kind
-    heads: Indices  # the chosen heads
+    layers: tuple[int, ...]
+    kind: str | None  # the only kind of attention; None is every kind
+    heads: Indices
     mask: Expression | None  # replaces the model's own, in every layer
-    keeps_calls: bool = False  # whether the calls are kept too
+    keeps_calls: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,33 +63,32 @@ class StopForward(Exception):  # noqa: N818
 
 
 def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> Recorder:
-    """Run a model on a batch and return its recorded layers.
+    """Run a model, which is not changed, on a batch and return its recorded layers.
 
-    Args:
-        model: from `load_model`; it is not changed.
-        part: the module that runs: the model, its encoder, or the model that it is the text part of.
-        batch: the sentences.
-        request: the layers to record.
-        kinds: the kinds of attention that run.
+    The module that runs is `part`: the model, its encoder, or the model that it is the text part of; and `kinds` are
+    its kinds of attention.
 
     Raises:
         NotExposedError: an attention layer could not be read, or does not follow `--mask`.
         InputError: the batch does not fit into memory.
     """
-    architecture, modules = model.config.model_type, set(model.modules())
-    scope = None if part in modules else {id(module) for module in modules}
+    architecture = model.config.model_type
     architecture_of(model.config).prepare(model, batch.whole.text.stop)
     inputs = batch.inputs if request.mask is None else _with_mask(part, architecture, batch, request.mask, kinds)
-    recorder, notes = Recorder(request, find_attention_modules(model), kinds, batch, scope), Notes()
+    recorder, notes = Recorder(model, part, batch, request, kinds), Notes()
     read = "the pictures" if part is not model and not model.config.is_encoder_decoder else "the text alone"
     failure = f"the model did not run on {read}" if request.mask is None else "the model does not take --mask; drop it"
     texts = f"{len(batch.spans)} × {batch.whole.text.stop} tokens"
-    running = translate_model_errors(texts, f"{architecture}: {failure}"), watching(recorder.take, notes=notes)
-    with running[0], running[1], recorder.following(), suppress(StopForward):
+    with (
+        translate_model_errors(texts, f"{architecture}: {failure}"),
+        watching(recorder.take, notes=notes),
+        recorder.stopping(),
+        suppress(StopForward),
+    ):
         part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
     if notes.fault is not None:
         raise notes.fault
-    recorder.check(architecture)
+    recorder.finish(architecture)
     return recorder
 
 
@@ -111,127 +104,121 @@ def _with_mask(
     return batch.inputs | {"attention_mask": added[None]}
 
 
-@dataclass
-class _ModuleRun:
-    """A module whose forward runs, with its attention calls so far."""
-
-    module: Any
-    sublayer: Sublayer | None = None
-    calls: list[AttentionCall] = field(default_factory=list)
-
-
-@dataclass
 class Recorder:
-    """The layers of one forward pass."""
+    """The layers of one forward pass; see `record` for the arguments.
 
-    request: RecordRequest  # what to record
-    modules: AttentionModules
-    kinds: Sequence[str]  # the kinds of attention that run
-    batch: PaddedBatch  # the sentences that run
-    scope: Collection[int] | None = None  # the modules that are watched, by their `id`; None is all
-    order: dict[str, list[int]] = field(init=False)  # the layers of each kind that ran, in that order
-    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # of each sentence
-    calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)  # calls of the layers, if they are kept
-    _running: list[_ModuleRun] = field(default_factory=list)
+    Attributes:
+        layers: of each sentence.
+        calls: of the layers, if the request keeps them.
+    """
 
-    def __post_init__(self) -> None:
-        """Begin with nothing recorded."""
-        self.layers = [{} for _ in self.batch.spans]
-        self.order = {kind: [] for kind in self.kinds}
-        if not self.requested:
-            there = " and ".join(f"{len(self.modules.layers[kind])} {kind}" for kind in self.kinds)
-            raise UsageError(f"--layer {', '.join(map(str, self.request.layers))}: there are {there} layers here")
-
-    @cached_property
-    def requested(self) -> list[Sublayer]:
-        """Sublayers to record, in the order in which the model runs them."""
-        kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
-        layers = self.modules.layers
-        sublayers = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
-        # The encoder comes first; a decoder's layer attends to itself, then to the encoder.
-        return sorted(sublayers, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
-
-    # --- while the model runs ---
+    def __init__(self, model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> None:
+        self._part, self._batch, self._request, self._kinds = part, batch, request, kinds
+        self._own = {id(module) for module in model.modules()}
+        self._modules = modules = find_attention_modules(model)
+        self._order: dict[str, list[int]] = {kind: [] for kind in kinds}  # the layers that ran
+        self.layers: list[dict[Sublayer, LayerTrace]] = [{} for _ in batch.spans]
+        self.calls: dict[Sublayer, AttentionCall] = {}
+        self._run: tuple[Any, int | None] | None = None  # the module that ran last, and which of its runs it was
+        self._sublayer: Sublayer | None = None
+        self._pending: list[AttentionCall] = []  # its calls
+        self._failure: AttnError | None = None
+        kinds = [kind for kind in kinds if request.kind in (None, kind)]
+        self._requested = {(index, kind) for kind in kinds for index in modules.layers[kind] if index in request.layers}
+        if not self._requested:
+            there = " and ".join(f"{len(modules.layers[kind])} {kind}" for kind in self._kinds)
+            raise UsageError(f"--layer {', '.join(map(str, request.layers))}: there are {there} layers here")
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Track the running modules; end the pass after the last one that is needed."""
-        hooks = (
-            torch_module.register_module_forward_pre_hook(lambda module, _: self._running.append(_ModuleRun(module))),
-            torch_module.register_module_forward_hook(self._leave),
+    def stopping(self) -> Iterator[None]:
+        """End the forward pass after the last module that is requested, where names show it."""
+        # The encoder comes first; a decoder's layer attends to itself, then to the encoder.
+        last = max(
+            self._requested, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0], sublayer[1] == "cross")
         )
-        try:
+        with ExitStack() as hooks:
+            for module in self._part.modules():
+                if self._modules.is_named and self._modules.is_outermost(module, last):
+                    hooks.callback(module.register_forward_hook(_stop).remove)
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def take(self, call: AttentionCall) -> None:
-        """Keep a call of a chosen layer until its module ends."""
-        inner = (run for run in reversed(self._running) if id(run.module) in self.modules.by_id)
-        run = next(inner, self._running[-1] if self._running else None)
-        if (
-            run is None
-            or not self.modules.has(run.module)
-            or (self.scope is not None and id(run.module) not in self.scope)
-        ):
+        """Keep a call of a chosen layer until the next one of another module."""
+        module = self._module(call.place.module or "")
+        sublayer = self._modules.sublayer(module, {kind: len(order) for kind, order in self._order.items()})
+        if id(module) not in self._own or sublayer is None:
             return
-        if run.sublayer is None:
-            kind = self.modules.kind(run.module)
-            order = self.order.setdefault(kind, [])
-            order.append(self.modules.layer(run.module, len(order)))
-            run.sublayer = order[-1], kind
-        if run.sublayer in self.requested:
+        run = module, None if call.slices is None else call.slices.forward
+        if run != self._run:
+            try:
+                self._record()
+            except AttnError as error:  # raised by `finish`: a watch makes a note of it
+                self._failure = self._failure or error
+            self._run, self._sublayer = run, sublayer
+            self._order.setdefault(sublayer[1], []).append(sublayer[0])
+        if self._sublayer in self._requested:
             # A copy: Nystromformer adds to it in place.
             output = None if call.output is None else call.output.clone()
-            run.calls.append(replace(call, output=output, output_of="the output of the model's own attention"))
+            self._pending.append(replace(call, output=output, output_of="the output of the model's own attention"))
 
-    def _leave(self, module: Any, *_: Any) -> None:
-        run = self._running.pop()
-        if run.sublayer is None:
-            return
-        if run.calls:
-            self._record(run, run.sublayer)
-        if self.modules.is_named and run.sublayer == self.requested[-1]:  # else the next call shows its layer
-            raise StopForward
+    def _module(self, name: str) -> Any:
+        """Return the innermost attention module of those that a name leads through, or else the one of that name."""
+        path = name
+        while path and id(self._part.get_submodule(path)) not in self._modules.by_id:
+            path = path.rpartition(".")[0]
+        return self._part.get_submodule(path or name)
 
-    def _record(self, run: _ModuleRun, sublayer: Sublayer) -> None:
+    def _record(self) -> None:
         """Record one layer of every sentence."""
-        rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
-        call = windows_of(run.calls, rows) or joined(sublayer, run.calls)
+        calls, self._pending = self._pending, []
+        if not calls:
+            return
+        assert self._sublayer is not None
+        assert self._run is not None
+        (index, kind), (module, _) = self._sublayer, self._run
+        rows, columns = (side.stop for side in self._batch.whole.of(kind))
+        call = _windows_of(calls, rows) or _joined(self._sublayer, calls)
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise NotExposedError(
-                f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were "
-                "expected; positions without a token are not supported there"
+                f"layer {index} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
+                "positions without a token are not supported there"
             )
-        call = _with_shared_keys(call, getattr(run.module, "num_key_value_groups", 1))
-        if self.request.keeps_calls:
-            self.calls[sublayer] = call
+        call = _with_shared_keys(call, getattr(module, "num_key_value_groups", 1))
+        if self._request.keeps_calls:
+            self.calls[self._sublayer] = call
         if call.scale is not None:  # scores before the mask are derived, as of a fused kernel
             call = replace(call, scores=None)
-        heads = self.request.heads.resolve(count, f"layer {sublayer[0]}")
+        heads = self._request.heads.resolve(count, f"layer {index}")
         for number, layers in enumerate(self.layers):
-            layer = replace(to_layer(call, number), layer=sublayer[0], kind=sublayer[1], heads=heads)
-            layers[sublayer] = layer if self.request.mask is None else _following(layer, self.request.mask)
+            layer = replace(to_layer(call, number), layer=index, kind=kind, heads=heads)
+            mask = self._request.mask
+            layers[self._sublayer] = layer if mask is None else _following(layer, mask)
 
-    def check(self, architecture: str) -> None:
+    def finish(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
-        for kind, order in self.order.items():
-            expected = list(self.modules.layers.get(kind, ()))
+        if self._failure is not None:
+            raise self._failure
+        self._record()
+        for kind, order in self._order.items():
+            expected = list(self._modules.layers.get(kind, ()))
             # Where names show the layers, the pass may have ended early.
-            is_right = order == (expected[: len(order)] if self.modules.is_named else expected)
-            if not is_right or any(sublayer not in layers for layers in self.layers for sublayer in self.requested):
+            is_right = order == (expected[: len(order)] if self._modules.is_named else expected)
+            if not is_right or any(self._requested - layers.keys() for layers in self.layers):
                 counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
-                unnamed = "" if self.modules.by_id else "; no module has Attention in the name of its class"
+                unnamed = "" if self._modules.by_id else "; no module has Attention in the name of its class"
                 raise NotExposedError(
                     f"{architecture}: its configuration has {counts} and {len(order)} could be watched{unnamed}"
                 )
 
     def traces(self) -> list[tuple[LayerTrace, ...]]:
         """Return the recorded layers of each sentence, in the order asked."""
-        order = [(index, kind) for index in self.request.layers for kind in self.kinds]
+        order = [(index, kind) for index in self._request.layers for kind in self._kinds]
         return [tuple(layers[sublayer] for sublayer in order if sublayer in layers) for layers in self.layers]
+
+
+def _stop(*_: Any) -> None:
+    raise StopForward
 
 
 def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
@@ -253,26 +240,28 @@ def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
     return replace(layer, mask=expected)
 
 
-def windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
-    """Merge the calls of one module for consecutive windows into one over `count` positions.
+def _windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
+    """Merge the calls of one module for consecutive windows, between which no position attends, into one.
 
-    No position attends to another window. None if the calls are not such windows.
+    None if the calls are not such windows of `count` positions.
     """
-    first, sizes = calls[0], [call.shape[2] for call in calls]
+    sizes = [call.shape[2] for call in calls]
     parts: dict[str, list[Any]] = {name: [getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")}
-    is_whole = all(tensor is not None for group in parts.values() for tensor in group)
-    if len(calls) == 1 or sum(sizes) != count or not is_whole or any(call.masks for call in calls):
-        return None
-    if sizes != [call.shape[3] for call in calls]:
+    are_windows = len(calls) > 1 and sum(sizes) == count and sizes == [call.shape[3] for call in calls]
+    if (
+        not are_windows
+        or any(call.masks for call in calls)
+        or any(tensor is None for group in parts.values() for tensor in group)
+    ):
         return None
     window = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    allowed = (window[:, None] == window)[None, None]
+    masks = (MaskArgument("windows", (window[:, None] == window)[None, None], "attend"),)
     tensors: dict[str, Any] = {name: torch.cat(group, dim=2) for name, group in parts.items()}
-    masks = (MaskArgument("windows", allowed, "attend"),)
-    return replace(first, shape=(*first.shape[:2], count, count), masks=masks, scores=None, weights=None, **tensors)
+    shape = (*calls[0].shape[:2], count, count)
+    return replace(calls[0], shape=shape, masks=masks, scores=None, weights=None, **tensors)
 
 
-def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
+def _joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     """Merge the calls of one module; those with the same scores have their values concatenated.
 
     DiffLlama weighs two values with one map, and so does LiLT, the text's and the layout's.
@@ -315,9 +304,9 @@ def _by_scores(call: AttentionCall, sublayer: Sublayer) -> AttentionCall:
     return replace(call, masks=masks, scale=None, softcap=None, unsupported=None)
 
 
-def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
-    if one.scores is None or other.scores is None:
-        sides = [(call.q, call.k, *(mask.values for mask in call.masks)) for call in (one, other)]
-        return one.scale == other.scale and len({len(side) for side in sides}) == 1 and all(map(torch.equal, *sides))
-    same = one.scores.shape == other.scores.shape
-    return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
+def _has_same_scores(call: AttentionCall, other: AttentionCall) -> bool:
+    if call.scores is None or other.scores is None:
+        sides = [(side.q, side.k, *(mask.values for mask in side.masks)) for side in (call, other)]
+        return call.scale == other.scale and len({len(side) for side in sides}) == 1 and all(map(torch.equal, *sides))
+    same = call.scores.shape == other.scores.shape
+    return same and torch.allclose(call.scores, other.scores, rtol=0, atol=0, equal_nan=True)

@@ -19,7 +19,6 @@ from transformers import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING,
     MODEL_MAPPING,
     AutoConfig,
-    AutoModel,
     PreTrainedModel,
     initialization,
 )
@@ -27,9 +26,8 @@ from transformers import (
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
 from attncli.engines.torch import check_supported
-from attncli.engines.torch.architectures import architecture_of
-from attncli.engines.torch.configuration import is_counted, layer_count
-from attncli.errors import InputError, LoadError, NotExposedError
+from attncli.engines.torch.configuration import architecture_of, is_counted, layer_count
+from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
 
@@ -44,9 +42,6 @@ _READ = {
     **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
 }
-
-# Names of a configuration's classes and code.
-_TYPES = {"architectures": list, "auto_map": dict, "model_type": str}
 
 # Names of a language model inside of another model, and prefixes of its tensors.
 _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
@@ -87,15 +82,13 @@ def read_configuration(snapshot: Snapshot, options: LoadOptions) -> Any:
         LoadError: there is no such checkpoint, or it cannot be read.
         NotExposedError: it is refused by its name.
     """
-    name = snapshot.model_name
-    with translate_errors(name, "configuration"):
+    with translate_errors(snapshot.model_name, "configuration"):
         try:
             config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
         except AttributeError:
             check_quantization(snapshot)
             raise
-    _check_types(name, config)
-    check_supported(name, config.to_dict())
+        check_supported(snapshot.model_name, config.to_dict())
     return config
 
 
@@ -108,49 +101,43 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
         NotExposedError: it has no part that reads text alone, with attention.
     """
     name, config = snapshot.model_name, read_configuration(snapshot, options)
-    shown = f"{visible(name)} ({visible(str(config.model_type))})"
+    with translate_errors(name, "configuration"):
+        part = _find_part(name, config)
+        if not is_counted(part.config):
+            raise NotExposedError(
+                f"{_shown(name, config)} has no attention layers over text: its configuration counts no layers or no "
+                "heads. Mamba and RWKV are not supported"
+            )
+        _check_count(name, part.config)
+    return part
+
+
+def _find_part(name: str, config: Any) -> TextModel:
     inner = None  # the configuration of a language model inside of another model
     if not is_counted(config):
         with suppress(ValueError):  # it has several
             inner = config.get_text_config(decoder=True)
             inner = None if type(inner) is type(config) else inner  # of a flat configuration it is a copy
-    if inner is not None:
-        _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    needed = _READ.get(main_input, _PICTURE)
-    if config.is_encoder_decoder and (needed == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
-        raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
+    read = _READ.get(main_input, _PICTURE)
+    if config.is_encoder_decoder and (read == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
+        raise NotExposedError(f"{_shown(name, config)} reads {read} into its text part; give a text model")
     if inner is not None:
-        part = find_tower(name, config, inner)
-    elif main_input == "input_ids":
-        # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
-        # architectures have none.
-        of_architecture = architecture_of(config).text_class
-        is_taken = not type(config).__module__.startswith("transformers.") or type(config) in MODEL_MAPPING
-        model_class = None if is_taken else _class_of(config)
-        part = TextModel(config, config, getattr(transformers, of_architecture) if of_architecture else model_class)
-    else:
+        return find_tower(name, config, inner)
+    if main_input != "input_ids":
         read = _READ.get(main_input, main_input)
         give = "give a picture alone: --image x.png" if read == _PICTURE else "give a text model"
-        raise NotExposedError(f"{shown} reads {read}, not text; {give}")
-    if not is_counted(part.config):
-        raise NotExposedError(
-            f"{shown} has no attention layers over text: its configuration counts no layers or no heads. Mamba and "
-            "RWKV are not supported"
-        )
-    _check_count(name, part.config)
-    return part
+        raise NotExposedError(f"{_shown(name, config)} reads {read}, not text; {give}")
+    # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
+    # architectures have none.
+    of_architecture = architecture_of(config).text_class
+    is_taken = not type(config).__module__.startswith("transformers.") or type(config) in MODEL_MAPPING
+    model_class = None if is_taken else _class_of(config)
+    return TextModel(config, config, getattr(transformers, of_architecture) if of_architecture else model_class)
 
 
-def _check_types(name: str, config: Any) -> None:
-    """Raise LoadError for a field of another type than the code expects."""
-    for field_name, kind in _TYPES.items():
-        setting = getattr(config, field_name, None)
-        if not isinstance(setting, kind | None):
-            raise LoadError(
-                f"the configuration of {visible(name)} has {field_name} {visible(repr(setting)[:50])}; "
-                f"expected a {kind.__name__}"
-            )
+def _shown(name: str, config: Any) -> str:
+    return f"{visible(name)} ({visible(str(config.model_type))})"
 
 
 def _check_count(name: str, config: Any) -> None:
@@ -169,7 +156,7 @@ def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> 
     if model_class is not None:
         with translate_errors(name, "model"):
             try:
-                model = on_meta(model_class, deepcopy(config), "eager")
+                model = _on_meta(model_class, deepcopy(config))
             except ImportError as error:  # of timm, a package for pictures
                 _log.info("%s cannot be built as a whole: %s", name, error)
             else:
@@ -181,9 +168,7 @@ def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> 
     alone = MODEL_MAPPING.get(type(inner), None)
     if isinstance(alone, type) and reads == "input_ids":
         return TextModel(inner, config, alone, renamed={_PREFIX: ""})
-    raise NotExposedError(
-        f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads only tokens; give a text model"
-    )
+    raise NotExposedError(f"{_shown(name, config)} has no part that reads only tokens; give a text model")
 
 
 def _class_of(config: Any) -> type | None:
@@ -195,13 +180,7 @@ def _class_of(config: Any) -> type | None:
     return next((candidate for candidate in classes if issubclass(candidate, PreTrainedModel)), None)
 
 
-def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
+def _on_meta(model_class: Any, config: Any) -> Any:
     """Return a model on a device without memory; the configuration is changed."""
-    build = AutoModel.from_config if model_class is None else model_class._from_config
     with torch.device("meta"), initialization.no_init_weights(), initialization.meta_device_safe_creation_ops():
-        return build(
-            config,
-            attn_implementation=attention,
-            dtype=torch.float32,
-            **more,
-        )
+        return model_class._from_config(config, attn_implementation="eager", dtype=torch.float32)
