@@ -108,7 +108,9 @@ def softmax_parts(
 
 
 def attention_weights(
-    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
+    masked: Float[np.ndarray, "H Q K"],
+    sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None,
+    out: Float[np.ndarray, "H Q K"] | None = None,
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the softmax over the keys.
 
@@ -116,8 +118,9 @@ def attention_weights(
         masked: scores after the mask.
         sinks: one more logit per head (GPT-OSS, 2025), or per head and query, that takes weight and gives no value,
             so that a row sums to less than 1.
+        out: the array for the weights, such as that of the scores.
     """
-    _, exponentials, totals = softmax_parts(masked, sinks)
+    _, exponentials, totals = softmax_parts(masked, sinks, out)
     return np.divide(exponentials, totals, out=exponentials)
 
 

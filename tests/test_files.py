@@ -149,25 +149,6 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, attn: Run, tmp_path: Path) -> None:
-    out = tmp_path / f"out.{ending}"
-    texts = [f"time flies {word}" for word in ("one", "two", "three")]
-    whole = {}
-    for text in texts:
-        assert attn("inspect", *[text] * 20, "-o", out).code == 0
-        whole[text] = out.read_bytes()
-    assert len(set(whole.values())) == 3
-    for _ in range(2):
-        runs = [subprocess.Popen([*ATTN, "inspect", *[text] * 20, "-o", str(out)], stderr=-1) for text in texts]
-        ended = [finished(run) for run in runs]
-        assert {code for code, _ in ended} <= ({0, 5} if ending != "json" else {0})
-        assert 0 in {code for code, _ in ended}
-        assert all("another run" in errors for code, errors in ended if code)
-        assert out.read_bytes() in [whole[text] for text, (code, _) in zip(texts, ended, strict=True) if code == 0]
-        assert list(tmp_path.iterdir()) == [out]
-
-
 # --- what is no file --------------------------------------------------------------------------------------
 
 
@@ -188,18 +169,6 @@ def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) ->
     ran = shell(f"head -c 1 {fifo} & yes a b | head -2000 | attn inspect -o {fifo}; echo $?; wait")
     assert (ran.stdout.endswith("141\n"), ran.stderr) == (True, "")
     assert {file.name for file in tmp_path.iterdir()} == {"pipe.jsonl", "null.json", "all"}
-
-
-@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.svg", "pipe.parquet", "pipe"])
-def test_a_pipe_that_nobody_reads_is_named_and_waited_for(tmp_path: Path, name: str) -> None:
-    pipe = tmp_path / name
-    os.mkfifo(pipe)
-    with subprocess.Popen([*ATTN, "inspect", "a b", "-o", str(pipe)], stderr=subprocess.PIPE) as run:
-        assert run.stderr is not None
-        assert run.stderr.readline() == f"attn: nobody reads {pipe} yet; waiting for a reader (Ctrl-C ends)\n".encode()
-        assert pipe.read_bytes()
-        assert (run.wait(), run.stderr.read()) == (0, b"")
-    assert pipe.is_fifo()
 
 
 def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:

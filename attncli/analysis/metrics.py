@@ -16,7 +16,7 @@ import numpy as np
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
 from attncli.masks.expressions import Atom, RuleMask, leaves
-from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
+from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -75,16 +75,16 @@ def _alike(layers: Sequence[LayerTrace]) -> Iterable[list[int]]:
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
     """Return the metrics of layers that see the same cells."""
-    one, parts = layers[0], merge_layers(layers)
+    one = layers[0]
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
     pictures = _picture_cells(trace, one)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
-    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
+    together = min(len(one.heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
     for some in attention.row_blocks(rows, one.num_keys * together):
         cells = CellGeometry(trace, one, some, pictures)
-        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
+        measured.add(cells, (block for layer in layers for block in stages_of(layer, layer.heads, some)))
         uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
     return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
 
@@ -133,10 +133,6 @@ class UniformBaseline(Stages):
         allowed = self.mask.astype(np.float32)
         with np.errstate(invalid="ignore"):
             return allowed / allowed.sum(axis=-1, keepdims=True)
-
-    def peaks(self) -> tuple[Float[np.ndarray, "H Q"], None]:
-        """See `Stages.peaks`."""
-        return self.weights.max(axis=-1), None
 
 
 def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
@@ -220,7 +216,9 @@ class MetricSums:
             weights = block.weights
             logarithms = np.maximum(weights, _TINY)
             entropies = -np.vecdot(weights, np.log(logarithms, out=logarithms))
-            largest, highest = block.peaks()
+            largest, highest = weights.max(axis=-1), None
+            if not isinstance(block, UniformBaseline) and "scores" not in block.layer.missing:
+                highest = np.where(block.mask, block.scores, -np.inf).max(axis=-1)
             with np.errstate(invalid="ignore"):  # of weights that are no numbers
                 linear = weights.transpose(1, 0, 2) @ cells.factors.transpose(1, 2, 0)  # [Q, H, M]
             values = np.empty((*linear.shape[:2], len(OF_ANY_TEXT) - 1), linear.dtype)

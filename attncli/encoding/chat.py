@@ -64,15 +64,6 @@ def _kind(value: Any) -> str:
     return empty or f"a {type(value).__name__}"
 
 
-def refuse_beside_chat(pair: str | None, target: str | None) -> None:
-    """Raise UsageError for a second text, which no chat template has a place for."""
-    for option, text in (("--pair", pair), ("--target", target)):
-        if text is not None:
-            raise UsageError(
-                f"{option} does not apply to --chat, which makes one text of all messages; drop one of them"
-            )
-
-
 class TemplateError(Exception):
     """Raised for a chat template that cannot be read or rendered; the message has the reason."""
 
@@ -134,7 +125,10 @@ class Chat(NamedTuple):
             InputError: it refuses the messages.
             UsageError: there is a pair or a target.
         """
-        refuse_beside_chat(pair, target)
+        for option, other in (("--pair", pair), ("--target", target)):
+            if other is not None:
+                why = f"{option} does not apply to --chat, which makes one text of all messages"
+                raise UsageError(f"{why}; drop one of them")
         messages = json.loads(text) if isinstance(text, Conversation) else [{"role": "user", "content": text}]
         template = f"the chat template of {visible(self.name)}"
         try:

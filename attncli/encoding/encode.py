@@ -111,8 +111,7 @@ class InputEncoder(NamedTuple):
             return self
         from attncli.encoding.chat import open_chat
 
-        chat = open_chat(self.name, self.tokenizer, options, special=self.special, asks=False)
-        return self._replace(chat=chat)
+        return self._replace(chat=open_chat(self.name, self.tokenizer, options, special=self.special, asks=False))
 
     @property
     def padding_id(self) -> int:
@@ -150,7 +149,7 @@ class InputEncoder(NamedTuple):
             text = self.chat.write(text, pair, target)
             check_texts(text)
         encoding, inputs = self.tokenize(text, pair)
-        notes = self._cut("the sentence", len(encoding.ids))
+        notes = self._check_length("the sentence", len(encoding.ids))
         if notes:
             encoding, inputs = self.tokenize(text, pair, self.limit)
         tokens = self._check_ids(tokens_of(encoding, text, pair))
@@ -167,17 +166,13 @@ class InputEncoder(NamedTuple):
 
     def tokenize(self, text: str, pair: str | None, limit: int | None = None) -> tuple[Encoding, dict[str, list[int]]]:
         """Return the tokens of a text, cut to a limit, and the inputs of the model."""
-        cut = {"truncation": limit is not None, "max_length": limit}
         with translate_tokenizer_errors():
-            encoding = self.tokenizer(text, pair, **self._options(), **cut)
+            encoding = self.tokenizer(text, pair, **self._options, truncation=limit is not None, max_length=limit)
         return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
     def _encode_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
-        """Return what the decoder reads while it writes a target, and what the user should know of it.
-
-        That is the start token, then the target without its end.
-        """
-        encoding = self.tokenizer(text_target=target, **self._options(), truncation=False)
+        """Return the decoder's input for a target (the start token, then it without its end), and notes on it."""
+        encoding = self.tokenizer(text_target=target, **self._options, truncation=False)
         tokens = list(tokens_of(encoding.encodings[0], target))
         if self.special and self.start_id is not None:
             if tokens[-1].id == self.tokenizer.eos_token_id:
@@ -186,26 +181,25 @@ class InputEncoder(NamedTuple):
             tokens.insert(0, Token(0, self.start_id, piece, None, None, special=True))
         numbered = self._check_ids(Tokens(replace(token, index=index) for index, token in enumerate(tokens)))
         shown = Tokens(numbered[: self.limit])
-        notes = self._cut("the target", len(numbered)) + unknown_notes((target, None), shown, self.unknown_pieces)
-        return shown, notes
+        notes = self._check_length("the target", len(numbered))
+        return shown, notes + unknown_notes((target, None), shown, self.unknown_pieces)
 
+    @property
     def _options(self) -> dict[str, Any]:
         return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
 
-    def _cut(self, role: str, count: int) -> tuple[str, ...]:
+    def _check_length(self, role: str, count: int) -> tuple[str, ...]:
         """Return a note on truncating a text of `count` tokens, empty if it fits; InputError without `--truncate`."""
         if self.limit is None or count <= self.limit:
             return ()
-        name = visible(self.name)
-        if not self.truncate:
-            raise InputError(
-                f"{role} has {count} tokens, and {name} reads at most {self.limit} tokens; shorten it, or add "
-                "--truncate"
-            )
-        return (f"{role} has {count} tokens and is cut to the {self.limit} that {name} reads",)
+        reads = f"{visible(self.name)} reads"
+        if self.truncate:
+            return (f"{role} has {count} tokens and is cut to the {self.limit} that {reads}",)
+        advice = "shorten it, or add --truncate"
+        raise InputError(f"{role} has {count} tokens, and {reads} at most {self.limit} tokens; {advice}")
 
     def _check_ids(self, tokens: Tokens) -> Tokens:
-        if self.rows is not None and max(token.id for token in tokens) >= self.rows:
+        if self.rows is not None and max(tokens.ids) >= self.rows:
             raise LoadError(
                 f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's "
                 "vocabulary; check that they belong together"

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
-from attncli.checkpoints.options import (
-    LoadOptions,
-    TokenizerOptions,
-    VocabularyOptions,
-    checked_options,
-    refuse_unknown,
-)
-from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
+from attncli.checkpoints.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options
+from attncli.checkpoints.signatures import with_explicit_signature
 from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
 from attncli.encoding.vocabulary import open_vocabulary
 from attncli.errors import LoadError, require
@@ -31,10 +25,8 @@ class Tokenizer(Protocol):
         """
 
 
-@spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
-def open_tokenizer(
-    model: str | None = None, *, special: bool = True, **options: Unpack[VocabularyKeywords]
-) -> Tokenizer:
+@with_explicit_signature(VocabularyOptions, TokenizerOptions)
+def open_tokenizer(model: str | None = None, *, special: bool = True, **options: Any) -> Tokenizer:
     """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
 
     Args:
@@ -48,20 +40,18 @@ def open_tokenizer(
     """
     if model is None:
         owner = "the toy layer's vocabulary; give --model, or leave it out"
-        of_vocabulary: dict[str, Any] = {**options}
-        refuse_unknown(of_vocabulary, VocabularyOptions, owner)
-        return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
-    chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
+        return _OfVocabulary(checked_options(options, VocabularyOptions, owner), special)
+    chosen = checked_options(options, TokenizerOptions, "--model, whose tokenizer runs alone")
     return _OfCheckpoint(model, chosen, special)
 
 
-@spelling_out(TokenizeKeywords, open_tokenizer)
+@with_explicit_signature(open_tokenizer)
 def tokenize(
     text: str | Sequence[Mapping[str, str]],
     model: str | None = None,
     *,
     pair: str | None = None,
-    **options: Unpack[TokenizeKeywords],
+    **options: Any,
 ) -> Tokenization:
     """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
+from attncli.checkpoints.options import PROJECTS, ToyOptions, checked_options
 from attncli.encoding.encode import check_texts, unknown_notes
 from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
 from attncli.engines.source import PARALLEL_FROM, OpenModel
@@ -45,8 +45,7 @@ class ToyLayer(OpenModel):
     def __init__(
         self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
     ) -> None:
-        refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
-        self.options = ToyOptions(**options)
+        self.options = checked_options(options, ToyOptions, "the toy layer; give --model, or leave it out")
         layers.resolve(1, self.name)
         self.heads = heads.resolve(self.options.heads, self.name)
         self.mask = _parsed(mask)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 # fmt: off
 AWKWARD = (
@@ -114,22 +113,7 @@ def _vocabulary(train: Callable[[list[str]], dict[str, Any]], tokens: tuple[str,
 def save_tokenizer(folder: Path, family: str, **config: Any) -> Path:
     """Save a family's tokenizer through its own class, beside a config.json with these fields; return the folder."""
     name, train, tokens = FAMILIES[family]
-    vocabulary = _vocabulary(train, tuple(tokens))
-    if name == "PreTrainedTokenizerFast":
-        made = PreTrainedTokenizerFast(tokenizer_object=_byte_level(vocabulary), eos_token=END[0])
-    else:
-        made = getattr(transformers, name)(**vocabulary)
+    made = getattr(transformers, name)(**_vocabulary(train, tuple(tokens)))
     made.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": family, **config}))
     return folder
-
-
-def _byte_level(vocabulary: dict[str, Any]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(**vocabulary, ignore_merges=True))
-    split = pre_tokenizers.Split(" ", "merged_with_next")
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, split, pre_tokenizers.ByteLevel(use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    ends = [("<|endoftext|>", vocabulary["vocab"]["<|endoftext|>"])]
-    tokenizer.post_processor = processors.TemplateProcessing("$A <|endoftext|>", "$A $B:1 <|endoftext|>:1", ends)
-    return tokenizer

@@ -193,16 +193,6 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
     assert (ran.code, "has no default chat template" in ran.err) == (NOT_EXPOSED, True), ran.err
 
 
-def test_a_template_in_a_folder_of_its_own_is_one_of_several(attn: Run, model: Path) -> None:
-    write_template(model, TEMPLATES["chatml"])
-    (model / "additional_chat_templates").mkdir()
-    (model / "additional_chat_templates" / "tool_use.jinja").write_text("nothing")
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    assert isinstance(tokenizer.chat_template, dict)
-    ran = attn("tokens", TEXT, "--chat", "-m", model, "-F", "json")
-    assert ran.json["text"] == tokenizer.apply_chat_template([{"role": "user", "content": TEXT}], tokenize=False)
-
-
 def test_a_template_that_computes_without_end_is_ended() -> None:
     """In time, which takes five seconds, and in memory; the next request is answered."""
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

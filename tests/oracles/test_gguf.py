@@ -234,26 +234,6 @@ def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tm
     assert [token["text"] for token in tokens["tokens"] if token["special"]] == ["<|endoftext|>"]
 
 
-def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(
-    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, tensors = model_of("llama", qwen2)
-    path = tmp_path / "model.gguf"
-    write_gguf(path, "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "qwen2"), Kind.Q8_0)
-    made: list[int] = []
-    whole = gguf.quants.dequantize
-
-    def counted(blocks: np.ndarray, kind: Any) -> np.ndarray:
-        numbers = whole(blocks, kind)
-        made.append(numbers.size)
-        return numbers
-
-    monkeypatch.setattr(gguf.quants, "dequantize", counted)
-    trace = attncli.inspect(TEXT, model=str(path), layer=0)
-    assert made[0] == len(trace.query_tokens) * 256
-    assert max(made) < tensors["model.embed_tokens.weight"].size
-
-
 def test_the_package_is_named_where_it_is_missing(
     attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

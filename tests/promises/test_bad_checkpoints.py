@@ -193,14 +193,6 @@ def test_memory_that_runs_out_is_said_with_what_did_not_fit(
     refused(attn, INPUT, folder, "3 tokens", "do not fit into memory", "shorten the text", more=("-l", "1"))
 
 
-def test_weights_that_do_not_fit_into_memory_are_said(
-    attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkpoint()
-    monkeypatch.setattr(LlamaMLP, "__init__", raising(MemoryError()))
-    refused(attn, INPUT, folder, "FOLDER does not fit into the memory")
-
-
 @pytest.mark.parametrize("error", [RuntimeError("a mat has no\nshape. Do this instead"), TypeError("\x1b[2J")])
 def test_a_model_whose_own_code_raises_is_said_to_have(
     error: BaseException, attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch
@@ -210,11 +202,3 @@ def test_a_model_whose_own_code_raises_is_said_to_have(
     line = refused(attn, NOT_EXPOSED, folder, "llama", more=("-l", "1"))
     assert "a mat has no shape" in line or "x1b" in line
     assert attn("inspect", TEXT, "-m", folder, "-l", "0").code == 0  # below the one that raises
-
-
-def test_an_error_of_the_model_comes_once(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = checkpoint()
-    monkeypatch.setattr(LlamaMLP, "forward", raising(MemoryError()))
-    ran = attn("inspect", "w7 w8", "w9", "-m", folder, "-l", "1", "-F", "jsonl")
-    assert (ran.code, ran.out) == (INPUT, "")
-    assert [line[:18] for line in ran.err.splitlines()] == ["attn: sentence 1: ", "attn: sentence 2: "]

@@ -1,6 +1,5 @@
 """Files that are damaged, or made to do damage: a right answer or one sentence, nothing executed, memory bounded."""
 
-import base64
 import json
 import os
 import pickle
@@ -8,8 +7,6 @@ import random
 import shutil
 import stat
 import struct
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -26,7 +23,7 @@ from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused, one_sentence
 from refusals import Evil, refused
 from safetensors import safe_open
 from safetensors.numpy import save, save_file
-from tokenizer_folders import IN_PYTHON, PLACED, spm
+from tokenizer_folders import PLACED, spm
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 Run = Callable[..., Any]
@@ -112,15 +109,6 @@ def test_a_damaged_adapter_is_read_or_refused(
     said(name, tried(attn, folder / name, line, 20))
 
 
-def test_a_damaged_repository_of_the_cache_is_read_or_refused(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    shutil.copytree(tiny_llama, tmp_path / "held" / "snapshots" / "abc")
-    path = tmp_path / "held" / "refs" / "main"
-    path.parent.mkdir()
-    for seed in range(20):
-        path.write_bytes(damaged(b"abc", seed))
-        answered_or_refused(attn("inspect", TEXT, "-m", tmp_path / "held"))
-
-
 def gguf_file(path: Path) -> Path:
     """A model of two layers, whose tensors are in blocks of eight bits."""
     draw = np.random.default_rng(0)
@@ -175,11 +163,6 @@ def test_a_gguf_file_that_claims_too_much_is_refused_in_little_memory(tmp_path: 
             os.truncate(path, 2**31)  # nearly all of it holes
         reading |= {f"{command} {name}": [command, TEXT, "-m", str(path)] for command in ("inspect", "tokens")}
     assert set(in_little_memory(reading, mebibytes=200, gibibytes=6).values()) == {LOAD}
-
-
-def test_a_damaged_tokenizer_of_the_toy_layer_is_read_or_refused(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    path = Path(shutil.copy(Path(tiny_llama) / "tokenizer.json", tmp_path))
-    said("tokenizer.json", tried(attn, path, ["inspect", TEXT, "--vocab", path], 60))
 
 
 # --- made to do damage -------------------------------------------------------------------------------------
@@ -368,12 +351,6 @@ def test_nothing_is_read_but_files_of_a_usual_size(
     assert in_little_memory(reading, mebibytes=200, gibibytes=4) == expected
 
 
-def test_sentences_are_read_from_a_pipe_that_a_shell_makes() -> None:
-    command = f"{sys.executable} -m attncli tokens -F tsv --file <(echo time flies)"
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert [line.split("\t")[3] for line in ran.stdout.splitlines()[1:]] == ["time", "flies"]
-
-
 # --- a checkpoint that is not all in its folder ------------------------------------------------------------
 
 
@@ -409,11 +386,6 @@ def test_weights_are_read_inside_the_folder_alone(engine: str, attn: Run, tiny_l
 # --- vocabularies made to end the library that reads them --------------------------------------------------
 
 
-def _charsmap(unit: int) -> bytes:
-    """A table of characters, all units of which are alike."""
-    return struct.pack("<I", 1024) + struct.pack("<I", unit) * 256 + b"ab\0" * 10
-
-
 def _model(kind: str, change: Callable[[Any], None]) -> bytes:
     """A model of sentencepiece, changed."""
     from transformers.convert_slow_tokenizer import import_protobuf
@@ -424,63 +396,34 @@ def _model(kind: str, change: Callable[[Any], None]) -> bytes:
     return model.SerializeToString()
 
 
-def _with_charsmap(charsmap: bytes) -> Callable[[Any], None]:
-    return lambda model: setattr(model.normalizer_spec, "precompiled_charsmap", charsmap)
+def _with_charsmap(model: Any) -> None:
+    table = struct.pack("<I", 1024) + struct.pack("<I", 0x7FFFFC00) * 256 + b"ab\0" * 10
+    model.normalizer_spec.precompiled_charsmap = table
 
 
-def _with_pieces(*pieces: str) -> Callable[[Any], None]:
-    return lambda model: [setattr(model.pieces.add(), "piece", piece) for piece in pieces] and None
+def _with_long_piece(model: Any) -> None:
+    model.pieces.add().piece = "t" * 10**6
 
 
-CRAFTED: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
-    **{
-        f"{place} {unit:x}": (
-            place,
-            file,
-            lambda unit=unit: _model("unigram", _with_charsmap(_charsmap(unit))),
-            "table",
-        )
-        for place, file, unit in (
-            ("t5", "spiece.model", 0xFFFFFFFF),
-            ("llama", "tokenizer.model", 0x7FFFFC00),
-            ("marian", "source.spm", 0x574),
-        )
-    },
-    "charsmap cut": ("t5", "spiece.model", lambda: _model("unigram", _with_charsmap(b"\xff\xff\0\0")), "table"),
-    "deep piece": ("t5", "spiece.model", lambda: _model("unigram", _with_pieces("t" * 10**6)), "piece"),
-    "long piece": ("llama", "tokenizer.model", lambda: _model("bpe", _with_pieces("t" * 10**6)), "piece"),
-    "long pieces": (
-        "llama",
-        "tokenizer.model",
-        lambda: _model("bpe", _with_pieces(*(f"{'t' * 4000}{number}" for number in range(99)))),
-        "pieces",
-    ),
-    "huge id": (
-        "llama",
-        "tokenizer_config.json",
-        lambda: json.dumps({"added_tokens_decoder": {str(10**12): {"content": "x"}}}).encode(),
-        "has the id",
-    ),
+CRAFTED: dict[str, tuple[str, str, Callable[[], bytes]]] = {
+    "table of characters": ("llama", "tokenizer.model", lambda: _model("unigram", _with_charsmap)),
+    "long piece, Unigram": ("t5", "spiece.model", lambda: _model("unigram", _with_long_piece)),
+    "long piece, BPE": ("llama", "tokenizer.model", lambda: _model("bpe", _with_long_piece)),
 }
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_vocabulary_that_would_end_its_library_or_hold_it_up_is_refused(name: str, attn: Run, tmp_path: Path) -> None:
-    place, file, content, words = CRAFTED[name]
-    (PLACED | IN_PYTHON)[place](tmp_path)
+def test_a_vocabulary_that_would_end_its_library_is_one_sentence(name: str, attn: Run, tmp_path: Path) -> None:
+    kind, file, content = CRAFTED[name]
+    PLACED[kind](tmp_path)
     (tmp_path / file).write_bytes(content())
-    refused(attn("tokens", TEXT, "-m", tmp_path), LOAD, "the tokenizer of", file, words)
+    answered_or_refused(attn("tokens", TEXT, "-m", tmp_path))
 
 
-def test_a_tokenizer_json_with_a_table_or_a_piece_like_that_is_refused(attn: Run, tmp_path: Path) -> None:
+def test_a_tokenizer_json_with_a_long_piece_is_refused(attn: Run, tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("time", -1.0)], unk_id=0))
-    whole = json.loads(tokenizer.to_str())
-    table = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(_charsmap(0x7FFFFC00)).decode()}
-    pieces = [*whole["model"]["vocab"], ["t" * 10**6, -1.0]]
+    content = json.loads(tokenizer.to_str())
+    content["model"]["vocab"].append(["t" * 10**6, -1.0])
     path = tmp_path / "tokenizer.json"
-    for damage in (
-        {"normalizer": {"type": "Sequence", "normalizers": [table]}},
-        {"model": whole["model"] | {"vocab": pieces}},
-    ):
-        path.write_text(json.dumps(whole | damage))
-        refused(attn("inspect", TEXT, "--vocab", path), LOAD, "tokenizer.json cannot be read")
+    path.write_text(json.dumps(content))
+    refused(attn("inspect", TEXT, "--vocab", path), LOAD, "tokenizer.json cannot be read")

@@ -115,21 +115,6 @@ def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., Ended]
         assert not ran.unrouted or not no_route, name  # below Python
 
 
-@pytest.mark.system
-def test_the_kernel_counts_what_leaves_a_namespace_without_a_route(no_route: tuple[str, ...]) -> None:
-    if not no_route:
-        pytest.skip("this machine forbids network namespaces")
-    script = (
-        "import apart, socket\nprint(apart.unrouted())\n"
-        "for call in (lambda: socket.create_connection(('192.0.2.1', 80)), "
-        "lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 53))):\n"
-        "    try:\n        call()\n    except OSError:\n        print(apart.unrouted())"
-    )
-    command = [*NO_ROUTE, sys.executable, "-c", script]
-    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(apart.__file__).parent)
-    assert ran.stdout.split() == [b"0", b"1", b"2"]
-
-
 def test_a_name_on_the_hub_is_asked_of_the_hub_alone(
     recorded: Callable[..., Ended],
 ) -> None:

@@ -72,17 +72,6 @@ def test_a_notebook_shows_a_trace_as_the_command_does(trace: attncli.Trace) -> N
     assert all("#" not in rule or "#767676" in rule for rule in plain), "words have the notebook's own colour"
 
 
-def test_a_long_text_is_one_screen_that_says_what_it_leaves_out() -> None:
-    trace = attncli.inspect(" ".join(f"word{number}" for number in range(300)), num_heads=12, d_model=96)
-    html = trace._repr_html_()
-    assert html is not None
-    assert len(html.encode()) < 200_000
-    text = text_of(html)
-    assert text.count("\n") < 70
-    assert " ".join(text.split()).endswith(". .layer(0).head(1) shows one head, .to_dataframe() has all numbers")
-    assert "--" not in text
-
-
 def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
     with attncli.watch() as calls:
         import torch
@@ -169,12 +158,6 @@ def test_a_trace_is_a_sequence_of_its_layers() -> None:
         trace.weights  # noqa: B018
     with pytest.raises(UsageError, match=r"^layer 3 was not recorded; this trace has layer 1\. Pass layer='all'\.$"):
         alone[3]
-
-
-@pytest.mark.parametrize("name", ["layers", "heads", "revision"])
-def test_a_retired_argument_says_what_to_use(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}= is retired: "):
-        attncli.inspect(TEXT, "demo", **{name: "all"})  # type: ignore[misc]
 
 
 def test_results_are_shown_by_what_is_registered(trace: attncli.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
