@@ -39,11 +39,6 @@ _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", 
 def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None) -> Any:
     """Load a checkpoint's tokenizer.
 
-    Args:
-        snapshot: the checkpoint's files.
-        options: how to load.
-        config: of the model, for a tokenizer in a folder of its own.
-
     Raises:
         LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
     """
@@ -164,7 +159,7 @@ class PythonTokenizer:
         if any(text is not None for text in texts[1:]):
             raise ValueError("its tokenizer does not separate two texts; drop --pair")
         inputs = dict(self._tokenizer(*texts[:1], **how))
-        ids = [int(each) for each in inputs["input_ids"]]
+        ids = [int(value) for value in inputs["input_ids"]]
         pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
         # Tokens that the tokenizer puts before a text, and behind it.
         uncut = how | {"truncation": False, "max_length": None}
@@ -177,8 +172,8 @@ class PythonTokenizer:
             ids=ids,
             tokens=[f"<id {id_}>" if piece is None else str(piece) for id_, piece in zip(ids, pieces, strict=True)],
             offsets=[(None, None)] * len(ids),
-            special_tokens_mask=[not each for each in is_own],
-            sequence_ids=[0 if each else None for each in is_own],
+            special_tokens_mask=[not value for value in is_own],
+            sequence_ids=[0 if value else None for value in is_own],
             word_ids=[None] * len(ids),
         )
         return TokenizerOutput(inputs, encoding)

@@ -157,13 +157,6 @@ def _with_pictures(messages: Messages, count: int) -> Messages:
 def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool, asks: bool) -> Chat | None:
     """Return a checkpoint's chat template; None unless the options ask for a chat.
 
-    Args:
-        name: of the checkpoint.
-        tokenizer: has its template and its special tokens.
-        options: with `chat`.
-        special: whether special tokens were to be added.
-        asks: whether to add the generation prompt.
-
     Raises:
         UsageError: special tokens were not to be added.
         LoadError: the template cannot be read, or a package is missing.
@@ -175,7 +168,7 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
         raise UsageError("--no-special does not apply to --chat, whose template writes the special tokens itself")
     source = getattr(tokenizer, "chat_template", None)  # one, several by their names, or a list of named ones
     if isinstance(source, list | tuple):
-        source = {str(each.get("name")): each.get("template") for each in source if isinstance(each, Mapping)}
+        source = {str(entry.get("name")): entry.get("template") for entry in source if isinstance(entry, Mapping)}
     if isinstance(source, Mapping):
         source = source.get(_DEFAULT)
     if source is None:

@@ -25,15 +25,15 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
     Raises:
         InputError: one is blank, or holds half of a character (bytes that were not UTF-8).
     """
-    for each, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
-        if each is None:
+    for content, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
+        if content is None:
             continue
-        if not isinstance(each, str):
-            raise InputError(f"{role} is {type(each).__name__}; expected text")
-        if not each.strip():
+        if not isinstance(content, str):
+            raise InputError(f"{role} is {type(content).__name__}; expected text")
+        if not content.strip():
             raise InputError(f"{role} is empty; expected at least one word")
         try:
-            each.encode("utf-8")
+            content.encode("utf-8")
         except UnicodeEncodeError as error:
             where = f"at character {error.start + 1}; convert it to UTF-8 first"
             raise InputError(f"{role} is not valid UTF-8 {where}") from None
@@ -48,7 +48,7 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
     """
     if not isinstance(text, list | tuple):
         return text  # type: ignore[return-value]  # `check_texts` refuses other types
-    if not any(isinstance(each, Mapping) for each in text):
+    if not any(isinstance(message, Mapping) for message in text):
         raise UsageError(f"expected one text, not a list of {len(text)}; call it once for each text")
     if not options.get("chat"):
         raise UsageError("a list of messages needs chat=True")
@@ -58,11 +58,7 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
 
 
 class TokenizerOutput(dict[str, list[int]]):
-    """Output of a tokenizer: inputs of a model by their names.
-
-    Attributes:
-        encodings: one, with the tokens; see `tokenizers.Encoding`.
-    """
+    """Output of a tokenizer: inputs of a model by their names."""
 
     def __init__(self, inputs: Mapping[str, list[int]], encoding: Any) -> None:
         super().__init__(inputs)
@@ -242,13 +238,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
 
 
 def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
-    """Return the unknown tokens, each with the text that it replaces, as far as known.
-
-    Args:
-        texts: the text and the second one of a pair.
-        tokens: their tokens.
-        pieces: see `Vocabulary.unknown_pieces`. A text that spells the piece itself is not unknown.
-    """
+    """Return the unknown tokens with the texts that they replace; one that spells the piece itself is not unknown."""
     unknown = {}
     for token in tokens:
         if token.id in pieces and not token.special:

@@ -60,17 +60,7 @@ _FIXED = {"fix_mistral_regex": (False,), "split_special_tokens": (False,), "init
 
 
 class NativeTokenizer:
-    """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers.
-
-    Attributes:
-        unk_token: the piece that stands for what the vocabulary lacks.
-        unk_token_id: its id.
-        eos_token_id: the id of the end token.
-        pad_token_id: the id of the padding token.
-        input_names: what the model is given of each token.
-        special_tokens_map: the special tokens by their names.
-        chat_template: one, several by their names, or a list of named ones; None where the checkpoint has none.
-    """
+    """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers."""
 
     def __init__(
         self,
@@ -159,11 +149,6 @@ def read_tokenizer(path: Path, whose: str) -> Tokenizer:
 def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]) -> NativeTokenizer:
     """Load the tokenizer of a checkpoint.
 
-    Args:
-        name: of the checkpoint, as the user gave it.
-        files: of its folder.
-        config: its config.json.
-
     Raises:
         UnsupportedError: it is not sure what AutoTokenizer would make of it.
         LoadError: a file is damaged.
@@ -220,7 +205,7 @@ def _class_of(name: str, config: Mapping[str, Any], fields: Mapping[str, Any]) -
     if kind not in _CLASS_OF:
         raise UnsupportedError(f"the tokenizer of {kind!r} is not known")
     names = (name, config.get("_name_or_path"), config.get("name_or_path"))
-    if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
+    if "model_name" in config or any(str(candidate).lower().startswith(_APART) for candidate in names):
         raise UnsupportedError("transformers may have a tokenizer of its own for a checkpoint of that name")
     chosen = str(stated).removesuffix("Fast") if stated and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
@@ -239,7 +224,7 @@ def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapp
         if name not in named and name not in _KNOWN and value not in _FIXED.get(name, ()):
             raise UnsupportedError(f"it does not support the field {visible(name)} of tokenizer_config.json")
     extra = [fields[name] for name in _EXTRA if name in fields]
-    by_id = fields.get("added_tokens_decoder")
+    by_id: Any = fields.get("added_tokens_decoder")
     if "added_tokens_decoder" not in fields:
         mapped = dict(files.read_json("special_tokens_map.json"))
         if "added_tokens.json" in files or mapped.keys() - {*_NAMES, "additional_special_tokens"}:

@@ -173,14 +173,14 @@ def with_pictures(
             noun = "grid" if option == "grid" else "pictures"
             raise UsageError(f"--{option} does not apply to a trace that has its own {noun}; drop --{option}")
     opened = [open_picture(file) for file in picture_files(image)] if image else []
-    pictures = tuple(each.picture for each in opened) or trace.pictures
+    pictures = tuple(picture.picture for picture in opened) or trace.pictures
     grids = trace.grids
     if grid is not None:
         grids = parse_grids(grid, prefix, len(pictures), len(trace.query_tokens), len(trace.key_tokens))
     elif not grids:
         raise UsageError("--image needs the grid of the positions, which the trace lacks; give --grid, such as 14x14")
-    count = max(each.image for each in grids) + 1
+    count = max(picture.image for picture in grids) + 1
     if opened and len(opened) != count:
         raise UsageError(f"--image names {plural(len(opened), 'picture')}, and the trace has cells of {count}")
-    notes = tuple(note for each in opened for note in each.notes)
+    notes = tuple(note for picture in opened for note in picture.notes)
     return replace(trace, pictures=pictures, grids=grids, notes=(*trace.notes, *notes))

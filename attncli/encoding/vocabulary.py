@@ -31,7 +31,7 @@ class WordVocabulary:
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
-        pieces = [(segment, *piece) for segment, each in enumerate((text, pair or "")) for piece in _split(each)]
+        pieces = [(segment, *piece) for segment, content in enumerate((text, pair or "")) for piece in _split(content)]
         # From a list: CPython keeps freed tuples of generators, which pile up in a stream of sentences.
         return Tokens(
             [

@@ -104,18 +104,6 @@ def test_a_picture_is_turned_as_its_tag_tells(tag: int, ending: str, tmp_path: P
     assert (opened.picture.width, opened.picture.height) == (seen.shape[1], seen.shape[0])
 
 
-def test_pictures_of_other_colours_are_red_green_and_blue(tmp_path: Path) -> None:
-    flat = Image.new("RGB", (16, 16), (200, 100, 50))
-    clear = flat.convert("RGBA")
-    clear.putalpha(0)
-    made = {"cmyk.jpg": flat.convert("CMYK"), "palette.png": flat.quantize(4), "clear.png": clear}
-    made["gray.png"] = flat.convert("L")
-    for name, image in made.items():
-        image.save(tmp_path / name, **{"transparency": 0} if name == "palette.png" else {})
-        expected = [flat.convert("L").getpixel((0, 0))] * 3 if name == "gray.png" else [200, 100, 50]
-        np.testing.assert_allclose(np.asarray(open_picture(str(tmp_path / name)).image)[8, 8], expected, atol=4)
-
-
 def test_the_first_frame_of_an_animated_picture_is_read(tmp_path: Path) -> None:
     first, second = Image.new("P", (8, 8), 1), Image.new("P", (8, 8), 2)
     first.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])

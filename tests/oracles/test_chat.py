@@ -94,21 +94,6 @@ def test_both_engines_read_the_same_and_compute_what_the_model_does(attn: Run, m
     assert documents[0]["source"]["engine"] == "native"
 
 
-def test_every_command_that_takes_a_sentence_takes_a_chat(attn: Run, model: Path) -> None:
-    write_template(model, TEMPLATES["chatml"])
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    messages = [{"role": "user", "content": TEXT}]
-    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
-    ran = attn("inspect", TEXT, "--chat", "--generate", "2", "-m", model, "-F", "json")
-    assert [token["id"] for token in ran.json["key_tokens"]][:-2] == expected
-    masks = attn("mask", "model", "-m", model, TEXT, "--chat", "-F", "json").json
-    ids = tokenizer.apply_chat_template(messages)["input_ids"]
-    assert [token["id"] for token in masks[0]["key_tokens"]] == ids
-    assert attn("check", TEXT, "--chat", "-m", model).code == 0
-    assert attn("check", TEXT, "--chat", "--target", "x", "-m", model).code == USAGE
-    assert attn("diff", TEXT, "fruit flies like a banana", "--chat", "-m", model, "-F", "json").code == 0
-
-
 def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_path: Path) -> None:
     write_template(model, PLAIN)
     run = ("--chat", "-m", model, "-F", "jsonl")

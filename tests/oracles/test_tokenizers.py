@@ -20,7 +20,6 @@ from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBac
 from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
-from attncli.errors import LoadError
 
 Run = Callable[..., Any]
 LIMIT = 9  # tokens, where texts are cut
@@ -223,20 +222,6 @@ def test_an_unusual_folder_is_declined(name: str, saved: Callable[[str], Path]) 
         native_of(folder)
 
 
-@pytest.mark.parametrize(("name", "content", "sentence"), [
-    ("tokenizer.json", "{", "tokenizer.json cannot be read"),
-    ("tokenizer_config.json", "[]", "tokenizer_config.json holds no JSON object"),
-    ("special_tokens_map.json", "\x1b", "special_tokens_map.json cannot be read"),
-])  # fmt: skip
-def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[[str], Path]) -> None:
-    folder = saved("bert")
-    (folder / name).write_text(content)
-    with pytest.raises(LoadError, match=sentence) as raised:
-        native_of(folder)
-    assert "\n" not in str(raised.value)
-    assert "\x1b" not in str(raised.value)
-
-
 # --- `attn tokens` in every form of vocabulary -----------------------------------------------------------------------
 
 TEXTS = ["time flies like an arrow", "  naïve cafe\u0301 ☃ 2024", "LIKE </s> an <unk> [MASK] end", "👨\u200d👩 שלום\t"]
@@ -369,22 +354,6 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> str:
     IN_PYTHON["marian"](folder)
     (folder / "config.json").write_text(saved)
     return str(folder)
-
-
-def test_attention_between_tokens_without_places_is_that_of_the_model(attn: Run, marian: str) -> None:
-    text, target = "time flies like an arrow", "fruit flies"
-    tokenizer = AutoTokenizer.from_pretrained(marian)
-    model = MarianModel.from_pretrained(marian, attn_implementation="eager")
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]
-    decoder = torch.tensor([[model.config.decoder_start_token_id, *tokenizer(text_target=target)["input_ids"][:-1]]])
-    output = model(ids, decoder_input_ids=decoder, output_attentions=True)
-    document = attn("inspect", text, "--target", target, "-m", marian, "-F", "json", "--show", "weights").json
-    assert [token["id"] for token in document["query_tokens"]] == decoder[0].tolist()
-    assert [token["special"] for token in document["key_tokens"]] == [False] * (ids.shape[1] - 1) + [True]
-    assert {token["start"] for token in document["key_tokens"]} == {None}
-    (cross,) = (layer for layer in document["layers"] if layer["kind"] == "cross")
-    found = torch.tensor([head["weights"] for head in cross["heads"]])
-    assert (found - output.cross_attentions[0][0]).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("command", [
