@@ -33,12 +33,7 @@ def checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int,
 
 
 def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
-    """Return the trace of a dump; see `attncli.trace.store.load`.
-
-    Raises:
-        InputError: its tensors are not those of an attention.
-        UsageError: it lacks that layer or head.
-    """
+    """Return the trace of a dump; see `attncli.trace.store.load`."""
     if not {"q", "k"} <= tensors.types.keys():
         names = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
         raise InputError(f"it holds {names}; expected a saved trace, or tensors q and k")

@@ -93,9 +93,9 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
     """Yield the stages of heads in order: as many heads at once as a block has room for, and their rows in blocks."""
     together = max(attention.CELLS // max(len(queries) * layer.num_keys, 1), 1)
     for start in range(0, len(heads), together):
-        some = heads[start : start + together]
-        for rows in attention.row_blocks(queries, layer.num_keys * len(some)):
-            yield Stages(layer, some, rows)
+        chosen = heads[start : start + together]
+        for rows in attention.row_blocks(queries, layer.num_keys * len(chosen)):
+            yield Stages(layer, chosen, rows)
 
 
 def _slice_or_list(indices: Sequence[int]) -> slice | list[int]:
@@ -171,7 +171,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         recorded_scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are computed.
         recorded_weights: as the softmax gave them, `[H, Q, K]`; None where they are computed.
         derived: what stands in the place of weights; None where they are those of a model.
-        whole: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
+        parent: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
     """
 
     layer: int
@@ -193,7 +193,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     recorded_scores: Float[np.ndarray, "H Q K"] | None = None
     recorded_weights: Float[np.ndarray, "H Q K"] | None = None
     derived: Derived | None = None
-    whole: Any = None
+    parent: Any = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -214,7 +214,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     def _check_shapes(self) -> None:
         """Raise InputError unless the arrays agree on the sizes of their axes."""
         is_computed = self.derived is None and (self.recorded_weights is None or self.recorded_scores is None)
-        if is_computed and any(each is None for each in (self.q, self.k, self.v, self.scale)):
+        if is_computed and any(array is None for array in (self.q, self.k, self.v, self.scale)):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
         arrays = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
         if not self._is_fit(arrays):
@@ -226,7 +226,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         axes = {name: _AXES[name].split() for name in arrays}
         if self.sinks is not None and self.sinks.ndim == 1:
             axes["sinks"] = ["H"]
-        if ("q" in arrays) != ("k" in arrays) or any(len(axes[name]) != each.ndim for name, each in arrays.items()):
+        if ("q" in arrays) != ("k" in arrays) or any(len(axes[name]) != array.ndim for name, array in arrays.items()):
             return False
         heads, queries, keys = self.cells
         width = heads * (0 if self.v is None else self.v.shape[-1])
@@ -392,8 +392,8 @@ class HeadTrace(Displayed, Tabular, Drawable):
         return presentation().composed(self, query, key)
 
     def __repr__(self) -> str:
-        place = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"
-        return f"HeadTrace({place}, {len(self.queries)} queries × {self.layer.num_keys} keys)"
+        where = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"
+        return f"HeadTrace({where}, {len(self.queries)} queries × {self.layer.num_keys} keys)"
 
     @property
     def key_head(self) -> int:

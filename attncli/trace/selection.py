@@ -115,15 +115,15 @@ def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> 
     Raises:
         UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.
     """
-    named, each = _named_heads(heads), f"each layer of {owner}"
+    named, scope = _named_heads(heads), f"each layer of {owner}"
     if named is None:
-        chosen = Indices.of("head", heads).resolve(sizes[1], each)
+        chosen = Indices.of("head", heads).resolve(sizes[1], scope)
         return [(layer, head) for layer in Indices.of("layer", layers).resolve(sizes[0], owner) for head in chosen]
     if layers is not None:
         raise UsageError(f"--head {visible(heads)} names layers, and --layer does too; leave out --layer")
     for layer, head in named:
         Indices.of("layer", layer).resolve(sizes[0], owner)
-        Indices.of("head", head).resolve(sizes[1], each)
+        Indices.of("head", head).resolve(sizes[1], scope)
     return list(dict.fromkeys(named))
 
 

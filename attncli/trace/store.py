@@ -111,7 +111,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     source = _source(_escaped(header.get("source")))
     entries = [_object(_escaped(entry), "layer") for entry in _list(header, "layers")]
     fields = [_plain(LayerTrace, entry, "layer") for entry in entries]
-    names = [(each["layer"], each["kind"]) for each in fields]
+    names = [(layer["layer"], layer["kind"]) for layer in fields]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer is stored twice, or lies beyond the last layer")
     recorded = list(dict.fromkeys(index for index, _ in names))
@@ -125,18 +125,19 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     query_tokens = decode_pieces(_tokens(queries), *of_queries)
     is_one = (queries, of_queries) == (keys, of_keys)
     notes = _escaped(_list(header, "notes"))
-    if not all(isinstance(each, str) for each in notes):
+    if not all(isinstance(note, str) for note in notes):
         raise TypeError("'notes' of its header are not text")
-    pictures = tuple(_picture(tensors, *each) for each in enumerate(_list(header, "pictures")))
+    pictures = tuple(_picture(tensors, *entry) for entry in enumerate(_list(header, "pictures")))
     grids = tuple(map(_grid, _list(header, "grids")))
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
     both = list(zip(entries, fields, strict=True))
+    stored = [layer for index in chosen for layer in both if layer[1]["layer"] == index]
     return Trace(
         source=source,
         query_tokens=query_tokens,
         key_tokens=query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys),
-        layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
+        layers=tuple(_layer(tensors, *layer, heads) for layer in stored),
         notes=tuple(notes),
         pictures=pictures,
         grids=grids,
@@ -190,8 +191,9 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
     else:
         mask = _rule_mask(_plain(_Rule, entry.get("mask"), "mask"), cells)
     proof = entry.get("proof", entry)
+    recorded: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
     return LayerTrace(
-        **dict.fromkeys("qkv") | fields | arrays,
+        **recorded,
         mask=mask,
         heads=heads.resolve(cells[0], f"layer {fields['layer']}"),
         proof=None if proof is None else Proof(**_plain(Proof, proof, "proof")),
@@ -246,8 +248,8 @@ def _plain(of: type, entry: Any, what: str) -> dict[str, Any]:
 def _plain_types(of: type) -> dict[str, list[type | None]]:
     """Return the plain fields of a class, with the types of each."""
     # A NamedTuple wraps its annotations.
-    spelled = {name: getattr(kind, "__forward_arg__", kind).split(" | ") for name, kind in of.__annotations__.items()}
-    types = {name: [_TYPES.get(each) for each in kinds] for name, kinds in spelled.items()}
+    spelled = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in of.__annotations__.items()}
+    types = {name: [_TYPES.get(kind) for kind in kinds.split(" | ")] for name, kinds in spelled.items()}
     return {name: kinds for name, kinds in types.items() if None not in kinds}
 
 
@@ -262,8 +264,8 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, dict):
-        return {visible(name): _escaped(each) for name, each in value.items()}
-    return [_escaped(each) for each in value] if isinstance(value, list) else value
+        return {visible(name): _escaped(item) for name, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list) else value
 
 
 def _list(header: Mapping[str, Any], name: str) -> list[Any]:

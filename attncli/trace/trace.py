@@ -183,11 +183,11 @@ class Trace(Displayed, Tabular, Drawable):
         return self if self.origin is None else self.origin.trace
 
     @property
-    def looks_at_pictures(self) -> bool:
+    def has_image_keys(self) -> bool:
         """Whether keys are cells of pictures, which show best what heads attend to."""
-        return any(map(self.looks, self.layers))
+        return any(map(self.has_images, self.layers))
 
-    def looks(self, layer: LayerTrace) -> bool:
+    def has_images(self, layer: LayerTrace) -> bool:
         """Return whether the keys of a layer are cells of pictures."""
         return layer.kind in ("self", "cross") and any(grid.side != "query" for grid in self.grids)
 
@@ -237,7 +237,7 @@ class Trace(Displayed, Tabular, Drawable):
 
     def __iter__(self) -> Iterator[LayerTrace]:
         """Yield the recorded layers, each as `layer` returns it."""
-        return (replace(layer, whole=self) for layer in self.layers)
+        return (replace(layer, parent=self) for layer in self.layers)
 
     @property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
@@ -266,11 +266,11 @@ class Trace(Displayed, Tabular, Drawable):
             of_kind = f" of kind {kind}" if kind else ""
             recorded = layers_named(sorted({layer.layer for layer in self.layers}))
             raise UsageError(f"layer {index}{of_kind} was not recorded; this trace has {recorded}. Pass layer='all'.")
-        return replace(layers[0], whole=self)
+        return replace(layers[0], parent=self)
 
     def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Trace:
         """Return the trace of one of its layers, and some heads of that."""
-        return replace(self, layers=(replace(layer, heads=heads, whole=None),))
+        return replace(self, layers=(replace(layer, heads=heads, parent=None),))
 
     def __repr__(self) -> str:
         heads = plural(max(layer.num_heads for layer in self.layers), "head")

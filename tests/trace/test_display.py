@@ -3,7 +3,6 @@
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -130,20 +129,6 @@ def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> 
     assert titles == ["L0 H1"]
     rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", colormap="gray")
     assert len(rows.axes[0].get_yticklabels()) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ramp": "cube"}, "ramp 'cube': expected one of sqrt, linear, log"),
-        ({"colormap": "jet"}, "colormap 'jet': expected one of viridis, cividis, gray"),
-        ({"size": 3}, "size 3: expected a width, as in 3.3in"),
-        ({"queries": "banana"}, "no such query token"),
-    ],
-)
-def test_what_no_figure_has_is_said_in_a_sentence(trace: attncli.Trace, options: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        trace.plot(**options)
 
 
 def test_a_trace_is_a_sequence_of_its_layers() -> None:

@@ -286,24 +286,3 @@ def test_no_text_of_a_dump_is_obeyed(attn: Run, tmp_path: Path) -> None:
     assert ran.code == 0
     save_file(arrays, path, metadata={"scale": HOSTILE})
     no_trace(attn, path)
-
-
-def test_tokens_of_a_dump_repeat_only_where_their_text_does(attn: Run, tmp_path: Path) -> None:
-    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
-    save_file({"q": x, "k": x}, tmp_path / "plain.safetensors")
-    save_file({"q": x, "k": x}, tmp_path / "named.safetensors", metadata={"tokens": '["a", "b", "c", "a", "b"]'})
-    plain = attncli.load(tmp_path / "plain.safetensors")
-    named = attncli.load(tmp_path / "named.safetensors")
-    assert plain.key_tokens.ids == [0, 1, 2, 3, 4]
-    assert named.key_tokens.ids == [0, 1, 2, 0, 1]
-    ran = attn("inspect", "--from", tmp_path / "plain.safetensors", "-F", "json")
-    assert ran.json["layers"][0]["heads"][0]["metrics"]["duplicate"] is None
-    assert "ids" not in attn("inspect", "--from", tmp_path / "named.safetensors").out
-
-
-def test_tensors_of_a_dump_that_are_not_read_are_named(attn: Run, tmp_path: Path) -> None:
-    x = np.ones((2, 3), np.float32)
-    save_file({"q": x, "k": x, "values": x}, tmp_path / "dump.safetensors")
-    ran = attn("inspect", "--from", tmp_path / "dump.safetensors")
-    assert ran.code == 0
-    assert "of its tensors values are not read" in ran.err
