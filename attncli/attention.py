@@ -140,7 +140,7 @@ def fused_output(
     allowed: Bool[np.ndarray, "Q K"],
     softcap: float | None = None,
 ) -> Float[np.ndarray, "H Q Dv"]:
-    """Return weights·v of a few queries that follow each other, without the weights.
+    """Return weights·v of a few consecutive queries, without the weights.
 
     Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the array of
     the scores, and the softmax's divisor divides the outputs, which are fewer.
@@ -153,8 +153,8 @@ def fused_output(
         allowed: of all heads; every query has an allowed key.
         softcap: c in c·tanh(scores/c).
     """
-    some = np.flatnonzero(allowed.any(axis=0))
-    keys = slice(some[0], some[-1] + 1)
+    visible = np.flatnonzero(allowed.any(axis=0))
+    keys = slice(visible[0], visible[-1] + 1)
     forbidden = ~allowed[:, keys]
     mixed = np.flatnonzero(forbidden.any(axis=0))
     columns = slice(mixed[0], mixed[-1] + 1) if len(mixed) else slice(0, 0)

@@ -16,7 +16,6 @@ from attncli.formats import joined, part_of
 from attncli.formats.columns import CELLS
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
-from attncli.render.heatmap import heatmap_of
 from attncli.trace.layer import stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -67,29 +66,6 @@ def test_heads_share_a_block_where_it_has_room_for_all_of_their_cells(
     some = list(stages_of(exact().layer(0), (0, 1), np.arange(QUERIES)))
     assert {len(stages.heads) for stages in some} == {heads}
     assert all(stages.weights.size <= cells or len(stages.queries) == 1 for stages in some)
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize(
-    ("mask", "odd", "pool"),
-    [
-        ("causal", False, (1, 1)),
-        ("full", True, (2, 3)),
-        ("causal & ~queries(3,6)", True, (5, 1)),
-        ("~full", True, (1, 1)),
-    ],
-)
-def test_a_picture_of_blocks_is_that_of_the_whole(
-    monkeypatch: pytest.MonkeyPatch, cells: int, mask: str, odd: bool, pool: tuple[int, int]
-) -> None:
-    layer = exact(mask, odd).layer(0)
-    for columns in (slice(None), [1, 5, 2]):
-        whole, parts = whole_and_in_blocks(
-            monkeypatch, cells, lambda columns=columns: heatmap_of(layer.head(0), columns, pool)
-        )
-        np.testing.assert_array_equal(parts.values, whole.values)
-        np.testing.assert_array_equal(parts.allowed, whole.allowed)
-        assert (parts.title, parts.extent) == (whole.title, whole.extent)
 
 
 def written(name: str, traces: list[Trace], view: View) -> Iterator[str]:
