@@ -35,7 +35,7 @@ TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in w
 TEXTS = (
     ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab", ".spm", ".bpe", ".codes", ".tokenizer",
 )  # fmt: skip
-_OF_TOKENIZER = (
+OF_TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json",
 )  # fmt: skip
@@ -127,23 +127,13 @@ class CheckpointFolder:
         return bool(files) and files <= self.sizes.keys()
 
     @property
-    def is_adapter(self) -> bool:
-        """Whether it has an adapter's configuration."""
-        return ADAPTER in self.sizes
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether it has a file of a tokenizer."""
-        return not self.sizes.keys().isdisjoint(_OF_TOKENIZER)
-
-    @property
     def is_checkpoint(self) -> bool:
         """Whether it has the configuration of a model with a type, or of an adapter.
 
         A pooling module of sentence-transformers has a config.json as well, and so has a part of a diffusers pipeline.
         """
         try:
-            return self.is_adapter or "model_type" in self.read_json(CONFIG)
+            return ADAPTER in self or "model_type" in self.read_json(CONFIG)
         except LoadError:
             return True  # a damaged one is reported, not hidden
 

@@ -24,6 +24,7 @@ from attncli.checkpoints.checkpoint_folder import (
     DEMOS,
     LORA,
     MOST_ENTRIES,
+    OF_TOKENIZER,
     PICKLE,
     PICKLE_INDEX,
     TEMPLATE,
@@ -124,7 +125,7 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
             files = CheckpointFolder(files.path)
         if not _is_whole(files, options, for_writing):
             files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
-    if files.is_adapter:
+    if ADAPTER in files:
         return _with_base(shown, files, remote, options, for_tokenizer, for_writing)
     if options.base not in (None, shown):
         raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
@@ -161,7 +162,7 @@ def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) 
     """Return whether a folder of the cache has all the needed files; a download ends with the weights."""
     if options.trust_remote_code or for_writing:
         return False
-    if files.is_adapter:
+    if ADAPTER in files:
         return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
     has_all = {CONFIG, "tokenizer.json", "tokenizer_config.json"} <= files.sizes.keys() and files.has_weights
     has_template = TEMPLATE in files or "chat_template" in files.read_json("tokenizer_config.json")
@@ -223,7 +224,7 @@ def _with_base(
             f"the base of {visible(shown)}, {visible(base)}, is {kind}; merge an adapter with peft's "
             "merge_and_unload, save the model, and give it with --base"
         )
-    tokenizer = adapter if adapter.has_tokenizer else under.tokenizer
+    tokenizer = under.tokenizer if adapter.sizes.keys().isdisjoint(OF_TOKENIZER) else adapter
     return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
 

@@ -287,21 +287,14 @@ class Trace(Displayed, Tabular, Drawable):
             UsageError: it is a derived one.
             InputError: the file cannot be written.
         """
-        if self.origin is not None:
-            raise UsageError("a derived trace cannot be saved; save the trace it was derived from")
         from attncli.trace.save import write_layers
 
-        header = {
-            "schema": SCHEMA,
-            "source": self.source.as_dict(),
-            "text": self.text,
-            "pair": self.pair,
-            "target": self.target,
-            "query_tokens": self.query_tokens,
-            "key_tokens": self.key_tokens,
-            "layers": [],  # keeps their order among the rest
-            "notes": [*self.source.notes, *self.notes],
-            "generated": self.generated,
-            **self.described_pictures,
-        }
+        self.check_recorded("save")
+
+        texts = {"text": self.text, "pair": self.pair, "target": self.target}
+        tokens = {"query_tokens": self.query_tokens, "key_tokens": self.key_tokens}
+        notes = {"notes": [*self.source.notes, *self.notes], "generated": self.generated}
+        # An empty list of layers keeps their order among the rest.
+        header = {"schema": SCHEMA, "source": self.source.as_dict(), **texts, **tokens, "layers": [], **notes}
+        header |= self.described_pictures
         write_layers(path, self.layers, header, [picture.pixels for picture in self.pictures])

@@ -217,7 +217,6 @@ def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
         "exabytes.npy": npy_header((2**31, 2**32)),
         "negative.npy": npy_header((-1, 4)),
         "deep.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 200_000) + b"(" * 200_000,
-        "huge.csv": b"1,0\n0," + b"9" * 100_000 + b"\n",
         "length.safetensors": header(b"{}", 2**63 - 1),
         "terabytes.safetensors": header(json.dumps({"mask": tensor, "q": tensor, "k": tensor}).encode()),
         "deep.safetensors": header(('{"__metadata__": {"attncli": ' + deep).encode()),

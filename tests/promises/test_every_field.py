@@ -49,7 +49,12 @@ def test_of_a_trace(attn: Run, tmp_path: Path) -> None:
     tensors = load_file(whole)
     with safe_open(whole, framework="numpy") as file:
         document = json.loads(file.metadata()["attncli"])
-    document["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": "another output", "of": "weights·V"}
+    document["layers"][0]["proof"] = {
+        "max_abs_error": "0.5",
+        "against": "another output",
+        "of": "weights·V",
+        "magnitude": "1",
+    }
     ended: Counter[int] = Counter()
     for place in places(document):
         for other in OTHERS:
