@@ -124,17 +124,11 @@ def metadata_json(metadata: Metadata) -> dict[str, Any]:
 
 
 class Failure(NamedTuple):
-    """Failure of a sentence.
+    """Failure of a sentence."""
 
-    Attributes:
-        reason: one sentence.
-        kind: the error that is raised where there is no other sentence.
-        metadata: further fields of its file.
-    """
-
-    reason: str
-    kind: type[AttnError] = InputError
-    metadata: Metadata = NO_METADATA
+    reason: str  # one sentence
+    kind: type[AttnError] = InputError  # the error that is raised where there is no other sentence
+    metadata: Metadata = NO_METADATA  # further fields of its file
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""

@@ -174,15 +174,13 @@ class Tensors:
 
     The library gives NumPy no bfloat16, so the format is read here: eight bytes of length, a JSON header of that
     length, the tensors.
-
-    Attributes:
-        metadata: the rest of the header.
-        types: of all tensors, as safetensors calls them.
-        shapes: of all tensors.
-        starts: of all tensors, in bytes.
-        pages: of the file.
-        mapped: those of types that are read, not yet in memory; see `to_float32`.
     """
+
+    metadata: dict[str, str]  # the rest of the header
+    types: dict[str, str]  # of all tensors, as safetensors calls them
+    shapes: dict[str, tuple[int, ...]]
+    starts: dict[str, int]  # in bytes
+    mapped: dict[str, np.ndarray[Any, Any]]  # those of types that are read, not yet in memory; see `to_float32`
 
     def __init__(self, path: Path) -> None:
         import json
@@ -192,15 +190,15 @@ class Tensors:
         from safetensors import safe_open
 
         with safe_open(path, framework="np") as checked:  # that the header fits the file
-            self.metadata: dict[str, str] = checked.metadata() or {}
+            self.metadata = checked.metadata() or {}
         with open(path, "rb") as file:
             self.pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         begin = 8 + int.from_bytes(self.pages[:8], "little")
         header: dict[str, Any] = json.loads(self.pages[8:begin])
         header.pop("__metadata__", None)
-        self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
-        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
-        self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
+        self.types = {name: entry["dtype"] for name, entry in header.items()}
+        self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        self.starts = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
         types = DTYPES | CODES
         self.mapped = {
             name: np.ndarray(self.shapes[name], types[kind], self.pages, self.starts[name])

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from tqdm.std import tqdm
@@ -72,14 +73,10 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
 
 
 class Repository:
-    """A repository on the hub at a branch, tag or commit, and its part in the local cache.
+    """A repository on the hub at a branch, tag or commit, and its part in the local cache."""
 
-    Attributes:
-        name: of the repository.
-        root: the folder of the commit in the local cache.
-        sizes: in bytes, of its files by their names; none where they are not known.
-        is_offline: whether nothing may be asked of the hub, by an option or by the environment.
-    """
+    root: Path  # the folder of the commit in the local cache
+    sizes: dict[str, int]  # in bytes, of its files by their names; none where they are not known
 
     def __init__(self, name: str, revision: str, offline: bool, shown: str = "") -> None:
         from huggingface_hub import is_offline_mode
@@ -99,7 +96,7 @@ class Repository:
         from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
 
         self.root = cached_snapshot(self.name, revision)
-        self.sizes: dict[str, int] = {}
+        self.sizes = {}
         with suppress(CachedRepoTreeNotFoundError, HFValidationError):
             tree = get_cached_repo_tree(self.name, revision=self.root.name)
             self.sizes = {file.path: file.size for file in tree}

@@ -102,7 +102,7 @@ def check_unread(
         is_scale = _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest))
         if is_scale or _OF_ADAPTER.search(rest):
             needed.append(tensor)
-        elif _in_layer(owner):
+        elif is_in_layer(owner):
             unexpected.append(tensor)
     whose = f"the weights of {visible(name)}"
     if needed:
@@ -124,14 +124,15 @@ def _owner_of(tensor: str, modules: Collection[str], towers: Collection[str]) ->
             continue
         for end in range(len(parts) - 1, start, -1):
             owner, rest = ".".join(parts[start:end]), parts[end:]
-            if owner in modules and (not start or _in_layer(owner)):
-                is_layer_left_out = rest[0].isdigit() and not _in_layer(owner)
+            if owner in modules and (not start or is_in_layer(owner)):
+                is_layer_left_out = rest[0].isdigit() and not is_in_layer(owner)
                 return "" if is_layer_left_out else owner, ".".join(rest)
     return "", tensor
 
 
-def _in_layer(owner: str) -> bool:
-    return any(part.isdigit() for part in owner.split("."))
+def is_in_layer(name: str) -> bool:
+    """Return whether a module or a tensor is in a layer, by the index in its name."""
+    return any(part.isdigit() for part in name.split("."))
 
 
 def _first(tensors: list[str]) -> str:

@@ -37,7 +37,7 @@ class Conversation(str):
     def of(cls, content: Any) -> Conversation:
         """Parse a conversation from JSON data; InputError if it is no list of messages."""
         if not isinstance(content, list | tuple) or not content:
-            raise InputError(f"the conversation is {_kind(content)}; {_SHAPE}")
+            raise InputError(f"the conversation is {visible(brief(repr(content)))}; {_SHAPE}")
         for number, message in enumerate(content, 1):
             fields = dict(message) if isinstance(message, Mapping) else {}
             if set(fields) != {*_FIELDS} or not all(isinstance(value, str) for value in fields.values()):
@@ -57,11 +57,6 @@ class Conversation(str):
 
 class PicturedConversation(PicturedText, Conversation):
     """A conversation with the pictures that its line names."""
-
-
-def _kind(value: Any) -> str:
-    empty = "an empty list" if value == [] else "null" if value is None else ""
-    return empty or f"a {type(value).__name__}"
 
 
 class TemplateError(Exception):
@@ -174,7 +169,7 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
     if source is None:
         raise NotExposedError(f"{visible(name)} has no default chat template; drop --chat")
     if not isinstance(source, str):
-        raise LoadError(f"the chat template of {visible(name)} is {_kind(source)}; expected text")
+        raise LoadError(f"the chat template of {visible(name)} is a {type(source).__name__}; expected text")
     require("--chat", "jinja2")
     installed = version("jinja2")
     if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:

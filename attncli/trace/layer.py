@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """The stages of attention, each derived when it is first asked for, unless the layer recorded it.
-
-    Attributes:
-        layer: the layer.
-        heads: which of its heads, at least one.
-        queries: which of its query rows.
-    """
+    """The stages of attention of some heads and query rows, each derived when it is first asked for."""
 
     def __init__(self, layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> None:
         self.layer = layer

@@ -17,32 +17,18 @@ _WORD_PIECE = "##"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a sequence.
+    """One token of a sequence."""
 
-    Attributes:
-        index: position in the sequence, from 0.
-        id: row of the vocabulary.
-        text: the piece as the vocabulary spells it (`##ing`, `Ġflies`).
-        start: first character of the piece in the text, or None for a token that is not in the text, or without an
-            offset.
-        end: one past its last character, or None.
-        special: whether the tokenizer added it ([CLS], <s>, …), or the model itself, or the chat template wrote it.
-        segment: 0 for the text, 1 for the second text of a pair.
-        word: index of its word in the tokenizer's own splitting of the text; None where it does not split.
-        shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
-        pieces: of a word, the indices of its tokens, which follow each other. Its text is that of the sentence, and
-            its id is no row of a vocabulary, but the first word of the same pieces.
-    """
-
-    index: int
-    id: int
-    text: str
-    start: int | None
-    end: int | None
-    special: bool = False
-    segment: int = 0
-    word: int | None = None
-    shown: str | None = None
+    index: int  # position in the sequence, from 0
+    id: int  # row of the vocabulary
+    text: str  # the piece as the vocabulary spells it (`##ing`, `Ġflies`)
+    start: int | None  # first character of the piece in the text; None for a token that has no offset
+    end: int | None  # one past its last character, or None
+    special: bool = False  # whether the tokenizer added it ([CLS], <s>, …), or the model or the chat template wrote it
+    segment: int = 0  # 0 for the text, 1 for the second text of a pair
+    word: int | None = None  # index of its word in the tokenizer's own splitting; None where it does not split
+    shown: str | None = None  # the piece as the text spells it, where the vocabulary spells it byte by byte
+    # Of a word, the indices of its tokens; its text is that of the sentence, its id the first word of the same pieces.
     pieces: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:

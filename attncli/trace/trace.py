@@ -85,24 +85,17 @@ def texts_of(text: str, pair: str | None, target: str | None) -> tuple[Texts, Te
 
 
 class Provenance(NamedTuple):
-    """Source of a trace.
+    """Source of a trace."""
 
-    Attributes:
-        kind: `toy`, `pretrained`, `module` (a live torch module) or `file`.
-        layers: number of layers of the source, recorded or not.
-        details: further facts for the reader; the names are the keys of the JSON document.
-        notes: remarks for the user on all its traces, a sentence each.
-    """
-
-    kind: str
+    kind: str  # `toy`, `pretrained`, `module` (a live torch module) or `file`
     model: str | None = None
     architecture: str | None = None
     dtype: str = "float32"
     device: str = "cpu"
     seed: int | None = None
-    layers: int = 1
-    details: Mapping[str, Any] = {}
-    notes: tuple[str, ...] = ()
+    layers: int = 1  # number of layers of the source, recorded or not
+    details: Mapping[str, Any] = {}  # further facts for the reader; the names are the keys of the JSON document
+    notes: tuple[str, ...] = ()  # remarks for the user on all its traces, a sentence each
 
     @property
     def title(self) -> str:

@@ -35,25 +35,15 @@ class Cells(NamedTuple):
 
 
 class View(NamedTuple):
-    """Options of a view; a method that finds tokens raises InputMismatchError where one does not exist or none is left.
+    """Options of a view; its methods raise InputMismatchError where a token does not exist or none is left."""
 
-    Attributes:
-        show: parts by name; None leaves the choice to the format.
-        queries: tokens, indices or ranges (`3:9`) of the query rows; empty is all of them.
-        keys: tokens, indices or ranges of the key columns; empty is all of them.
-        hide_special: leave the tokenizer's special tokens out of rows and columns.
-        precision: digits after the point; None leaves it to the format.
-        top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
-        ramp: the scale from weights to colours; None leaves it to the format.
-    """
-
-    show: frozenset[str] | None = None
-    queries: tuple[str | int, ...] = ()
-    keys: tuple[str, ...] = ()
-    hide_special: bool = False
-    precision: int | None = None
-    top_keys: int | None = None
-    ramp: Ramp | None = None
+    show: frozenset[str] | None = None  # parts by name; None leaves the choice to the format
+    queries: tuple[str | int, ...] = ()  # tokens, indices or ranges (`3:9`) of the query rows; empty is all of them
+    keys: tuple[str, ...] = ()  # tokens, indices or ranges of the key columns; empty is all of them
+    hide_special: bool = False  # leave the tokenizer's special tokens out of rows and columns
+    precision: int | None = None  # digits after the point; None leaves it to the format
+    top_keys: int | None = None  # the number of keys of each query to show, the heaviest ones; None is all of them
+    ramp: Ramp | None = None  # the scale from weights to colours; None leaves it to the format
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""

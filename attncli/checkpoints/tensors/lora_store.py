@@ -21,6 +21,7 @@ from attncli.checkpoints.checkpoint_folder import (
     map_weights,
 )
 from attncli.checkpoints.tensors import Array, Store, Stored
+from attncli.checkpoints.weight_checks import is_in_layer
 from attncli.errors import LoadError, require
 from attncli.files import to_float32
 from attncli.text import visible
@@ -161,7 +162,7 @@ class LoraStore(Store):
         names = self._by_end.get(_end(tensor), [])
         if tensor in names:
             names = [tensor]
-        elif _is_in_layer(tensor):  # two towers may have layers of one name
+        elif is_in_layer(tensor):  # two towers may have layers of one name
             shared = [len({*name.split(".")} & {*tensor.split(".")}) for name in names]
             names = [name for name, count in zip(names, shared, strict=True) if count == max(shared)]
         else:
@@ -170,7 +171,7 @@ class LoraStore(Store):
             raise self._misfit(tensor, f"which may be {visible(names[0])} or {visible(names[1])} of its base")
         if names and names[0] in changed:
             raise self._misfit(tensor, f"and so {visible(names[0])} of its base a second time")
-        if not names and _is_in_layer(tensor):
+        if not names and is_in_layer(tensor):
             raise self._misfit(tensor, "which its base does not have")
         return names[0] if names else None
 
@@ -198,10 +199,6 @@ class LoraStore(Store):
         """See `Store.rows`."""
         is_changed = name in self._updates or name in self._replaced
         return super().rows(name, indices) if is_changed else self._base.rows(name, indices)
-
-
-def _is_in_layer(name: str) -> bool:
-    return any(part.isdigit() for part in name.split("."))
 
 
 def _end(name: str) -> str:
