@@ -363,12 +363,8 @@ class HeadTrace(Displayed, Tabular, Drawable):
 
     def blocks(self) -> Iterator[HeadTrace]:
         """Yield the head in consecutive blocks of its rows; a short sentence is one block, the head itself."""
-        blocks = row_blocks(self.queries, self.layer.num_keys)
-        if len(blocks) == 1:
-            yield self
-            return
-        for queries in blocks:
-            yield HeadTrace(self.layer, self.head, queries)
+        for queries in row_blocks(self.queries, self.layer.num_keys):
+            yield self if len(queries) == len(self.queries) else HeadTrace(self.layer, self.head, queries)
 
     def composition(self, query: str | int, key: str | int | None = None) -> Any:
         """Return the score of one cell, split by what wrote its key and its query.

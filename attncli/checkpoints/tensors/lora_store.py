@@ -8,7 +8,8 @@ forward pass. Adapters of other kinds are refused with the lines that merge them
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     map_weights,
 )
-from attncli.checkpoints.tensors import Array, Store, Stored
+from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store
 from attncli.checkpoints.weight_checks import is_in_layer
 from attncli.errors import LoadError, require
 from attncli.files import to_float32
@@ -91,74 +92,91 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
     return {tensor: pickled.read(tensor) for tensor in pickled.names}
 
 
-class LoraStore(Store):
-    """The tensors of a model with a LoRA adapter, read on demand.
+def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
+    """Return the tensors of a model with a LoRA adapter, whose configuration `check_adapter` has passed.
 
     Its names are the model's, and those that the adapter has for parts which the files of the model lack, such as a
     head of its own.
 
     Raises:
-        LoadError: the adapter is damaged, or does not fit the model.
+        LoadError: the adapter is damaged, or does not fit the model; or its pickle takes torch.
     """
+    adapter, names = visible(adapter), _BaseNames(base, visible(adapter))
+    config = files.read_json(ADAPTER)
+    rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
+    pairs: dict[str, dict[str, Array]] = {}
+    replaced: dict[str, Array] = {}  # tensors of the model, and those that it lacks
+    for stored, array in _tensors(adapter, files).items():
+        tensor = stored.removeprefix("base_model.model.")
+        if match := _LORA_TENSOR.fullmatch(tensor):
+            pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
+            continue
+        if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
+            raise LoadError(f"the adapter {adapter} has {visible(tensor)}, which attn cannot read; {_MERGE}")
+        tensor = tensor.replace(".base_layer.", ".")
+        target = names.find(tensor, replaced)
+        if target and array.shape != (shape := base.stored(target).shape):
+            raise names.misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
+        replaced[target or tensor] = array
+    updates: dict[str, Callable[[], Array]] = {}  # makes what is added to a tensor of the model
+    for module, parts in pairs.items():
+        a, b = parts.get("A"), parts.get("B")
+        if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
+            raise LoadError(
+                f"the adapter {adapter} changes {visible(module)} with tensors of another rank than its {ADAPTER} "
+                "gives; check that the files belong together"
+            )
+        if (target := names.find(f"{module}.weight", updates)) is None:
+            replaced |= {f"{module}.lora_A": a, f"{module}.lora_B": b}
+            continue
+        stored_type, shape = base.stored(target)
+        if stored_type not in _FLOATS:
+            raise names.misfit(target, f"which its base stores as {stored_type}, quantized")
+        if (len(b), a.shape[1]) not in (shape, shape[::-1]):
+            raise names.misfit(target, f"by tensors that do not fit the shape {list(shape)} which it has in its base")
+        # GPT-2 and similar models store [in, out], which shows in the shape unless it is a square.
+        is_turned = config.get("fan_in_fan_out") is True if shape == shape[::-1] else (len(b), a.shape[1]) != shape
+        scale = alpha / (rank**0.5 if config.get("use_rslora") is True else rank)
+        updates[target] = partial(_added, a, b, scale, is_turned)
+    if not updates and not replaced:
+        raise LoadError(f"the adapter {adapter} holds no tensors; check that its folder is complete")
+    if not updates and replaced.keys().isdisjoint(base.names):
+        raise names.misfit(next(iter(replaced)), "which its base does not have")
+    tensors = {name: ComputedTensor(array.shape, (), partial(to_float32, array)) for name, array in replaced.items()}
+    store = ComputedStore(base, tensors, base.form)
+    changed = {
+        name: ComputedTensor(store.stored(name).shape, (name,), partial(_sum, store, name, added))
+        for name, added in updates.items()
+    }
+    return ComputedStore(store, changed, base.form)
 
-    def __init__(self, base: Store, adapter: str, files: CheckpointFolder) -> None:
-        self._base, self.form, self._adapter = base, base.form, visible(adapter)
-        config = files.read_json(ADAPTER)
-        self._is_transposed = config.get("fan_in_fan_out") is True
-        rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
+
+def _added(a: Array, b: Array, scale: float, is_turned: bool) -> Array:
+    product = to_float32(b) @ to_float32(a)
+    return (product.T if is_turned else product) * np.float32(scale)
+
+
+def _sum(store: Store, name: str, added: Callable[[], Array]) -> Array:
+    return to_float32(store.read(name)) + added()
+
+
+class _BaseNames:
+    """The names of a model's tensors, which an adapter's may differ from in their beginning."""
+
+    def __init__(self, base: Store, adapter: str) -> None:
+        self._adapter = adapter
         self._by_end: dict[str, list[str]] = {}
         for name in base.names:
             self._by_end.setdefault(_end(name), []).append(name)
-        pairs: dict[str, dict[str, Array]] = {}
-        replaced: dict[str, Array] = {}  # tensors of the model, and those that it lacks
-        for stored, array in _tensors(self._adapter, files).items():
-            tensor = stored.removeprefix("base_model.model.")
-            if match := _LORA_TENSOR.fullmatch(tensor):
-                pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
-                continue
-            if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
-                raise LoadError(f"the adapter {self._adapter} has {visible(tensor)}, which attn cannot read; {_MERGE}")
-            tensor = tensor.replace(".base_layer.", ".")
-            target = self._name_in_base(tensor, replaced)
-            if target and array.shape != (shape := base.stored(target).shape):
-                raise self._misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
-            replaced[target or tensor] = array
-        updates: dict[str, tuple[Array, Array]] = {}
-        for module, parts in pairs.items():
-            a, b = parts.get("A"), parts.get("B")
-            if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
-                raise LoadError(
-                    f"the adapter {self._adapter} changes {visible(module)} with tensors of another rank than its "
-                    f"{ADAPTER} gives; check that the files belong together"
-                )
-            if (target := self._name_in_base(f"{module}.weight", updates)) is None:
-                replaced |= {f"{module}.lora_A": a, f"{module}.lora_B": b}
-                continue
-            stored_type, shape = base.stored(target)
-            if stored_type not in _FLOATS:
-                raise self._misfit(target, f"which its base stores as {stored_type}, quantized")
-            if (len(b), a.shape[1]) not in (shape, shape[::-1]):
-                unfit = f"by tensors that do not fit the shape {list(shape)} which it has in its base"
-                raise self._misfit(target, unfit)
-            updates[target] = a, b
-        if not updates and not replaced:
-            raise LoadError(f"the adapter {self._adapter} holds no tensors; check that its folder is complete")
-        if not updates and replaced.keys().isdisjoint(base.names):
-            raise self._misfit(next(iter(replaced)), "which its base does not have")
-        self._replaced, self._updates = replaced, updates
-        self._scale = alpha / (rank**0.5 if config.get("use_rslora") is True else rank) if updates else 1.0
-        self.names = dict.fromkeys([*base.names, *replaced]).keys()
 
-    def _misfit(self, tensor: str, what: str) -> LoadError:
+    def misfit(self, tensor: str, what: str) -> LoadError:
+        """Return the error for a tensor of the adapter that does not fit."""
         return LoadError(
             f"the adapter {self._adapter} changes {visible(tensor)}, {what}; give its own base with --base"
         )
 
-    def _name_in_base(self, tensor: str, changed: Collection[str]) -> str | None:
-        """Return the model's name of a tensor; None for one in layers that the model does not have.
-
-        Either may have been saved without the head of the other, so that names differ in their beginning.
-        """
+    def find(self, tensor: str, changed: Collection[str]) -> str | None:
+        """Return the model's name of a tensor; None for one in layers that the model does not have."""
         names = self._by_end.get(_end(tensor), [])
         if tensor in names:
             names = [tensor]
@@ -168,37 +186,12 @@ class LoraStore(Store):
         else:
             names = [name for name in names if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
         if len(names) > 1:
-            raise self._misfit(tensor, f"which may be {visible(names[0])} or {visible(names[1])} of its base")
+            raise self.misfit(tensor, f"which may be {visible(names[0])} or {visible(names[1])} of its base")
         if names and names[0] in changed:
-            raise self._misfit(tensor, f"and so {visible(names[0])} of its base a second time")
+            raise self.misfit(tensor, f"and so {visible(names[0])} of its base a second time")
         if not names and is_in_layer(tensor):
-            raise self._misfit(tensor, "which its base does not have")
+            raise self.misfit(tensor, "which its base does not have")
         return names[0] if names else None
-
-    def stored(self, name: str) -> Stored:
-        """See `Store.stored`."""
-        stored = Stored("F32", self._replaced[name].shape) if name in self._replaced else self._base.stored(name)
-        return stored._replace(type="F32") if name in self._updates else stored
-
-    def prepare(self, names: Collection[str]) -> None:
-        """See `Store.prepare`."""
-        self._base.prepare(names)
-
-    def read(self, name: str) -> Array:
-        """See `Store.read`."""
-        weight = to_float32(self._replaced[name]) if name in self._replaced else self._base.read(name)
-        if name not in self._updates:
-            return weight
-        weight, (a, b) = to_float32(weight), self._updates[name]
-        added = to_float32(b) @ to_float32(a)
-        # GPT-2 and similar models store [in, out], which shows in the shape unless it is a square.
-        is_turned = self._is_transposed if added.shape == added.shape[::-1] else added.shape != weight.shape
-        return weight + (added.T if is_turned else added) * np.float32(self._scale)
-
-    def rows(self, name: str, indices: Sequence[int]) -> Array:
-        """See `Store.rows`."""
-        is_changed = name in self._updates or name in self._replaced
-        return super().rows(name, indices) if is_changed else self._base.rows(name, indices)
 
 
 def _end(name: str) -> str:

@@ -29,9 +29,9 @@ def open_store(snapshot: Snapshot) -> Store:
         store = dequantized(store, snapshot, config)
     if snapshot.adapter is None:
         return store
-    from attncli.checkpoints.tensors.lora_store import LoraStore
+    from attncli.checkpoints.tensors.lora_store import with_adapter
 
-    return LoraStore(store, snapshot.name, snapshot.adapter)
+    return with_adapter(store, snapshot.name, snapshot.adapter)
 
 
 def _as_stored(snapshot: Snapshot) -> Store:

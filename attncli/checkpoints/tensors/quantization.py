@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.tensors import Array, Store, Stored
+from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.errors import LoadError
 from attncli.files import to_float32
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 _FLOATS = ("F32", "F16", "BF16")  # types of scales
 _FP8 = "F8_E4M3"
-
-
-class QuantizedTensor(NamedTuple):
-    """A tensor of the model that is stored in parts."""
-
-    shape: tuple[int, ...]  # of its numbers
-    parts: tuple[str, ...]  # the tensors of the checkpoint that it is made of
-    read: Callable[[], Array]  # makes its numbers, in float32
 
 
 class QuantizedTensors:
@@ -108,7 +100,7 @@ def _e4m3() -> Array:
 _E4M3 = _e4m3()
 
 
-def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, ComputedTensor]:
     """Return the weights that are stored as float8 with `weight_scale_inv`."""
     block = config.get("weight_block_size")
     is_size = isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block)
@@ -117,7 +109,7 @@ def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, Quant
     return {name: _fp8_weight(tensors, name, block) for name in tensors.ending("_scale_inv")}
 
 
-def _fp8_weight(tensors: QuantizedTensors, name: str, block: list[int] | None) -> QuantizedTensor:
+def _fp8_weight(tensors: QuantizedTensors, name: str, block: list[int] | None) -> ComputedTensor:
     rows, columns = tensors.expect(name, (_FP8,), (None, None))
     scale = f"{name}_scale_inv"
     height, width = block or (rows, columns)
@@ -132,7 +124,7 @@ def _fp8_weight(tensors: QuantizedTensors, name: str, block: list[int] | None) -
             values[index * height : (index + 1) * height] *= np.repeat(scales, width)[:columns]
         return values
 
-    return QuantizedTensor((rows, columns), (name, scale), numbers)
+    return ComputedTensor((rows, columns), (name, scale), numbers)
 
 
 # --- GPTQ: a few bits with a scale and a zero for each group of inputs -----------------------------------------------
@@ -143,7 +135,7 @@ def _fp8_weight(tensors: QuantizedTensors, name: str, block: list[int] | None) -
 _GPTQ_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 
 
-def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, ComputedTensor]:
     """Return the weights that AutoGPTQ or GPTQModel wrote."""
     bits, group_size = config.get("bits"), config.get("group_size")
     layout = "marlin" if config.get("is_marlin_format") else config.get("checkpoint_format") or "gptq"
@@ -155,7 +147,7 @@ def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, Quan
     return {f"{name}.weight": _gptq_weight(tensors, name, *how) for name in tensors.ending(".qweight")}
 
 
-def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: int, zero_offset: int) -> QuantizedTensor:
+def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: int, zero_offset: int) -> ComputedTensor:
     words, columns = tensors.expect(f"{name}.qweight", ("I32",), (None, None))
     inputs = words * 32 // bits
     has_index = f"{name}.g_idx" in tensors
@@ -178,7 +170,7 @@ def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: in
         return codes
 
     parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales", *["g_idx"] * has_index))
-    return QuantizedTensor((columns, inputs), parts, numbers)
+    return ComputedTensor((columns, inputs), parts, numbers)
 
 
 def _unpacked(words: Array, bits: int, count: int) -> Array:
@@ -197,7 +189,7 @@ def _unpacked(words: Array, bits: int, count: int) -> Array:
 _NF4 = ".quant_state.bitsandbytes__nf4"
 
 
-def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, ComputedTensor]:
     """Return the weights that bitsandbytes wrote as NF4."""
     for form, end in {"int8": ".SCB", "FP4": ".quant_state.bitsandbytes__fp4"}.items():
         if tensors.ending(end):
@@ -205,7 +197,7 @@ def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, Q
     return {name: _nf4(tensors, name) for name in tensors.ending(_NF4)}
 
 
-def _nf4(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
+def _nf4(tensors: QuantizedTensors, name: str) -> ComputedTensor:
     tensors.expect(name + _NF4, ("U8",), (None,))
     try:
         state = json.loads(tensors.read(name + _NF4).tobytes())
@@ -237,10 +229,10 @@ def _nf4(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
         values = tensors.floats(f"{name}.quant_map")[codes] * np.repeat(scales, block)[:count]
         return values.reshape(shape)
 
-    return QuantizedTensor(shape, tuple(parts), numbers)
+    return ComputedTensor(shape, tuple(parts), numbers)
 
 
-Recipe = Callable[[QuantizedTensors, Mapping[str, Any]], dict[str, QuantizedTensor]]
+Recipe = Callable[[QuantizedTensors, Mapping[str, Any]], dict[str, ComputedTensor]]
 RECIPES: dict[str, Recipe] = {"bitsandbytes": bitsandbytes, "fp8": fp8, "gptq": gptq}
 
 
@@ -249,35 +241,6 @@ RECIPES: dict[str, Recipe] = {"bitsandbytes": bitsandbytes, "fp8": fp8, "gptq": 
 # Types of the fields that are read, whatever the method; lists and tables are checked where they are used.
 _TYPES = {"bits": int, "group_size": int, "checkpoint_format": str}
 _LARGEST = 2**31
-
-
-class Dequantized(Store):
-    """The tensors of a store, dequantized."""
-
-    def __init__(self, store: Store, method: str, quantized: Mapping[str, QuantizedTensor]) -> None:
-        self._store = store
-        self._quantized = quantized
-        self.form = f"{method}, dequantized"
-        parts = {part for tensor in quantized.values() for part in tensor.parts}
-        self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *quantized]).keys()
-
-    def stored(self, name: str) -> Stored:
-        """See `Store.stored`."""
-        quantized = self._quantized.get(name)
-        return self._store.stored(name) if quantized is None else Stored("F32", quantized.shape)
-
-    def prepare(self, names: Collection[str]) -> None:
-        """See `Store.prepare`."""
-        parts = (self._quantized[name].parts if name in self._quantized else (name,) for name in names)
-        self._store.prepare([part for names in parts for part in names])
-
-    def read(self, name: str) -> Array:
-        """See `Store.read`."""
-        return self._quantized[name].read() if name in self._quantized else self._store.read(name)
-
-    def rows(self, name: str, indices: Sequence[int]) -> Array:
-        """See `Store.rows`."""
-        return super().rows(name, indices) if name in self._quantized else self._store.rows(name, indices)
 
 
 def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
@@ -301,4 +264,4 @@ def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
         if value is not None and (type(value) is not kind or (isinstance(value, int) and abs(value) >= _LARGEST)):
             raise tensors.unread(f"{field} {brief(repr(value))}")
     quantized = RECIPES[method](tensors, config)
-    return Dequantized(store, method, quantized) if quantized else store
+    return ComputedStore(store, quantized, f"{method}, dequantized") if quantized else store
