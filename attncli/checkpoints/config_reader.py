@@ -59,13 +59,7 @@ class ConfigReader:
         self.read: set[str] = set()  # names of the fields that were read
 
     def get(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
-        """Return a field.
-
-        Args:
-            name: its name.
-            default: its value where it is missing; without a default it must be there.
-            among: the values that are implemented; None: all are.
-        """
+        """Return a field; without a default it must be there, and it must be among the implemented values."""
         self.read.add(name)
         value = self._values.get(name, default)
         if value is _ABSENT:

@@ -137,13 +137,7 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
 def text_template(
     first: str | None = None, last: str | None = None, pair: list[str] | None = None
 ) -> Callable[[Tokenizer], Any]:
-    """Return a function that makes a post-processor: a text between two optional tokens.
-
-    Args:
-        first: the token before a text.
-        last: the token behind it.
-        pair: the pieces that a second text adds; None: the same tokens around it.
-    """
+    """Return a function that makes a post-processor: a text between two optional tokens."""
     ends = [end for end in (first, last) if end is not None]
     single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
     more = pair or [f"{token}:1" if token != "$A" else "$B:1" for token in single]

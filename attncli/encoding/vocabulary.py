@@ -91,12 +91,6 @@ def open_vocabulary(
 ) -> Callable[[Sequence[str | None]], Vocabulary]:
     """Return a function that makes the vocabulary of a document: that of a tokenizer, or its own words.
 
-    Args:
-        vocab: `words`, or the tokenizer that `--vocab` names.
-        special: whether special tokens are added.
-        offline: whether a tokenizer is looked for in the local cache alone.
-        size: the number of ids; None is as many as are needed.
-
     Raises:
         UsageError: an option does not apply to `words`; or the tokenizer has more ids.
         LoadError: there is no such tokenizer, or it cannot be read.

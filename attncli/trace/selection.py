@@ -106,11 +106,7 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
 def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> list[tuple[int, int]]:
     """Return the chosen heads as layer and head, each once; heads may name their layers: `18.6,17.3` or `L18H6`.
 
-    Args:
-        layers: the choice of layers; None is all of them.
-        heads: the choice of heads; None is all of each layer.
-        sizes: how many layers there are, and how many heads each has.
-        owner: what has them.
+    `sizes` counts the layers of the owner, and the heads of each.
 
     Raises:
         UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.

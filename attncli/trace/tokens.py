@@ -103,10 +103,6 @@ class Tokens(tuple[Token, ...]):
 
         A word of several pieces is its last piece, which under a causal mask is the one that sees all of them.
 
-        Args:
-            wanted: a token as the vocabulary or the view spells it, or an integer, which is an index in any case.
-            role: "query" or "key", for the error.
-
         Raises:
             InputMismatchError: no token has that text, or the index is out of range.
         """

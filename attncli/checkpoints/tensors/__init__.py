@@ -57,7 +57,7 @@ class ComputedTensor(NamedTuple):
 
 
 class ComputedStore(Store):
-    """The tensors of a store, some of which are computed in place of their parts."""
+    """The tensors of a store; those that are made of parts are computed when they are read."""
 
     def __init__(self, store: Store, computed: Mapping[str, ComputedTensor], form: str) -> None:
         self._store, self._computed, self.form = store, computed, form

@@ -43,12 +43,7 @@ class QuantizedTensors:
         return [name.removesuffix(end) for name in self._store.names if name.endswith(end)]
 
     def expect(self, name: str, types: Collection[str], shape: Sequence[int | None] | None = None) -> tuple[int, ...]:
-        """Return the shape of a tensor.
-
-        Args:
-            name: of the tensor.
-            types: the allowed types.
-            shape: the expected shape, None being any size; None allows every shape.
+        """Return the shape of a tensor; in the expected one None is any size.
 
         Raises:
             LoadError: it is missing, or has another type or shape.
