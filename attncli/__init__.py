@@ -56,13 +56,11 @@ _HOMES = {
     "with_pictures": "attncli.encoding.pictures",
 }
 __all__ = sorted(_HOMES)
-_RETIRED = ("from_multihead_attention",)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        use = "; use: with attncli.watch(module) as calls, and calls[0].trace" if name in _RETIRED else ""
-        raise AttributeError(f"module 'attncli' has no attribute '{name}'{use}")
+        raise AttributeError(f"module 'attncli' has no attribute '{name}'")
     from functools import partial
     from importlib import import_module
 

@@ -108,7 +108,9 @@ def softmax_parts(
 
 
 def attention_weights(
-    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
+    masked: Float[np.ndarray, "H Q K"],
+    sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None,
+    out: Float[np.ndarray, "H Q K"] | None = None,
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the softmax over the keys.
 
@@ -116,8 +118,9 @@ def attention_weights(
         masked: scores after the mask.
         sinks: one more logit per head (GPT-OSS, 2025), or per head and query, that takes weight and gives no value,
             so that a row sums to less than 1.
+        out: the array for the weights, such as that of the scores.
     """
-    _, exponentials, totals = softmax_parts(masked, sinks)
+    _, exponentials, totals = softmax_parts(masked, sinks, out)
     return np.divide(exponentials, totals, out=exponentials)
 
 
@@ -137,7 +140,7 @@ def fused_output(
     allowed: Bool[np.ndarray, "Q K"],
     softcap: float | None = None,
 ) -> Float[np.ndarray, "H Q Dv"]:
-    """Return weights·v of a few queries that follow each other, without the weights.
+    """Return weights·v of a few consecutive queries, without the weights.
 
     Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the array of
     the scores, and the softmax's divisor divides the outputs, which are fewer.
@@ -150,8 +153,8 @@ def fused_output(
         allowed: of all heads; every query has an allowed key.
         softcap: c in c·tanh(scores/c).
     """
-    some = np.flatnonzero(allowed.any(axis=0))
-    keys = slice(some[0], some[-1] + 1)
+    visible = np.flatnonzero(allowed.any(axis=0))
+    keys = slice(visible[0], visible[-1] + 1)
     forbidden = ~allowed[:, keys]
     mixed = np.flatnonzero(forbidden.any(axis=0))
     columns = slice(mixed[0], mixed[-1] + 1) if len(mixed) else slice(0, 0)

@@ -64,8 +64,6 @@ class NotExposedError(AttnError):
 class InputError(AttnError):
     """The text, the mask or the file is not usable."""
 
-    exit_code = ExitCode.INPUT
-
 
 def is_panic(error: BaseException) -> bool:
     """Return whether an error is a panic of a library in Rust: no Exception, and in no module."""
@@ -90,8 +88,7 @@ def install_command(*packages: str) -> str:
     import sys
     from shutil import which
 
-    pip = which("pip")
-    is_own = pip is not None and os.path.dirname(pip) == os.path.dirname(sys.executable)
+    is_own = os.path.dirname(which("pip") or "") == os.path.dirname(sys.executable)
     command = ["pip"] if is_own else [sys.executable, "-m", "pip"]
     return shlex.join([*command, "install", *(_REQUIREMENTS.get(name, name) for name in packages)])
 
@@ -100,25 +97,20 @@ def not_installed(*packages: str) -> list[str]:
     """Return the packages that are not installed, without importing any."""
     from importlib.util import find_spec
 
-    def is_there(name: str) -> bool:
+    def is_missing(name: str) -> bool:
         try:
-            return find_spec(name) is not None
+            return find_spec(name) is None
         except ModuleNotFoundError:  # the package that would hold it
-            return False
+            return True
 
-    return [name for name in packages if not is_there(name)]
+    return list(filter(is_missing, packages))
 
 
 def require(what: str, *packages: str) -> None:
-    """Refuse `what`, which needs packages, by the names of their imports, that are not installed.
-
-    Raises:
-        LoadError: with the command that installs them.
-    """
+    """Raise LoadError, with the command that installs them, where `what` needs packages that are not installed."""
     if missing := not_installed(*packages):
         are = "is" if len(missing) == 1 else "are"
-        names, command = " and ".join(missing), install_command(*missing)
-        raise LoadError(f"{what} needs {names}, which {are} not installed: {command}")
+        raise LoadError(f"{what} needs {' and '.join(missing)}, which {are} not installed: {install_command(*missing)}")
 
 
 Answer = TypeVar("Answer")
@@ -132,17 +124,11 @@ def metadata_json(metadata: Metadata) -> dict[str, Any]:
 
 
 class Failure(NamedTuple):
-    """Failure of a sentence.
+    """Failure of a sentence."""
 
-    Attributes:
-        reason: one sentence.
-        kind: the error that is raised where there is no other sentence.
-        metadata: further fields of its file.
-    """
-
-    reason: str
-    kind: type[AttnError] = InputError
-    metadata: Metadata = NO_METADATA
+    reason: str  # one sentence
+    kind: type[AttnError] = InputError  # the error that is raised where there is no other sentence
+    metadata: Metadata = NO_METADATA  # further fields of its file
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and tensors of safetensors files, also those in bfloat16.
+"""Files that are written whole or not at all, and tensors of safetensors files, also those in bfloat16.
 
 NumPy is imported where a tensor is read: help, and the tokens of a sentence, need none.
 """
@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import ExitCode, InputError
 from attncli.signals import OnInterrupt
-from attncli.text import print_note, visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
 MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights
 MOST_PACKED = 2**31  # a mask in an archive
+
+_DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
 def check_file(path: str | Path, most: int | None = None, is_stream: bool = False) -> None:
@@ -42,12 +44,10 @@ def check_file(path: str | Path, most: int | None = None, is_stream: bool = Fals
         status = os.stat(path)
     except ValueError:  # no system has a file of such a name
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
-    if is_stream and (stat.S_ISFIFO(status.st_mode) or str(path).startswith(DESCRIPTORS)):
+    if is_stream and (stat.S_ISFIFO(status.st_mode) or str(path).startswith(_DESCRIPTORS)):
         return
-    if stat.S_ISDIR(status.st_mode):
-        raise OSError("is a folder")
     if not stat.S_ISREG(status.st_mode):
-        raise OSError("is a pipe or a device")
+        raise OSError("is a folder" if stat.S_ISDIR(status.st_mode) else "is a pipe or a device")
     if most is not None and status.st_size > most:
         raise OSError(f"is larger than {most >> 20} MiB")
 
@@ -85,23 +85,21 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     target = Path(path)
     try:
         if is_stream_path(target):
-            with _with_reader(target):
-                yield target
+            yield target
             return
         final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         check_folder(final)
-        is_kept = suffix is not None
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
 
         def discard() -> None:
             with suppress(OSError):
-                if not is_kept or aside.stat().st_size == 0:
+                if suffix is None or aside.stat().st_size == 0:
                     aside.unlink()
 
-        with file_lock(aside) if is_kept else nullcontext(), OnInterrupt(discard):
+        with nullcontext() if suffix is None else file_lock(aside), OnInterrupt(discard):
             try:
                 yield aside
                 with suppress(FileNotFoundError):  # with the permissions of the file that it replaces
@@ -109,7 +107,7 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
                 os.replace(aside, final)
             finally:
                 discard()
-    except BrokenPipeError:  # a pipe that nobody reads any more is no error, as on standard output
+    except BrokenPipeError:  # a pipe that is closed is no error, as on standard output
         raise SystemExit(ExitCode.CLOSED_PIPE) from None
     except OSError as error:
         raise InputError(f"cannot write {visible(str(target))}: {error.strerror or error}") from None
@@ -122,37 +120,15 @@ def atomic_write_text(path: str | Path, suffix: str | None = None) -> Iterator[I
         yield stream
 
 
-DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
-
-
 def is_stream_path(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream, which is written to and never replaced."""
-    if str(path).startswith(DESCRIPTORS):
+    if str(path).startswith(_DESCRIPTORS):
         return True
     try:
         mode = path.stat().st_mode
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-@contextmanager
-def _with_reader(path: Path) -> Iterator[None]:
-    """Hold a named pipe open, which waits for a reader; a note names the pipe until there is one."""
-    if str(path).startswith(DESCRIPTORS) or not path.is_fifo():
-        yield
-        return
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        print_note(f"nobody reads {visible(str(path))} yet; waiting for a reader (Ctrl-C ends)")
-        descriptor = os.open(path, os.O_WRONLY)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -172,22 +148,18 @@ def file_lock(aside: Path) -> Iterator[None]:
         return
     while True:
         with open(aside, "ab") as file:
-            has_locks = True
             try:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
-                raise InputError(
-                    f"{visible(str(aside))} is being written by another run; wait, or give another file"
-                ) from None
+                name = visible(str(aside))
+                raise InputError(f"{name} is being written by another run; wait, or give another file") from None
             except OSError:
-                has_locks = False
-            is_still = False
-            with suppress(FileNotFoundError):
-                is_still = os.path.samestat(os.fstat(file.fileno()), aside.stat())
-            if is_still or not has_locks:
                 yield
                 return
-        # The run that held it has just ended and renamed it: what was opened is its result.
+            # The run that held the lock may have renamed the file: what was opened is its result.
+            if aside.exists() and os.path.samestat(os.fstat(file.fileno()), aside.stat()):
+                yield
+                return
 
 
 # Types that are read, and their NumPy types: NumPy has no bfloat16, of which these are the bits.
@@ -202,15 +174,13 @@ class Tensors:
 
     The library gives NumPy no bfloat16, so the format is read here: eight bytes of length, a JSON header of that
     length, the tensors.
-
-    Attributes:
-        metadata: the rest of the header.
-        types: of all tensors, as safetensors calls them.
-        shapes: of all tensors.
-        starts: of all tensors, in bytes.
-        pages: of the file.
-        mapped: those of types that are read, not yet in memory; see `to_float32`.
     """
+
+    metadata: dict[str, str]  # the rest of the header
+    types: dict[str, str]  # of all tensors, as safetensors calls them
+    shapes: dict[str, tuple[int, ...]]
+    starts: dict[str, int]  # in bytes
+    mapped: dict[str, np.ndarray[Any, Any]]  # those of types that are read, not yet in memory; see `to_float32`
 
     def __init__(self, path: Path) -> None:
         import json
@@ -220,15 +190,15 @@ class Tensors:
         from safetensors import safe_open
 
         with safe_open(path, framework="np") as checked:  # that the header fits the file
-            self.metadata: dict[str, str] = checked.metadata() or {}
+            self.metadata = checked.metadata() or {}
         with open(path, "rb") as file:
             self.pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         begin = 8 + int.from_bytes(self.pages[:8], "little")
         header: dict[str, Any] = json.loads(self.pages[8:begin])
         header.pop("__metadata__", None)
-        self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
-        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
-        self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
+        self.types = {name: entry["dtype"] for name, entry in header.items()}
+        self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        self.starts = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
         types = DTYPES | CODES
         self.mapped = {
             name: np.ndarray(self.shapes[name], types[kind], self.pages, self.starts[name])

@@ -1,4 +1,4 @@
-"""Plain words for people: text made safe to print, names that were probably meant, counts and ranges."""
+"""Words for people: text made safe to print, names that were probably meant, counts and ranges."""
 
 from __future__ import annotations
 
@@ -32,29 +32,24 @@ def visible(text: str) -> str:
 
 
 def _visible_character(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
     code = ord(character)
     # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
     is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
-    if is_hidden and character not in JOINERS:
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return character
+    if not is_hidden or character in JOINERS:
+        return character
+    written = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return _ESCAPES.get(character, written)
 
 
-def brief(message: str) -> str:
+def brief(message: str, most: int = 2000) -> str:
     """Return a message, without its middle if it is long: it may quote a file or a user at any length."""
-    most = 2000
     return message if len(message) <= most else f"{message[: most - 500]} … {message[-500:]}"
 
 
-_LONGEST = 24  # characters of a text in the line of a result
-
-
-def quoted(text: str) -> str:
+def quoted(text: str, most: int = 24) -> str:
     """Return a text of any origin in quotes, safe to print and short."""
     shown = visible(text)
-    return f"'{shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + '…'}'"
+    return f"'{shown if len(shown) <= most else shown[: most - 1].rstrip() + '…'}'"
 
 
 def short_name(model: str) -> str:
@@ -111,8 +106,8 @@ def _runs(indices: Iterable[int]) -> list[tuple[int, int]]:
 
 def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
     """Return layers in words: layers 0-2,5 (cross)."""
-    found = list(layers)
-    return f"layer{'s' * (len(found) > 1)} {as_ranges(found)}" + (f" ({kind})" if kind else "")
+    indices = list(layers)
+    return f"layer{'s' * (len(indices) > 1)} {as_ranges(indices)}" + (f" ({kind})" if kind else "")
 
 
 def plural(count: int, noun: str) -> str:
@@ -120,19 +115,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
-_LISTED = 12
-
-
 def span(low: int, high: int) -> str:
     """Return a range in words, both ends included."""
     return str(low) if low == high else f"{low}..{high}"
 
 
-def join_ranges(places: Sequence[int]) -> str:
-    """Return places, consecutive ones as a range, and an ellipsis where there are too many."""
-    runs = _runs(places)
-    shown = ", ".join(span(first, last) for first, last in runs[:_LISTED])
-    return shown + (", …" if len(runs) > _LISTED else "")
+def join_ranges(indices: Sequence[int], most: int = 12) -> str:
+    """Return indices in words, consecutive ones as a range, and an ellipsis where there are too many."""
+    runs = _runs(indices)
+    return ", ".join(span(first, last) for first, last in runs[:most]) + ", …" * (len(runs) > most)
 
 
 def bytes_shown(count: float) -> str:

@@ -100,11 +100,3 @@ def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.Monke
     count, peak = traced(lambda: sum(map(len, written(name, [trace], view))))
     assert count > 2 * 1024**2
     assert peak < 1024**2 * 4 * 2
-
-
-def test_a_long_view_is_pooled_without_its_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CELLS", 2**18)
-    head = long(2048).layer(0).head(0)
-    picture, peak = traced(lambda: heatmap_of(head, slice(None), (32, 32)))
-    assert picture.values.shape == (64, 64)
-    assert peak < 2048**2 * 4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.checkpoints.options import EngineOptions
-from attncli.checkpoints.signatures import Choice, PredictorKeywords, spelling_out
+from attncli.checkpoints.signatures import Choice, with_explicit_signature
 from attncli.encoding.encode import EncodedInput, InputEncoder, check_texts
 from attncli.engines.predictor import Cut, Kind, Measure, Predictor, Replacement
 from attncli.errors import InputError, InputMismatchError, Metadata, UsageError
@@ -129,7 +129,7 @@ class AblationChoice:
         return parse(self.edges)
 
 
-@spelling_out(PredictorKeywords, EngineOptions)
+@with_explicit_signature(EngineOptions)
 def ablate(
     text: str,
     model: str = "demo",
@@ -144,7 +144,7 @@ def ablate(
     with_: str = "zero",
     pair: str | None = None,
     special: bool = True,
-    **options: Unpack[PredictorKeywords],
+    **options: Any,
 ) -> Ablation:
     """Return what a causal language model's prediction is with heads or edges cut, and without.
 

@@ -51,7 +51,7 @@ class Composition(Displayed, Tabular):
     @property
     def trace(self) -> Trace:
         """The trace that the head is of."""
-        whole: Trace = self.cell.row.layer.whole
+        whole: Trace = self.cell.row.layer.parent
         return whole
 
     @property
@@ -81,7 +81,7 @@ def composition(explained: Explained) -> Composition:
         one if isinstance(one, AttentionCell) else AttentionCell(one, one.keys[int(one.ranked[0])]) for one in explained
     ]
     cell = max(cells, key=lambda each: each.weight)
-    row, trace = cell.row, cell.row.layer.whole
+    row, trace = cell.row, cell.row.layer.parent
     layer, head, query = row.layer.layer, row.head.head, row.query.index
     if len(cells) > 1:
         raise UsageError(

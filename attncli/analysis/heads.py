@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from attncli.analysis.pairs import (
     source_options,
 )
 from attncli.analysis.summary import OF_TRACES, RunningMoments, RunStats, RunSummary, SentenceFacts, refuse_beside
-from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
+from attncli.checkpoints.signatures import Choice, with_explicit_signature
 from attncli.engines import open_source
 from attncli.errors import UsageError
 from attncli.text import as_list, did_you_mean, plural, span, visible
@@ -213,17 +213,15 @@ def heads(
     layer: Choice = ...,
     induction: bool = ...,
     pairs: None = ...,
-    **options: Unpack[SourceKeywords],
+    **options: Any,
 ) -> HeadReport: ...
 
 
 @overload
-def heads(
-    *, model: str | None = ..., layer: Choice = ..., pairs: PairSource, **options: Unpack[SourceKeywords]
-) -> PairReport: ...
+def heads(*, model: str | None = ..., layer: Choice = ..., pairs: PairSource, **options: Any) -> PairReport: ...
 
 
-@spelling_out(SourceKeywords, open_source)
+@with_explicit_signature(open_source)
 def heads(
     texts: str | Iterable[str] | Trace = "",
     model: str | None = None,
@@ -234,7 +232,7 @@ def heads(
     layer: Choice = "all",
     induction: bool = False,
     pairs: PairSource | None = None,
-    **options: Unpack[SourceKeywords],
+    **options: Any,
 ) -> HeadReport | PairReport:
     """Return the metrics of every head over one sentence, over many, or of a trace that is there already.
 

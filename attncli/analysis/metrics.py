@@ -16,7 +16,7 @@ import numpy as np
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
 from attncli.masks.expressions import Atom, RuleMask, leaves
-from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
+from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -70,16 +70,16 @@ def _cells_key(layer: LayerTrace, number: int) -> Hashable:
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
     """Return the metrics of layers that see the same cells."""
-    first, parts = layers[0], merge_layers(layers)
+    first = layers[0]
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = first.heads if len(first.mask.rows(list(first.heads), rows[:1])) > 1 else first.heads[:1]
     pictures = _picture_cells(trace, first)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
-    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * first.num_keys), 1))
+    together = min(len(first.heads), max(attention.CELLS // (_ROWS * first.num_keys), 1))
     for block_rows in attention.row_blocks(rows, first.num_keys * together):
         cells = _cell_factors(trace, first, block_rows, pictures)
-        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, block_rows)))
+        measured.add(cells, (block for layer in layers for block in stages_of(layer, layer.heads, block_rows)))
         uniform.add(
             cells,
             (UniformBaseline(first, block.heads, block_rows) for block in stages_of(first, of_uniform, block_rows)),
@@ -127,10 +127,6 @@ class UniformBaseline(Stages):
         allowed = self.mask.astype(np.float32)
         with np.errstate(invalid="ignore"):
             return allowed / allowed.sum(axis=-1, keepdims=True)
-
-    def peaks(self) -> tuple[Float[np.ndarray, "H Q"], None]:
-        """See `Stages.peaks`."""
-        return self.weights.max(axis=-1), None
 
 
 def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
@@ -211,7 +207,9 @@ class MetricSums:
             weights = block.weights
             logarithms = np.maximum(weights, _TINY)
             entropies = -np.vecdot(weights, np.log(logarithms, out=logarithms))
-            largest, highest = block.peaks()
+            largest, highest = weights.max(axis=-1), None
+            if not isinstance(block, UniformBaseline) and "scores" not in block.layer.missing:
+                highest = np.where(block.mask, block.scores, -np.inf).max(axis=-1)
             with np.errstate(invalid="ignore"):  # of weights that are no numbers
                 linear = weights.transpose(1, 0, 2) @ cells.factors.transpose(1, 2, 0)  # [Q, H, M]
             values = np.empty((*linear.shape[:2], len(OF_ANY_TEXT) - 1), linear.dtype)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.summary import OF_TRACES, refuse_beside
-from attncli.checkpoints.signatures import InspectKeywords, spelling_out
+from attncli.checkpoints.signatures import with_explicit_signature
 from attncli.engines import inspect, open_source
 from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
@@ -16,7 +16,7 @@ from attncli.trace.trace import Trace
 Explained = tuple[AttentionRow, ...] | tuple[AttentionCell, ...]
 
 
-@spelling_out(InspectKeywords, open_source)
+@with_explicit_signature(open_source)
 def why(
     text: str | Trace,
     model: str | None = None,
@@ -25,7 +25,7 @@ def why(
     key: str | int | None = None,
     pair: str | None = None,
     target: str | None = None,
-    **options: Unpack[InspectKeywords],
+    **options: Any,
 ) -> Explained:
     """Return why a query attends to a key, or with no key to all of them, in every layer and head asked for.
 

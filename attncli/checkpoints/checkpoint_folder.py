@@ -1,4 +1,4 @@
-"""The files of a checkpoint's folder, and the folders of huggingface_hub's local cache.
+"""Files of a checkpoint's folder, and the folders of huggingface_hub's local cache.
 
 No file outside the folder is read, nor one that could keep a reader waiting for ever (a pipe, a device). The cache is
 found as huggingface_hub finds it, without importing that or downloading anything:
@@ -35,7 +35,7 @@ TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in w
 TEXTS = (
     ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab", ".spm", ".bpe", ".codes", ".tokenizer",
 )  # fmt: skip
-_OF_TOKENIZER = (
+OF_TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json",
 )  # fmt: skip
@@ -47,10 +47,6 @@ class CheckpointFolder:
     Attributes:
         path: of the folder.
         sizes: in bytes, of its files by their names.
-
-    Args:
-        path: of the folder.
-        is_listed: whether it is a checkpoint's, and not one with a checkpoint among other files.
 
     Raises:
         LoadError: it is not safe to read: its name is not UTF-8, it holds a pipe, a device or a text of unusual size,
@@ -64,12 +60,9 @@ class CheckpointFolder:
         self._json: dict[str, dict[str, Any]] = {}
         if not is_listed:
             return
-        try:
-            self.sizes = dict(_files(path, ""))
-            if os.path.isdir(path / TEMPLATES):
-                self.sizes |= _files(path, TEMPLATES + "/")
-        except OSError as error:
-            raise LoadError(f"the folder {visible(str(path))} cannot be read: {error.strerror}") from None
+        self._list("")
+        if os.path.isdir(path / TEMPLATES):
+            self._list(TEMPLATES + "/")
         for file in sorted({*self.shards(WEIGHTS_INDEX).values(), *self.shards(PICKLE_INDEX).values()}):
             if os.path.isabs(file) or ".." in Path(file).parts:
                 raise LoadError(
@@ -77,7 +70,26 @@ class CheckpointFolder:
                     "check where the checkpoint comes from"
                 )
             if "/" in file and os.path.exists(path / file):
-                self.sizes |= dict(_files(path, file.rpartition("/")[0] + "/"))
+                self._list(file.rpartition("/")[0] + "/")
+
+    def _list(self, inside: str) -> None:
+        """Add the files of a folder inside; LoadError if one is no plain file, or too large for its kind."""
+        try:
+            with os.scandir(self.path / inside) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        continue
+                    path = visible(str(self.path / inside / entry.name))
+                    with suppress(FileNotFoundError):  # of a link to nothing
+                        self.sizes[inside + entry.name] = size = entry.stat().st_size
+                        if not entry.is_file():
+                            raise LoadError(f"{path} is a pipe or a device; expected a regular file")
+                        if size > MOST_TEXT and entry.name.endswith(TEXTS):
+                            most = MOST_TEXT >> 20
+                            raise LoadError(f"{path} is larger than {most} MiB; check where the checkpoint comes from")
+        except OSError as error:
+            raise LoadError(f"the folder {visible(str(self.path))} cannot be read: {error.strerror}") from None
+        self.sizes = dict(sorted(self.sizes.items()))
 
     def __contains__(self, name: object) -> bool:
         return name in self.sizes
@@ -115,54 +127,22 @@ class CheckpointFolder:
         return bool(files) and files <= self.sizes.keys()
 
     @property
-    def is_adapter(self) -> bool:
-        """Whether it has an adapter's configuration."""
-        return ADAPTER in self.sizes
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether it has a file of a tokenizer."""
-        return not self.sizes.keys().isdisjoint(_OF_TOKENIZER)
-
-    @property
     def is_checkpoint(self) -> bool:
         """Whether it has the configuration of a model with a type, or of an adapter.
 
-        A pooling module of sentence-transformers has a config.json as well, and so has each part of a diffusers
-        pipeline.
+        A pooling module of sentence-transformers has a config.json as well, and so has a part of a diffusers pipeline.
         """
         try:
-            return self.is_adapter or "model_type" in self.read_json(CONFIG)
+            return ADAPTER in self or "model_type" in self.read_json(CONFIG)
         except LoadError:
             return True  # a damaged one is reported, not hidden
 
-
-def _files(folder: Path, inside: str) -> list[tuple[str, int]]:
-    """Return the names and the sizes of the files in a folder.
-
-    Raises:
-        LoadError: one of them is no plain file, or too large for its kind.
-        OSError: the folder cannot be read.
-    """
-    files = []
-    with os.scandir(folder / inside) as entries:
-        for entry in sorted(entries, key=lambda each: each.name):
-            if entry.is_dir():
-                continue
-            path = visible(str(folder / inside / entry.name))
-            try:
-                size = entry.stat().st_size
-            except FileNotFoundError:  # a link to nothing
-                continue
-            except OSError as error:
-                raise LoadError(f"{path} cannot be read: {error.strerror}") from None
-            if not entry.is_file():
-                raise LoadError(f"{path} is a pipe or a device; expected a regular file")
-            if size > MOST_TEXT and entry.name.endswith(TEXTS):
-                most = MOST_TEXT >> 20
-                raise LoadError(f"{path} is larger than {most} MiB; check where the checkpoint comes from")
-            files.append((inside + entry.name, size))
-    return files
+    @property
+    def summary(self) -> str:
+        """List of its files, for an error about a missing one."""
+        names = [visible(file) for file in self.sizes if not file.endswith(TEXTS)] or list(map(visible, self.sizes))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return f" (there is {', '.join(names[:4])}{more})" if names else ""
 
 
 def has_config(folder: Path) -> bool:
@@ -183,11 +163,6 @@ def check_utf8(path: Path) -> None:
 def demo_or(name: str) -> str:
     """Return the folder of a model in the box for its name, which hides `./demo`; any other name as it is."""
     return str(Path(__file__).with_name(name)) if name in DEMOS else name
-
-
-def is_gguf(name: str) -> bool:
-    """Return whether a path is that of a GGUF file."""
-    return name.lower().endswith(".gguf") and os.path.isfile(name)
 
 
 def map_weights(path: Path) -> Tensors:
@@ -234,9 +209,6 @@ def snapshot_in(folder: Path, revision: str) -> Path:
     return folder / "snapshots" / (commit if commit.isalnum() else revision)
 
 
-# --- names that were probably meant ----------------------------------------------------------------------------------
-
-
 def cached_models() -> list[str]:
     """Return the names of the models and adapters in the hub's local cache."""
     configs = sorted(path for file in (CONFIG, ADAPTER) for path in hub_cache().glob(f"models--*/snapshots/*/{file}"))
@@ -246,6 +218,8 @@ def cached_models() -> list[str]:
 
 def nearby(name: str) -> str:
     """Return `; did you mean 'x'?` for the checkpoint of this machine with the name most alike, or nothing."""
+    import difflib  # needed for an error alone
+
     folder = os.path.dirname(name)
     paths: list[str] = []
     with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
@@ -254,7 +228,5 @@ def nearby(name: str) -> str:
     # A model of the hub is often called by the last part of its name.
     by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
     table = by_end | {model.lower(): model for model in (*DEMOS, *here, *by_end.values())}
-    import difflib  # needed for an error alone
-
-    near = difflib.get_close_matches(name.lower(), table, n=1)
-    return f"; did you mean '{visible(table[near[0]])}'?" if near and table[near[0]] != name else ""
+    near = [table[match] for match in difflib.get_close_matches(name.lower(), table, n=1)]
+    return f"; did you mean '{visible(near[0])}'?" if near and near[0] != name else ""

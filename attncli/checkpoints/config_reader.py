@@ -51,32 +51,15 @@ class UnsupportedError(Exception):
 
 
 class ConfigReader:
-    """The fields of a config.json.
-
-    Attributes:
-        read: the names of the fields that were read.
-
-    Args:
-        values: the fields.
-        where: the file or part they are in, for messages.
-    """
+    """The fields of a config.json; every method that returns one raises UnsupportedError where it does not fit."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self._values = values
         self._where = where
-        self.read: set[str] = set()
+        self.read: set[str] = set()  # names of the fields that were read
 
     def get(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
-        """Return a field.
-
-        Args:
-            name: its name.
-            default: its value where it is missing; without a default it must be there.
-            among: the values that are implemented; None: all are.
-
-        Raises:
-            UnsupportedError: it is missing, or has another value than those.
-        """
+        """Return a field; without a default it must be there, and it must be among the implemented values."""
         self.read.add(name)
         value = self._values.get(name, default)
         if value is _ABSENT:
@@ -86,11 +69,11 @@ class ConfigReader:
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a field that is true or false; UnsupportedError if it is neither."""
+        """Return a field that is true or false."""
         return self.get(name, default, among=(True, False))
 
     def count(self, name: str, default: Any = _ABSENT, most: float = math.inf) -> int:
-        """Return a field that counts something; UnsupportedError if it is no whole number above 0, or above `most`."""
+        """Return a field that is a whole number above 0, and not above `most`."""
         value = self.get(name, default)
         if type(value) is not int or not 1 <= value <= most:
             raise UnsupportedError(f"{name} is {value!r}")
@@ -101,7 +84,7 @@ class ConfigReader:
         return self.count(name, most=MOST_LAYERS)
 
     def number(self, name: str, default: Any = _ABSENT) -> float:
-        """Return a field that is a number above 0; UnsupportedError if it is not."""
+        """Return a field that is a number above 0."""
         value = self.get(name, default)
         if type(value) not in (int, float) or not value > 0:
             raise UnsupportedError(f"{name} is {value!r}")

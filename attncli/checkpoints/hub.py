@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from tqdm.std import tqdm
@@ -71,35 +72,34 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def is_offline(offline: bool) -> bool:
-    """Return whether nothing may be asked of the hub, by an option or by the environment."""
-    from huggingface_hub import is_offline_mode
-
-    return offline or is_offline_mode()
-
-
 class Repository:
-    """A repository on the hub at a branch, tag or commit, and its part in the local cache.
+    """A repository on the hub at a branch, tag or commit, and its part in the local cache."""
 
-    Attributes:
-        name: of the repository.
-        root: the folder of the commit in the local cache.
-        sizes: in bytes, of its files by their names; none where they are not known.
-        is_offline: whether nothing may be asked of the hub.
-    """
+    root: Path  # the folder of the commit in the local cache
+    sizes: dict[str, int]  # in bytes, of its files by their names; none where they are not known
 
     def __init__(self, name: str, revision: str, offline: bool, shown: str = "") -> None:
+        from huggingface_hub import is_offline_mode
+
         silence_hub()
         self.name = name
         self._shown = shown or name
-        self.root = cached_snapshot(name, revision)
-        self.is_offline = is_offline(offline)
-        self.sizes = self._listed()
+        self.is_offline = offline or is_offline_mode()
+        self._list(revision)
         if not self.sizes and not self.is_offline:
             _log.info("asking the hub for %s", name)
             self._download("configuration", revision, [CONFIG])  # whose client keeps a list of all files in the cache
-            self.root = cached_snapshot(name, revision)
-            self.sizes = self._listed()
+            self._list(revision)
+
+    def _list(self, revision: str) -> None:
+        from huggingface_hub import get_cached_repo_tree
+        from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
+
+        self.root = cached_snapshot(self.name, revision)
+        self.sizes = {}
+        with suppress(CachedRepoTreeNotFoundError, HFValidationError):
+            tree = get_cached_repo_tree(self.name, revision=self.root.name)
+            self.sizes = {file.path: file.size for file in tree}
 
     def _download(self, part: str, revision: str, files: Collection[str]) -> None:
         from huggingface_hub import snapshot_download
@@ -107,14 +107,6 @@ class Repository:
         exactly = [glob.escape(file) for file in files]
         with translate_hub_errors(self._shown, part, self.is_offline):
             snapshot_download(self.name, revision=revision, allow_patterns=exactly, tqdm_class=Download)
-
-    def _listed(self) -> dict[str, int]:
-        from huggingface_hub import get_cached_repo_tree
-        from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
-
-        with suppress(CachedRepoTreeNotFoundError, HFValidationError):
-            return {file.path: file.size for file in get_cached_repo_tree(self.name, revision=self.root.name)}
-        return {}
 
     def fetch(self, files: Collection[str], part: str) -> None:
         """Download files that are not in the local cache.

@@ -1,61 +1,19 @@
-"""The options of the sources, as the command line and Python name them: toy layer, checkpoints, tokenizers.
+"""Options of the sources, as the command line and Python name them: toy layer, checkpoints, tokenizers.
 
-A source refuses options that it does not have, with the option that was probably meant; nothing is ignored.
+A source refuses options that it does not have; nothing is ignored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import get_annotations
 from typing import Any, Literal, Self, TypeVar, dataclass_transform, get_args
 
 from attncli.errors import UsageError, require
-from attncli.text import visible
+from attncli.text import did_you_mean, visible
 
 _OF_EVERY_SOURCE = ("layer", "head", "mask", "special", "model", "pair", "target")
-
-
-# Arguments that earlier versions of the Python functions had; those of the command line are in `cli/retired.py`.
-_RETIRED = {
-    "batch": "sentences are computed side by side by themselves",
-    "cache_limit": "`hf cache rm` clears the cache of huggingface_hub",
-    "heads": "use head=, which takes one head or several",
-    "layers": "use layer=, which takes one layer or several",
-    "revision": "name it with the model: 'NAME@REVISION'",
-}
-
-
-def refuse_retired(options: Collection[str]) -> None:
-    """Raise UsageError for an argument that earlier versions had."""
-    for name in options:
-        if name in _RETIRED:
-            raise UsageError(f"{name}= is retired: {_RETIRED[name]}")
-
-
-def refuse_unknown(options: Mapping[str, Any], options_class: type[OptionValues], place: str) -> None:
-    """Raise UsageError for options that a source does not have.
-
-    `place` names the sources that other options do not apply to, and the remedy.
-    """
-    refuse_retired(options)
-    names = {*options_class.names()}
-    for name in sorted(options.keys() - names):
-        # Needed for an error alone.
-        from attncli.text import did_you_mean
-
-        if name in (*ToyOptions.names(), *EngineOptions.names()):
-            raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
-        # The command line has none that is unknown here.
-        possible = {*_OF_EVERY_SOURCE, *names} - {name}
-        raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
-
-
-def _check_choice(options: Any, name: str, choices: Any) -> None:
-    value, allowed = getattr(options, name), get_args(choices)
-    if value not in allowed and value != getattr(type(options), name):  # which is its default
-        raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
-
 
 Engine = Literal["auto", "native", "transformers", "verify"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
@@ -78,14 +36,49 @@ class OptionValues:
     def check(self) -> None:
         """Refuse values that contradict each other."""
 
+    def check_choice(self, name: str, choices: Any) -> None:
+        """Raise UsageError unless an option is one of the choices of a Literal, or its default."""
+        value = getattr(self, name)
+        if value not in get_args(choices) and value != getattr(type(self), name):
+            expected = ", ".join(get_args(choices))
+            raise UsageError(f"--{name} '{visible(str(value))}': expected one of {expected}")
+
+    @classmethod
+    def types(cls) -> dict[str, str]:
+        """Return the type of each option, as it is written, those of the bases first."""
+        return {name: kind for base in reversed(cls.__mro__) for name, kind in get_annotations(base).items()}
+
     @classmethod
     def names(cls) -> list[str]:
         """Return the names of the options, those of the bases first."""
-        return list(dict.fromkeys(name for each in reversed(cls.__mro__) for name in get_annotations(each)))
+        return list(cls.types())
 
     def changed(self, **chosen: Any) -> Self:
         """Return the same options, but for some."""
         return type(self)(**{name: getattr(self, name) for name in self.names()} | chosen)
+
+
+_Options = TypeVar("_Options", bound=OptionValues)
+
+
+def checked_options(options: Mapping[str, Any], options_class: type[_Options], owner: str) -> _Options:
+    """Return the options of a source.
+
+    Args:
+        options: values by name.
+        options_class: the options that the source has.
+        owner: the sources that other options do not apply to, and the remedy, for the error.
+
+    Raises:
+        UsageError: one of them does not exist, does not apply, or has an impossible value.
+    """
+    names = options_class.names()
+    for name in sorted(options.keys() - {*names}):
+        if name in (*ToyOptions.names(), *EngineOptions.names()):
+            raise UsageError(f"--{name.replace('_', '-')} does not apply to {owner}")
+        possible = sorted({*_OF_EVERY_SOURCE, *names} - {name})
+        raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, possible)}")
+    return options_class(**options)
 
 
 class CacheOptions(OptionValues):
@@ -112,7 +105,7 @@ class TokenizerOptions(CacheOptions):
 class LoadOptions(TokenizerOptions):
     """Options of loading a checkpoint; the fields are the command's options."""
 
-    dtype: str | None = None  # of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator
+    dtype: Dtype | None = None  # of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator
     device: str = "cpu"  # device of the model
     device_map: str | None = None  # accelerate's map of the model to several devices, such as `auto`
 
@@ -122,7 +115,7 @@ class LoadOptions(TokenizerOptions):
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both set where the model runs; drop one of them")
             require("--device-map", "accelerate")
-        _check_choice(self, "dtype", Dtype)
+        self.check_choice("dtype", Dtype)
 
 
 class EngineOptions(LoadOptions):
@@ -130,33 +123,18 @@ class EngineOptions(LoadOptions):
 
     # `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives the same
     # numbers; or `verify`, both, which shows how far they are apart
-    engine: str = "auto"
+    engine: Engine = "auto"
     # files of the pictures that a model reads with each text; an empty list: those that the text itself names
     image: str | Sequence[str] | None = None
     # which part of a model that reads pictures too: `text`, its language model, or `vision`, whose texts are names of
     # pictures; None is the only part, or the language model
-    tower: str | None = None
+    tower: Tower | None = None
 
     def check(self) -> None:
         """Refuse impossible values before anything is loaded."""
         super().check()
-        _check_choice(self, "engine", Engine)
-        _check_choice(self, "tower", Tower)
-
-
-_Options = TypeVar("_Options", bound=OptionValues)
-
-
-def checked_options(model: str, options: Mapping[str, Any], options_class: type[_Options], place: str) -> _Options:
-    """Return options that fit a checkpoint's name; see `refuse_unknown`.
-
-    Raises:
-        UsageError: one of them does not exist, or does not apply.
-    """
-    refuse_unknown(options, options_class, place)
-    if not isinstance(model, str):
-        raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
-    return options_class(**options)
+        self.check_choice("engine", Engine)
+        self.check_choice("tower", Tower)
 
 
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -172,12 +150,12 @@ class ToyOptions(VocabularyOptions):
     d_v: int | None = None  # value width of each head; None is d_model / num_heads
     # how weights are drawn; None is `scaled`: N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
     # nn.Linear's default with its bias, `zeros`
-    init: str | None = None
-    project: str = "qkv"  # which of Q, K, V are projected; the rest are the embeddings themselves
-    positions: str = "none"  # `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5
-    scale: str | float = "sqrt"  # `sqrt` is 1/√d_k, `none` is 1, or a number
+    init: Init | None = None
+    project: Project = "qkv"  # which of Q, K, V are projected; the rest are the embeddings themselves
+    positions: Positions = "none"  # `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5
+    scale: Literal["sqrt", "none"] | float = "sqrt"  # `sqrt` is 1/√d_k, `none` is 1, or a number
     seed: int = 0  # seed of the draws
-    rng: str = "numpy"  # library of the random numbers
+    rng: Rng = "numpy"  # library of the random numbers
     # size of the vocabulary, which is how many rows torch's embedding has; None is the number of words, or of the
     # tokenizer's tokens
     vocab_size: int | None = None
@@ -189,7 +167,7 @@ class ToyOptions(VocabularyOptions):
         if not isinstance(self.vocab, str):
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
         for name, choices in {"init": Init, "project": Project, "positions": Positions, "rng": Rng}.items():
-            _check_choice(self, name, choices)
+            self.check_choice(name, choices)
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -197,17 +175,17 @@ class ToyOptions(VocabularyOptions):
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed}: expected 0 to 2^63 - 1")
         for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
-            if getattr(self, name) not in (None, self.d_model) and not is_projected:
+            width = getattr(self, name)
+            if width is None and is_projected and self.d_model % self.heads:
+                raise UsageError(
+                    f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
+                    "or another --num-heads"
+                )
+            if width not in (None, self.d_model) and not is_projected:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(
                     f"{option} does not apply to --project {self.project}, where it is d_model, {self.d_model}"
                 )
-        is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
-        if is_split and self.d_model % self.heads:
-            raise UsageError(
-                f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
-                "or another --num-heads"
-            )
         if self.init is not None and self.project == "none" and not self.has_out_projection:
             raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
         rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
@@ -243,12 +221,8 @@ class ToyOptions(VocabularyOptions):
     @property
     def scale_factor(self) -> float:
         """Factor of q·k."""
-        if self.scale == "sqrt":
-            return 1 / math.sqrt(self.key_width)
-        if self.scale == "none":
-            return 1.0
         try:
-            factor = float(self.scale)
+            factor = {"sqrt": 1 / math.sqrt(self.key_width), "none": 1.0}.get(str(self.scale)) or float(self.scale)
         except (TypeError, ValueError):
             factor = math.nan
         if not abs(factor) <= _LARGEST_FLOAT32:

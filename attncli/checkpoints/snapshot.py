@@ -1,8 +1,8 @@
 """Finds the files of a checkpoint by any of its names, and downloads the small ones.
 
 A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
-hub, a GGUF file, a LoRA adapter with the model under it,
-or `demo`, the model in the box. A revision on the hub is named by `NAME@REVISION`.
+hub, a GGUF file, a LoRA adapter with the model under it, or `demo`, the model in the box. A revision on the hub is
+named by `NAME@REVISION`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.checkpoint_folder import (
     ADAPTER,
@@ -24,6 +24,7 @@ from attncli.checkpoints.checkpoint_folder import (
     DEMOS,
     LORA,
     MOST_ENTRIES,
+    OF_TOKENIZER,
     PICKLE,
     PICKLE_INDEX,
     TEMPLATE,
@@ -35,7 +36,6 @@ from attncli.checkpoints.checkpoint_folder import (
     cached_snapshot,
     demo_or,
     has_config,
-    is_gguf,
     nearby,
     snapshot_in,
     split_revision,
@@ -102,116 +102,51 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
 
     Raises:
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
-        UsageError: a base is given for a checkpoint that is no adapter.
+        UsageError: a base is given for a checkpoint that is no adapter, or the name is no text.
     """
-    return _Search(options, for_tokenizer, for_writing).find(name, *split_revision(name))
+    if not isinstance(name, str):
+        raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
+    shown, (name, revision) = name, split_revision(name)
+    _check_path(name)
+    path, remote = demo_or(name), None
+    is_gguf = path.lower().endswith(".gguf") and os.path.isfile(path)
+    if is_gguf:
+        files = CheckpointFolder(Path(path).absolute().parent, is_listed=False)
+    elif os.path.isfile(path):
+        raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
+    elif os.path.isdir(path):
+        files = CheckpointFolder(Path(path))
+        if files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
+            files = CheckpointFolder(_only_checkpoint(files.path))
+            shown = os.path.join(path, *files.path.relative_to(path).parts)
+    else:
+        files = CheckpointFolder(cached_snapshot(name, revision), is_listed=False)
+        if files.path.is_dir():
+            files = CheckpointFolder(files.path)
+        if not _is_whole(files, options, for_writing):
+            files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
+    if ADAPTER in files:
+        return _with_base(shown, files, remote, options, for_tokenizer, for_writing)
+    if options.base not in (None, shown):
+        raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
+    if is_gguf:
+        return Snapshot(shown, files, files, gguf=Path(path))
+    if not for_tokenizer:
+        _check_config(files)
+    return Snapshot(shown, files, files, None if files.has_weights else remote)
 
 
-class _Search(NamedTuple):
-    """A search for a checkpoint; see `resolve`."""
-
-    options: LoadOptions
-    for_tokenizer: bool
-    for_writing: bool = False
-
-    def find(self, shown: str, name: str, revision: str) -> Snapshot:
-        check_path(name)
-        path = demo_or(name)
-        if is_gguf(path):
-            self.refuse_base(shown)
-            files = CheckpointFolder(Path(path).absolute().parent, is_listed=False)
-            return Snapshot(shown, files, files, gguf=Path(path))
-        if os.path.isfile(path):
-            raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
-        remote = None
-        if os.path.isdir(path):
-            files = CheckpointFolder(Path(path))
-            if files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
-                files = CheckpointFolder(_only_checkpoint(files.path))
-                shown = os.path.join(path, *files.path.relative_to(path).parts)
-        else:
-            files, remote = self.on_hub(shown, name, revision)
-        if files.is_adapter:
-            return self.with_base(shown, files, remote)
-        self.refuse_base(shown)
-        if not self.for_tokenizer:
-            check_config(files)
-        return Snapshot(shown, files, files, None if files.has_weights else remote)
-
-    def refuse_base(self, shown: str) -> None:
-        if self.options.base not in (None, shown):
-            raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
-
-    def with_base(self, shown: str, adapter: CheckpointFolder, remote: Repository | None) -> Snapshot:
-        """Return an adapter with its base model."""
-        if not self.for_tokenizer:
-            from attncli.checkpoints.tensors.lora_store import check_adapter
-
-            check_adapter(shown, adapter)
-        has_weights = adapter.has_weights or not {WEIGHTS, WEIGHTS_INDEX}.isdisjoint(remote.sizes if remote else ())
-        if self.options.base is None and CONFIG in adapter and has_weights:
-            raise LoadError(
-                f"{visible(shown)} has a whole model and an adapter; move the adapter to its own folder, and give "
-                "the model with --base"
-            )
-        base, revision = _base_of(adapter) if self.options.base is None else split_revision(self.options.base)
-        try:
-            search = self._replace(options=self.options.changed(base=None))
-            under = search.find(self.options.base or base, base, revision)
-        except LoadError as error:
-            raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
-        if under.gguf is not None or under.adapter is not None:
-            kind = "a GGUF file" if under.adapter is None else "an adapter itself"
-            raise LoadError(
-                f"the base of {visible(shown)}, {visible(base)}, is {kind}; merge an adapter with peft's "
-                "merge_and_unload, save the model, and give it with --base"
-            )
-        tokenizer = adapter if adapter.has_tokenizer else under.tokenizer
-        return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
-
-    def on_hub(self, shown: str, name: str, revision: str) -> tuple[CheckpointFolder, Repository | None]:
-        """Return the files of a checkpoint in the local cache, and the repository on the hub that has the others."""
-        folder = cached_snapshot(name, revision)
-        if folder.is_dir() and self.is_whole(files := CheckpointFolder(folder)):
-            return files, None
-        from attncli.checkpoints.hub import Repository, not_found
-
-        there, part = Repository(name, revision, self.options.offline, shown), "configuration"
-        there.fetch([file for file in (CONFIG, ADAPTER) if file in there.sizes], part)
-        small = [file for file, size in there.sizes.items() if _is_small(file, size)]
-        has_tokenizer = self.for_tokenizer and (small or (there.root / "tokenizer.json").is_file())
-        if not (has_config(there.root) or has_tokenizer):
-            raise not_found(shown, "tokenizer" if self.for_tokenizer else part, there.is_offline)
-        there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
-        return CheckpointFolder(there.root), there if there.sizes else None
-
-    def is_whole(self, files: CheckpointFolder) -> bool:
-        """Return whether a folder of the cache has all the needed files, so that the hub need not be asked.
-
-        A download of a checkpoint ends with its weights.
-        """
-        options = self.options
-        if options.trust_remote_code or self.for_writing:
-            return False
-        if files.is_adapter:
-            return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
-        has_all = {CONFIG, "tokenizer.json", "tokenizer_config.json"} <= files.sizes.keys() and files.has_weights
-        has_template = TEMPLATE in files or "chat_template" in files.read_json("tokenizer_config.json")
-        return has_all and (not options.chat or has_template)
-
-
-def check_path(name: str) -> None:
+def _check_path(name: str) -> None:
     """Raise LoadError for a path that does not exist and cannot be a name on the hub."""
     if os.path.exists(name) or name in DEMOS:
         return
     is_file = name.lower().endswith(".gguf")
     if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1:
-        near = nearby(name) or "; check the path"
-        kind = "file" if is_file else "folder"
-        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{near}")
+        kind, advice = "file" if is_file else "folder", nearby(name) or "; check the path"
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{advice}")
 
 
-def check_config(files: CheckpointFolder) -> None:
+def _check_config(files: CheckpointFolder) -> None:
     """Raise LoadError for a folder that has no configuration, with the files that it has."""
     if CONFIG in files:
         return
@@ -219,24 +154,82 @@ def check_config(files: CheckpointFolder) -> None:
     if gguf := next((file for file in files.sizes if file.lower().endswith(".gguf")), None):
         raise LoadError(f"the folder {folder} holds a GGUF file; give the file: -m {visible(str(files.path / gguf))}")
     raise LoadError(
-        f"the folder {folder} has no config.json{there_is(files)}; give the folder that save_pretrained wrote"
+        f"the folder {folder} has no config.json{files.summary}; give the folder that save_pretrained wrote"
     )
 
 
-def there_is(files: CheckpointFolder) -> str:
-    """Return a list of the files in a folder, for an error about a missing one."""
-    names = [file for file in files.sizes if not file.endswith(TEXTS)] or list(files.sizes)
-    if not names:
-        return ""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f" (there is {', '.join(map(visible, names[:4]))}{more})"
+def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) -> bool:
+    """Return whether a folder of the cache has all the needed files; a download ends with the weights."""
+    if options.trust_remote_code or for_writing:
+        return False
+    if ADAPTER in files:
+        return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
+    has_all = {CONFIG, "tokenizer.json", "tokenizer_config.json"} <= files.sizes.keys() and files.has_weights
+    has_template = TEMPLATE in files or "chat_template" in files.read_json("tokenizer_config.json")
+    return has_all and (not options.chat or has_template)
 
 
-# --- an adapter and its base -----------------------------------------------------------------------------------------
+def _downloaded(
+    shown: str, name: str, revision: str, options: LoadOptions, for_tokenizer: bool
+) -> tuple[CheckpointFolder, Repository | None]:
+    """Return the files of a checkpoint in the local cache, and the repository on the hub that has the others."""
+    from attncli.checkpoints.hub import Repository, not_found
+
+    there, part = Repository(name, revision, options.offline, shown), "configuration"
+    there.fetch([file for file in (CONFIG, ADAPTER) if file in there.sizes], part)
+    small = [file for file, size in there.sizes.items() if _is_small(file, size)]
+    has_tokenizer = for_tokenizer and (small or (there.root / "tokenizer.json").is_file())
+    if not (has_config(there.root) or has_tokenizer):
+        raise not_found(shown, "tokenizer" if for_tokenizer else part, there.is_offline)
+    there.fetch(small, "tokenizer" if for_tokenizer else "model")
+    return CheckpointFolder(there.root), there if there.sizes else None
 
 
-def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
-    """Return the folder or the name on the hub of an adapter's base model, and its revision.
+def _is_small(file: str, size: int) -> bool:
+    """Return whether a file is always downloaded: weights of an adapter are, those of a model are not."""
+    if file in (ADAPTER_WEIGHTS, ADAPTER_PICKLE):
+        return True
+    is_text = file.endswith(TEXTS) and file != "trainer_state.json" and size <= MOST_TEXT
+    return is_text and "/" not in file.removeprefix(TEMPLATES + "/")
+
+
+def _with_base(
+    shown: str,
+    adapter: CheckpointFolder,
+    remote: Repository | None,
+    options: LoadOptions,
+    for_tokenizer: bool,
+    for_writing: bool,
+) -> Snapshot:
+    """Return an adapter with its base model."""
+    if not for_tokenizer:
+        from attncli.checkpoints.tensors.lora_store import check_adapter
+
+        check_adapter(shown, adapter)
+    has_weights = adapter.has_weights or not {WEIGHTS, WEIGHTS_INDEX}.isdisjoint(remote.sizes if remote else ())
+    if options.base is None and CONFIG in adapter and has_weights:
+        raise LoadError(
+            f"{visible(shown)} has a whole model and an adapter; move the adapter to its own folder, and give "
+            "the model with --base"
+        )
+    base = options.base or _base_of(adapter)
+    try:
+        alone = options.changed(base=None)
+        under = resolve(base, alone, for_tokenizer=for_tokenizer, for_writing=for_writing)
+    except LoadError as error:
+        raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
+    if under.gguf is not None or under.adapter is not None:
+        kind = "a GGUF file" if under.adapter is None else "an adapter itself"
+        raise LoadError(
+            f"the base of {visible(shown)}, {visible(base)}, is {kind}; merge an adapter with peft's "
+            "merge_and_unload, save the model, and give it with --base"
+        )
+    tokenizer = under.tokenizer if adapter.sizes.keys().isdisjoint(OF_TOKENIZER) else adapter
+    return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
+
+
+def _base_of(adapter: CheckpointFolder) -> str:
+    """Return the name of an adapter's base model, with its revision on the hub.
 
     A path may be relative to the folder that the program runs in, as for peft, or to the adapter's.
     """
@@ -247,11 +240,8 @@ def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
     if not os.path.isdir(base) and os.path.isdir(adapter.path / base):
         base = os.path.normpath(adapter.path / base)
     if os.path.isdir(base) or not isinstance(revision, str) or not _REVISION.fullmatch(revision):
-        revision = "main"
-    return base, revision
-
-
-# --- checkpoints in the folders of a folder --------------------------------------------------------------------------
+        return base
+    return base if revision == "main" else f"{base}@{revision}"
 
 
 def _only_checkpoint(folder: Path) -> Path:
@@ -275,11 +265,3 @@ def _only_checkpoint(folder: Path) -> Path:
         listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
         raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints; give one of them: {listed}")
     return checkpoints[0] if checkpoints else folder
-
-
-def _is_small(file: str, size: int) -> bool:
-    """Return whether a file is always downloaded: weights of an adapter are, those of a model are not."""
-    if file in (ADAPTER_WEIGHTS, ADAPTER_PICKLE):
-        return True
-    is_text = file.endswith(TEXTS) and file != "trainer_state.json" and size <= MOST_TEXT
-    return is_text and "/" not in file.removeprefix(TEMPLATES + "/")

@@ -10,13 +10,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.checkpoint_folder import WEIGHTS, WEIGHTS_INDEX
-from attncli.checkpoints.snapshot import there_is
 from attncli.errors import LoadError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.tensors import Store
 
 # Types of plain numbers; F8_E4M3 and I8 are steps of a scale.
@@ -41,24 +38,14 @@ _BUFFERS = re.compile(
     r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
     r"|(num_batches_tracked|total_ops|total_params)$"
 )
-
 _ADVICE = "give the original checkpoint, or save it dequantized with transformers"
-
-
-def check_has_weights(name: str, files: CheckpointFolder) -> None:
-    """Raise LoadError for a folder without weights that can be read, with the files that it has."""
-    if WEIGHTS not in files and WEIGHTS_INDEX not in files:
-        raise LoadError(
-            f"{visible(name)} has a config.json but no weights{there_is(files)}: expected {WEIGHTS}, "
-            f"or {WEIGHTS_INDEX} and its files"
-        )
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:
     """Return the quantization in a config.json, if there is one."""
     text = config.get("text_config")
-    places = [config, text] if isinstance(text, Mapping) else [config]
-    return next((section[field] for section in places for field in _FIELDS if section.get(field) is not None), None)
+    sections = [config, text] if isinstance(text, Mapping) else [config]
+    return next((section[field] for section in sections for field in _FIELDS if section.get(field) is not None), None)
 
 
 def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,21 +60,12 @@ def unknown_quantization(name: str, method: Any) -> LoadError:
 
 
 def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> set[str]:
-    """Return the types in which weights are stored; LoadError for codes (int8, float8) where the model has floats.
-
-    A cast would hide them.
-
-    Args:
-        name: of the checkpoint.
-        store: its tensors.
-        floating: the tensors of the model that are floats, and that run.
-        head: see `check_unread`.
-    """
+    """Return the types of stored weights; LoadError for codes (int8, float8) that a cast would hide."""
     bare = {tensor.removeprefix(head) for tensor in floating}
-    types = {each: store.stored(each).type for each in store.names if each.removeprefix(head) in bare}
-    if codes := sorted(each for each, kind in types.items() if kind not in _FLOATS):
+    types = {key: store.stored(key).type for key in store.names if key.removeprefix(head) in bare}
+    if codes := sorted(key for key, kind in types.items() if kind not in _FLOATS):
         raise LoadError(
-            f"the weights of {visible(name)} are quantized in an unknown way ({_some(codes)}: stored as "
+            f"the weights of {visible(name)} are quantized in an unknown way ({_first(codes)}: stored as "
             f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
         )
     return {_FLOATS[kind] for kind in types.values()}
@@ -113,53 +91,50 @@ def check_unread(
     """
     bare = {module.removeprefix(head) for module in modules}
     owners = bare | {head + module for module in bare}
-    # The prefixes under which there are weights, not only scales or adapters: other models, such as towers. Under
-    # another prefix, scales alone are those of the model's own layers.
-    parts = [each.split(".") for each in unread if not _OF_QUANTIZATION.search(each) and not _OF_ADAPTER.search(each)]
-    whole = {".".join(each[:end]) for each in parts for end in range(1, len(each))}
-    unused: list[str] = []
-    unexpected: list[str] = []
+    # Prefixes with weights below them, not only scales or adapters, are other models, such as towers.
+    parts = [key.split(".") for key in unread if not _OF_QUANTIZATION.search(key) and not _OF_ADAPTER.search(key)]
+    towers = {".".join(key[:end]) for key in parts for end in range(1, len(key))}
+    needed, unexpected = [], []
     for tensor in sorted(unread):
-        owner, rest = _place(tensor, owners, whole)
-        if _BUFFERS.search(tensor) or not owner:
+        owner, rest = _owner_of(tensor, owners, towers)
+        if not owner or _BUFFERS.search(tensor):
             continue
         is_scale = _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest))
         if is_scale or _OF_ADAPTER.search(rest):
-            unused.append(tensor)
-        elif _in_layer(owner):
+            needed.append(tensor)
+        elif is_in_layer(owner):
             unexpected.append(tensor)
-    if unused:
-        raise LoadError(
-            f"the weights of {visible(name)} are quantized in an unknown way, or hold an adapter ({_some(unused)}); "
-            f"{_ADVICE}"
-        )
+    whose = f"the weights of {visible(name)}"
+    if needed:
+        raise LoadError(f"{whose} are quantized in an unknown way, or hold an adapter ({_first(needed)}); {_ADVICE}")
     if not unexpected:
         return ()
     return (
-        f"the weights of {visible(name)} have tensors in layers that run which its model does not read "
-        f"({_some(unexpected)}); check that the files belong to this config.json",
+        f"{whose} have tensors in layers that run which its model does not read ({_first(unexpected)}); check that "
+        "the files belong to this config.json",
     )
 
 
-def _place(tensor: str, modules: Collection[str], whole: Collection[str]) -> tuple[str, str]:
-    """Return the part of a model that a tensor belongs to, and the rest of its name; no part if none of it runs."""
+def _owner_of(tensor: str, modules: Collection[str], towers: Collection[str]) -> tuple[str, str]:
+    """Return the module that runs and has a tensor, perhaps under another prefix, and the rest of the name."""
     parts = tensor.split(".")
     first_index = next((index for index, part in enumerate(parts) if part.isdigit()), 0)
     for start in range(first_index + 1):
-        if ".".join(parts[:start]) in whole:
+        if ".".join(parts[:start]) in towers:
             continue
         for end in range(len(parts) - 1, start, -1):
             owner, rest = ".".join(parts[start:end]), parts[end:]
-            if owner in modules and (not start or _in_layer(owner)):
-                is_layer_left_out = rest[0].isdigit() and not _in_layer(owner)
+            if owner in modules and (not start or is_in_layer(owner)):
+                is_layer_left_out = rest[0].isdigit() and not is_in_layer(owner)
                 return "" if is_layer_left_out else owner, ".".join(rest)
     return "", tensor
 
 
-def _in_layer(owner: str) -> bool:
-    return any(part.isdigit() for part in owner.split("."))
+def is_in_layer(name: str) -> bool:
+    """Return whether a module or a tensor is in a layer, by the index in its name."""
+    return any(part.isdigit() for part in name.split("."))
 
 
-def _some(tensors: list[str]) -> str:
+def _first(tensors: list[str]) -> str:
     more = len(tensors) - 1
     return visible(tensors[0]) + (f" and {more:,} more" if more else "")

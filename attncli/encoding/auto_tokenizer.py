@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.encoding.encode import TokenizerOutput
-from attncli.encoding.vocabulary_files import check_vocabulary
+from attncli.encoding.fast_tokenizer import read_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 
@@ -28,7 +28,7 @@ _LOOKED_FOR = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json
 _VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tokenizer", ".codes", "dict.txt")
 _OF_SENTENCEPIECE = (".model", ".spm")
 
-# RoBERTa and similar models: they number their positions from the one after the padding's.
+# RoBERTa and similar models number their positions from the one after the padding's.
 _AFTER_PADDING = frozenset({
     "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
@@ -39,23 +39,26 @@ _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", 
 def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None) -> Any:
     """Load a checkpoint's tokenizer.
 
-    Args:
-        snapshot: the checkpoint's files.
-        options: how to load.
-        config: of the model, for a tokenizer in a folder of its own.
-
     Raises:
         LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
     """
-    name, files = snapshot.model_name, snapshot.tokenizer
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    name, files, how = snapshot.model_name, snapshot.tokenizer, hub_arguments(options)
+    apart = {"config": config} if files.path != snapshot.folder else {}
     with translate_errors(name, "tokenizer"):
+        for file in files.sizes:
+            if file == "tokenizer.json" or file.endswith(_OF_SENTENCEPIECE):
+                read_vocabulary(files.path / file)
         try:
-            is_apart = files.path != snapshot.folder
-            tokenizer = _loaded(files, hub_arguments(options) | ({"config": config} if is_apart else {}))
+            tokenizer = AutoTokenizer.from_pretrained(files.path, mistral_format=False, **how, **apart)
+            if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
+                tokenizer = TokenizersBackend.from_pretrained(files.path, **how, **apart)
         except Exception as error:  # of whatever reads the files
             if isinstance(error, AttributeError):
                 check_quantization(snapshot)
-            _check_files(name, files, error)
+            if BRINGS_CODE not in str(error):
+                _check_files(name, files)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for name_of_token in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
@@ -64,40 +67,6 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
-
-
-def _loaded(files: CheckpointFolder, options: dict[str, Any]) -> Any:
-    """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
-    from transformers import AutoTokenizer, TokenizersBackend
-
-    is_alone = "tokenizer.json" not in files and not options["trust_remote_code"]
-    for name in files.sizes:
-        check_vocabulary(files.path / name, read_sentencepiece, is_alone=is_alone)
-    tokenizer = AutoTokenizer.from_pretrained(files.path, mistral_format=False, **options)
-    if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
-        return TokenizersBackend.from_pretrained(files.path, **options)
-    return tokenizer
-
-
-def read_sentencepiece(content: bytes) -> Any:
-    """Parse a model of sentencepiece as a message of protobuf; None where no package reads it.
-
-    Raises:
-        ValueError: it is none.
-    """
-    from transformers.convert_slow_tokenizer import import_protobuf
-
-    try:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-        model = import_protobuf().ModelProto()
-    except ImportError:
-        return None
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        raise ValueError("it is damaged") from None
-    return model
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | None]:
@@ -159,10 +128,8 @@ def hub_arguments(options: LoadOptions) -> dict[str, Any]:
     return {"local_files_only": is_local, "trust_remote_code": options.trust_remote_code}
 
 
-def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
+def _check_files(name: str, files: CheckpointFolder) -> None:
     """Raise LoadError where a vocabulary or the package that reads it is missing, as transformers may not."""
-    if BRINGS_CODE in str(error):
-        return
     if not any(file.endswith(_VOCABULARIES) for file in files.sizes):
         raise _no_tokenizer(name)
     of_sentencepiece = sorted(file for file in files.sizes if file.endswith(_OF_SENTENCEPIECE))
@@ -172,7 +139,6 @@ def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
 
 
 def _no_tokenizer(name: str) -> LoadError:
-    """Return the error of a checkpoint that brings no vocabulary."""
     return LoadError(
         f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
         "config.json"
@@ -192,23 +158,22 @@ class PythonTokenizer:
         """Return the inputs of the model for a text, or for a target (`text_target`)."""
         if any(text is not None for text in texts[1:]):
             raise ValueError("its tokenizer does not separate two texts; drop --pair")
-        inputs, uncut = dict(self._tokenizer(*texts[:1], **how)), {"truncation": False, "max_length": None}
-        ids = [int(each) for each in inputs["input_ids"]]
+        inputs = dict(self._tokenizer(*texts[:1], **how))
+        ids = [int(value) for value in inputs["input_ids"]]
         pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
-        # The number of tokens that the tokenizer puts before a text, and behind it.
-        with_special, own = (
-            list(self._tokenizer(*texts[:1], **how | uncut | {"add_special_tokens": adds})["input_ids"])
-            for adds in (how["add_special_tokens"], False)
-        )
-        before = next((start for start in range(len(with_special)) if with_special[start : start + len(own)] == own), 0)
-        behind = max(len(with_special) - before - len(own), 0)
+        # Tokens that the tokenizer puts before a text, and behind it.
+        uncut = how | {"truncation": False, "max_length": None}
+        bare = list(self._tokenizer(*texts[:1], **uncut | {"add_special_tokens": False})["input_ids"])
+        full = list(self._tokenizer(*texts[:1], **uncut)["input_ids"])
+        before = next((start for start in range(len(full)) if full[start : start + len(bare)] == bare), 0)
+        behind = max(len(full) - before - len(bare), 0)
         is_own = [before <= index < len(ids) - behind for index in range(len(ids))]
         encoding = SimpleNamespace(
             ids=ids,
             tokens=[f"<id {id_}>" if piece is None else str(piece) for id_, piece in zip(ids, pieces, strict=True)],
             offsets=[(None, None)] * len(ids),
-            special_tokens_mask=[not each for each in is_own],
-            sequence_ids=[0 if each else None for each in is_own],
+            special_tokens_mask=[not value for value in is_own],
+            sequence_ids=[0 if value else None for value in is_own],
             word_ids=[None] * len(ids),
         )
         return TokenizerOutput(inputs, encoding)

@@ -37,7 +37,7 @@ class Conversation(str):
     def of(cls, content: Any) -> Conversation:
         """Parse a conversation from JSON data; InputError if it is no list of messages."""
         if not isinstance(content, list | tuple) or not content:
-            raise InputError(f"the conversation is {_kind(content)}; {_SHAPE}")
+            raise InputError(f"the conversation is {visible(brief(repr(content)))}; {_SHAPE}")
         for number, message in enumerate(content, 1):
             fields = dict(message) if isinstance(message, Mapping) else {}
             if set(fields) != {*_FIELDS} or not all(isinstance(value, str) for value in fields.values()):
@@ -57,20 +57,6 @@ class Conversation(str):
 
 class PicturedConversation(PicturedText, Conversation):
     """A conversation with the pictures that its line names."""
-
-
-def _kind(value: Any) -> str:
-    empty = "an empty list" if value == [] else "null" if value is None else ""
-    return empty or f"a {type(value).__name__}"
-
-
-def refuse_beside_chat(pair: str | None, target: str | None) -> None:
-    """Raise UsageError for a second text, which no chat template has a place for."""
-    for option, text in (("--pair", pair), ("--target", target)):
-        if text is not None:
-            raise UsageError(
-                f"{option} does not apply to --chat, which makes one text of all messages; drop one of them"
-            )
 
 
 class TemplateError(Exception):
@@ -134,7 +120,10 @@ class Chat(NamedTuple):
             InputError: it refuses the messages.
             UsageError: there is a pair or a target.
         """
-        refuse_beside_chat(pair, target)
+        for option, other in (("--pair", pair), ("--target", target)):
+            if other is not None:
+                why = f"{option} does not apply to --chat, which makes one text of all messages"
+                raise UsageError(f"{why}; drop one of them")
         messages = json.loads(text) if isinstance(text, Conversation) else [{"role": "user", "content": text}]
         template = f"the chat template of {visible(self.name)}"
         try:
@@ -163,13 +152,6 @@ def _with_pictures(messages: Messages, count: int) -> Messages:
 def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool, asks: bool) -> Chat | None:
     """Return a checkpoint's chat template; None unless the options ask for a chat.
 
-    Args:
-        name: of the checkpoint.
-        tokenizer: has its template and its special tokens.
-        options: with `chat`.
-        special: whether special tokens were to be added.
-        asks: whether to add the generation prompt.
-
     Raises:
         UsageError: special tokens were not to be added.
         LoadError: the template cannot be read, or a package is missing.
@@ -181,13 +163,13 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
         raise UsageError("--no-special does not apply to --chat, whose template writes the special tokens itself")
     source = getattr(tokenizer, "chat_template", None)  # one, several by their names, or a list of named ones
     if isinstance(source, list | tuple):
-        source = {str(each.get("name")): each.get("template") for each in source if isinstance(each, Mapping)}
+        source = {str(entry.get("name")): entry.get("template") for entry in source if isinstance(entry, Mapping)}
     if isinstance(source, Mapping):
         source = source.get(_DEFAULT)
     if source is None:
         raise NotExposedError(f"{visible(name)} has no default chat template; drop --chat")
     if not isinstance(source, str):
-        raise LoadError(f"the chat template of {visible(name)} is {_kind(source)}; expected text")
+        raise LoadError(f"the chat template of {visible(name)} is a {type(source).__name__}; expected text")
     require("--chat", "jinja2")
     installed = version("jinja2")
     if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:

@@ -10,6 +10,7 @@ messages the template is compiled alone. A line of standard output is the answer
 """
 
 import json
+import re
 import signal
 import sys
 import time
@@ -18,10 +19,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS = 5  # of the processor, for each request
@@ -30,19 +29,8 @@ _LONGEST = 1 << 18  # characters of a template; the longest of well-known checkp
 _LONGEST_TEXT, _EACH = 1 << 20, 16  # characters that one may write, and how many more for each of the messages
 
 
-class _Generation(Extension):
-    """The `generation` block of an assistant's messages, rendered as its content."""
-
-    tags = {"generation"}  # noqa: RUF012  as the class it extends has it
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """See `Extension.parse`."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
-
-    def _written(self, caller: Macro) -> str:
-        return caller()
+# The `generation` block of an assistant's messages is rendered as its content, in a scope of its own.
+_GENERATION = re.compile(r"({%[-+]?\s*)(?:generation|(end)generation)(\s*[-+]?%})")
 
 
 def _raise(message: str) -> None:
@@ -57,12 +45,11 @@ def _as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
 def _compiled(source: str) -> Template:
     if len(source) > _LONGEST:
         raise TemplateError(f"it has {len(source):,} characters; at most {_LONGEST:,} are read")
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _as_json
     environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
-    return environment.from_string(source)
+    plain = _GENERATION.sub(lambda tag: f"{tag[1]}{'endwith' if tag[2] else 'with'}{tag[3]}", source)
+    return environment.from_string(plain)
 
 
 def _rendered(

@@ -25,15 +25,15 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
     Raises:
         InputError: one is blank, or holds half of a character (bytes that were not UTF-8).
     """
-    for each, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
-        if each is None:
+    for content, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
+        if content is None:
             continue
-        if not isinstance(each, str):
-            raise InputError(f"{role} is {type(each).__name__}; expected text")
-        if not each.strip():
+        if not isinstance(content, str):
+            raise InputError(f"{role} is {type(content).__name__}; expected text")
+        if not content.strip():
             raise InputError(f"{role} is empty; expected at least one word")
         try:
-            each.encode("utf-8")
+            content.encode("utf-8")
         except UnicodeEncodeError as error:
             where = f"at character {error.start + 1}; convert it to UTF-8 first"
             raise InputError(f"{role} is not valid UTF-8 {where}") from None
@@ -48,7 +48,7 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
     """
     if not isinstance(text, list | tuple):
         return text  # type: ignore[return-value]  # `check_texts` refuses other types
-    if not any(isinstance(each, Mapping) for each in text):
+    if not any(isinstance(message, Mapping) for message in text):
         raise UsageError(f"expected one text, not a list of {len(text)}; call it once for each text")
     if not options.get("chat"):
         raise UsageError("a list of messages needs chat=True")
@@ -58,11 +58,7 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
 
 
 class TokenizerOutput(dict[str, list[int]]):
-    """Output of a tokenizer: inputs of a model by their names.
-
-    Attributes:
-        encodings: one, with the tokens; see `tokenizers.Encoding`.
-    """
+    """Output of a tokenizer: inputs of a model by their names."""
 
     def __init__(self, inputs: Mapping[str, list[int]], encoding: Any) -> None:
         super().__init__(inputs)
@@ -111,8 +107,7 @@ class InputEncoder(NamedTuple):
             return self
         from attncli.encoding.chat import open_chat
 
-        chat = open_chat(self.name, self.tokenizer, options, special=self.special, asks=False)
-        return self._replace(chat=chat)
+        return self._replace(chat=open_chat(self.name, self.tokenizer, options, special=self.special, asks=False))
 
     @property
     def padding_id(self) -> int:
@@ -150,7 +145,7 @@ class InputEncoder(NamedTuple):
             text = self.chat.write(text, pair, target)
             check_texts(text)
         encoding, inputs = self.tokenize(text, pair)
-        notes = self._cut("the sentence", len(encoding.ids))
+        notes = self._check_length("the sentence", len(encoding.ids))
         if notes:
             encoding, inputs = self.tokenize(text, pair, self.limit)
         tokens = self._check_ids(tokens_of(encoding, text, pair))
@@ -167,17 +162,13 @@ class InputEncoder(NamedTuple):
 
     def tokenize(self, text: str, pair: str | None, limit: int | None = None) -> tuple[Encoding, dict[str, list[int]]]:
         """Return the tokens of a text, cut to a limit, and the inputs of the model."""
-        cut = {"truncation": limit is not None, "max_length": limit}
         with translate_tokenizer_errors():
-            encoding = self.tokenizer(text, pair, **self._options(), **cut)
+            encoding = self.tokenizer(text, pair, **self._options, truncation=limit is not None, max_length=limit)
         return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
     def _encode_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
-        """Return what the decoder reads while it writes a target, and what the user should know of it.
-
-        That is the start token, then the target without its end.
-        """
-        encoding = self.tokenizer(text_target=target, **self._options(), truncation=False)
+        """Return the decoder's input for a target (the start token, then it without its end), and notes on it."""
+        encoding = self.tokenizer(text_target=target, **self._options, truncation=False)
         tokens = list(tokens_of(encoding.encodings[0], target))
         if self.special and self.start_id is not None:
             if tokens[-1].id == self.tokenizer.eos_token_id:
@@ -186,26 +177,25 @@ class InputEncoder(NamedTuple):
             tokens.insert(0, Token(0, self.start_id, piece, None, None, special=True))
         numbered = self._check_ids(Tokens(replace(token, index=index) for index, token in enumerate(tokens)))
         shown = Tokens(numbered[: self.limit])
-        notes = self._cut("the target", len(numbered)) + unknown_notes((target, None), shown, self.unknown_pieces)
-        return shown, notes
+        notes = self._check_length("the target", len(numbered))
+        return shown, notes + unknown_notes((target, None), shown, self.unknown_pieces)
 
+    @property
     def _options(self) -> dict[str, Any]:
         return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
 
-    def _cut(self, role: str, count: int) -> tuple[str, ...]:
+    def _check_length(self, role: str, count: int) -> tuple[str, ...]:
         """Return a note on truncating a text of `count` tokens, empty if it fits; InputError without `--truncate`."""
         if self.limit is None or count <= self.limit:
             return ()
-        name = visible(self.name)
-        if not self.truncate:
-            raise InputError(
-                f"{role} has {count} tokens, and {name} reads at most {self.limit} tokens; shorten it, or add "
-                "--truncate"
-            )
-        return (f"{role} has {count} tokens and is cut to the {self.limit} that {name} reads",)
+        reads = f"{visible(self.name)} reads"
+        if self.truncate:
+            return (f"{role} has {count} tokens and is cut to the {self.limit} that {reads}",)
+        advice = "shorten it, or add --truncate"
+        raise InputError(f"{role} has {count} tokens, and {reads} at most {self.limit} tokens; {advice}")
 
     def _check_ids(self, tokens: Tokens) -> Tokens:
-        if self.rows is not None and max(token.id for token in tokens) >= self.rows:
+        if self.rows is not None and max(tokens.ids) >= self.rows:
             raise LoadError(
                 f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's "
                 "vocabulary; check that they belong together"
@@ -248,13 +238,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
 
 
 def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
-    """Return the unknown tokens, each with the text that it replaces, as far as known.
-
-    Args:
-        texts: the text and the second one of a pair.
-        tokens: their tokens.
-        pieces: see `Vocabulary.unknown_pieces`. A text that spells the piece itself is not unknown.
-    """
+    """Return the unknown tokens with the texts that they replace; one that spells the piece itself is not unknown."""
     unknown = {}
     for token in tokens:
         if token.id in pieces and not token.special:

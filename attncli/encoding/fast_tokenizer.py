@@ -7,7 +7,9 @@ The files of a usual folder are read as transformers reads them; anything unusua
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
@@ -15,9 +17,9 @@ from tokenizers import AddedToken, Tokenizer, models
 from attncli.checkpoints.checkpoint_folder import TEMPLATE, CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.encode import TokenizerOutput
-from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, text_template
-from attncli.encoding.vocabulary_files import read_tokenizer
-from attncli.errors import LoadError
+from attncli.encoding.tokenizer_classes import CLASSES, Settings, text_template
+from attncli.errors import LoadError, is_panic
+from attncli.files import MOST_TEXT, read_file
 from attncli.text import visible
 
 # The tokenizer class of a model type where the checkpoint names none.
@@ -58,17 +60,7 @@ _FIXED = {"fix_mistral_regex": (False,), "split_special_tokens": (False,), "init
 
 
 class NativeTokenizer:
-    """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers.
-
-    Attributes:
-        unk_token: the piece that stands for what the vocabulary lacks.
-        unk_token_id: its id.
-        eos_token_id: the id of the end token.
-        pad_token_id: the id of the padding token.
-        input_names: what the model is given of each token.
-        special_tokens_map: the special tokens by their names.
-        chat_template: one, several by their names, or a list of named ones; None where the checkpoint has none.
-    """
+    """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers."""
 
     def __init__(
         self,
@@ -127,13 +119,35 @@ class NativeTokenizer:
         return self._tokenizer.id_to_token(id_)
 
 
+# A text of that length in JSON, but for tables of characters; and in the binary form of sentencepiece.
+_LONG_IN_JSON = re.compile(rb'(?<!charsmap": )(?<!charsmap":)"[^"]{4096}')
+_LONG_IN_MODEL = re.compile(rb"[^\0-\x1f]{4096}")
+
+
+def read_vocabulary(path: Path) -> bytes:
+    """Return the bytes of a vocabulary; ValueError for a long piece, at which tokenizers overflows its stack."""
+    content = read_file(path, MOST_TEXT)
+    if (_LONG_IN_MODEL if path.suffix in (".model", ".spm") else _LONG_IN_JSON).search(content):
+        raise ValueError(f"{visible(path.name)} has a piece of more than 4,096 bytes")
+    return content
+
+
+def read_tokenizer(path: Path, whose: str) -> Tokenizer:
+    """Read a tokenizer.json.
+
+    Raises:
+        LoadError: it cannot be read; the sentence begins with whose it is.
+    """
+    try:
+        return Tokenizer.from_buffer(read_vocabulary(path))
+    except BaseException as error:  # the library raises bare Exception
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
+
+
 def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]) -> NativeTokenizer:
     """Load the tokenizer of a checkpoint.
-
-    Args:
-        name: of the checkpoint, as the user gave it.
-        files: of its folder.
-        config: its config.json.
 
     Raises:
         UnsupportedError: it is not sure what AutoTokenizer would make of it.
@@ -141,102 +155,92 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
     """
     if not files.sizes.get("tokenizer.json"):
         raise UnsupportedError("it has no tokenizer.json")
-    path = files.path / "tokenizer.json"
-    content = path.read_bytes()
     fields = files.read_json("tokenizer_config.json")
-    kind = _class_of(name, content, config, fields)
-    loaded = read_tokenizer(path, visible(name), content)
-    if kind.model not in (None, type(loaded.model)):
+    kind = _class_of(name, config, fields)
+    path = files.path / "tokenizer.json"
+    tokenizer = loaded = read_tokenizer(path, visible(name))
+    if kind == "LlamaTokenizer" and b'"ByteLevel"' in path.read_bytes():  # so transformers tells Llama 3 from Llama 2
+        kind = "TokenizersBackend"
+    kind_of_model, defaults, build, has_segments = CLASSES[kind]
+    if kind_of_model not in (None, type(loaded.model)):
         raise UnsupportedError(
-            f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}"
+            f"its class reads {kind_of_model.__name__}, tokenizer.json has {type(loaded.model).__name__}"
         )
     of_padding = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
-    settings = _settings(files, fields, of_padding | dict(kind.tokens))
-    tokenizer = loaded
-    if kind.build is not None:
+    settings = _settings(files, fields, of_padding | dict(defaults))
+    post_processor = None
+    if build is not None:
         model: Any = loaded.model
-        if kind.model is models.BPE and (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix):
+        if kind_of_model is models.BPE and (
+            model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix
+        ):
             raise UnsupportedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
-        pipeline = kind.build(loaded, settings)
-        for field, value in pipeline.model.items():
+        pre_tokenizer, parameters, normalizer, post_processor = build(loaded, settings)
+        for field, value in parameters.items():
             setattr(model, field, value)
         tokenizer = Tokenizer(model)
-        tokenizer.normalizer = pipeline.normalizer
-        tokenizer.pre_tokenizer = pipeline.pre_tokenizer
+        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
     tokenizer.add_tokens(settings.added)
-    if kind.build is not None and pipeline.post_processor is not None:
-        tokenizer.post_processor = pipeline.post_processor(tokenizer)
+    if post_processor is not None:
+        tokenizer.post_processor = post_processor(tokenizer)
     tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or text_template()(loaded)
     tokenizer.no_padding()
     side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
-    if side not in ("left", "right"):
-        raise UnsupportedError(f"truncation_side is {side!r}")
-    input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * kind.has_segments])
-    if type(input_names) is not list:
-        raise UnsupportedError(f"model_input_names is {input_names!r}")
-    return NativeTokenizer(tokenizer, settings.tokens, input_names, side, _chat_template(files, fields))
+    input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * has_segments])
+    if side not in ("left", "right") or type(input_names) is not list:
+        raise UnsupportedError(f"truncation_side is {side!r}, and model_input_names {input_names!r}")
+    template = fields.get("chat_template")
+    if TEMPLATE in files:  # which goes before the field
+        try:
+            template = (files.path / TEMPLATE).read_bytes().decode("utf-8")
+        except (OSError, ValueError) as error:
+            folder = visible(str(files.path))
+            raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
+    return NativeTokenizer(tokenizer, settings.tokens, input_names, side, template)
 
 
-def _chat_template(files: CheckpointFolder, fields: Mapping[str, Any]) -> Any:
-    """Return a checkpoint's chat template: a file of its own goes before the field of tokenizer_config.json.
-
-    Raises:
-        LoadError: a file is damaged.
-    """
-    if TEMPLATE not in files:
-        return fields.get("chat_template")
-    try:
-        return (files.path / TEMPLATE).read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        folder = visible(str(files.path))
-        raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
-
-
-def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
-    """Return the class that AutoTokenizer would choose for a checkpoint."""
+def _class_of(name: str, config: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Return the name of the class that AutoTokenizer would choose for a checkpoint."""
     kind, stated = config.get("model_type"), fields.get("tokenizer_class") or config.get("tokenizer_class")
     if kind not in _CLASS_OF:
         raise UnsupportedError(f"the tokenizer of {kind!r} is not known")
     names = (name, config.get("_name_or_path"), config.get("name_or_path"))
-    if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
+    if "model_name" in config or any(str(candidate).lower().startswith(_APART) for candidate in names):
         raise UnsupportedError("transformers may have a tokenizer of its own for a checkpoint of that name")
     chosen = str(stated).removesuffix("Fast") if stated and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
         raise UnsupportedError(f"tokenizer_class is {stated or chosen!r}")
-    # So transformers tells Llama 3 from Llama 2.
-    if chosen == "LlamaTokenizer" and b'"ByteLevel"' in content:
-        return PLAIN
-    return CLASSES[chosen]
+    return chosen
 
 
 def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Settings:
-    """Return what the files beside a vocabulary say.
+    """Return the settings in the other files of a vocabulary.
 
     Raises:
-        UnsupportedError: they say something unusual, such as a special token that is not among the added ones.
+        UnsupportedError: something is unusual, such as a special token that is not among the added ones.
     """
     named = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
     for name, value in fields.items():
         if name not in named and name not in _KNOWN and value not in _FIXED.get(name, ()):
             raise UnsupportedError(f"it does not support the field {visible(name)} of tokenizer_config.json")
     extra = [fields[name] for name in _EXTRA if name in fields]
-    if "added_tokens_decoder" in fields:
-        added = _added(fields["added_tokens_decoder"])
-    else:
+    by_id: Any = fields.get("added_tokens_decoder")
+    if "added_tokens_decoder" not in fields:
         mapped = dict(files.read_json("special_tokens_map.json"))
-        if odd := mapped.keys() - set(_NAMES) - {"additional_special_tokens"}:
-            raise UnsupportedError(f"it does not support the field {visible(min(odd))} of special_tokens_map.json")
-        if "added_tokens.json" in files:
-            raise UnsupportedError("it has an added_tokens.json")
+        if "added_tokens.json" in files or mapped.keys() - {*_NAMES, "additional_special_tokens"}:
+            raise UnsupportedError("its added_tokens.json or special_tokens_map.json is not supported")
         extra += [mapped.pop(name) for name in _EXTRA if name in mapped]
-        named |= {
-            name: value | {"__type": "AddedToken"} if type(value) is dict else value for name, value in mapped.items()
-        }
+        marked = {"__type": "AddedToken"}
+        named |= {name: value | marked if type(value) is dict else value for name, value in mapped.items()}
         try:  # by the ids there, which the library may change
-            listed = [dict(token) for token in files.read_json("tokenizer.json")["added_tokens"]]
-            added = _added({token.pop("id"): token for token in listed})
+            by_id = {token.pop("id"): token for token in map(dict, files.read_json("tokenizer.json")["added_tokens"])}
         except (LoadError, KeyError, TypeError, ValueError):
             raise UnsupportedError("tokenizer.json does not list its added tokens") from None
+    try:
+        added_by_id = {int(id_): AddedToken(**token) for id_, token in by_id.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnsupportedError(f"its added tokens cannot be read: {error}") from None
+    added = [added_by_id[id_] for id_ in sorted(added_by_id)]
     tokens = {**defaults, **{name: _text(value) for name, value in named.items()}}
     special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
     for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
@@ -261,12 +265,3 @@ def _texts(tokens: Any) -> list[str | None]:
     if tokens is not None and type(tokens) is not list:
         raise UnsupportedError(f"extra special tokens are {tokens!r}")
     return [_text(token) for token in tokens or ()]
-
-
-def _added(by_id: Any) -> list[AddedToken]:
-    """Return added tokens in the order of their ids."""
-    try:
-        tokens = {int(id_): AddedToken(**fields) for id_, fields in by_id.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UnsupportedError(f"its added tokens cannot be read: {error}") from None
-    return [tokens[id_] for id_ in sorted(tokens)]

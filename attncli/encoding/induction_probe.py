@@ -64,7 +64,7 @@ class RepeatedTokens(str):
         first = tokenizer.special_tokens_map.get("bos_token")
         if encoder.special and not before and first in ids:
             before = [ids[first]]
-        rows = sys.maxsize if encoder.rows is None else encoder.rows
+        rows = encoder.rows or sys.maxsize
         vocabulary = [id_ for id_ in sorted(ids.values()) if id_ not in special and id_ < rows]
         room = (encoder.limit or sys.maxsize) - len(before) - len(behind)
         sequence = [*before, *self.draw(vocabulary, room), *behind]
@@ -72,8 +72,8 @@ class RepeatedTokens(str):
             Token(index, id_, tokenizer.convert_ids_to_tokens(id_) or "", None, None, special=id_ in special)
             for index, id_ in enumerate(sequence)
         )
-        alike = {name: values[:1] * len(sequence) for name, values in inputs.items()}
-        return EncodedInput(self, None, None, tokens, tokens, alike | {"input_ids": sequence}, ())
+        repeated = {name: values[:1] * len(sequence) for name, values in inputs.items()}
+        return EncodedInput(self, None, None, tokens, tokens, repeated | {"input_ids": sequence}, ())
 
 
 def repeated_sequences(model: str | None) -> list[RepeatedTokens]:

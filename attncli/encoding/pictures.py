@@ -164,22 +164,23 @@ def with_pictures(
         grid: the rows and columns of the cells of each, such as `14x14`; None takes those of the trace.
         prefix: how many positions stand before the first cell, such as CLS and registers.
 
-    prefix: number of positions before the first cell, such as CLS and registers.
+    Raises:
         UsageError: it has no grid, or a grid or pictures of its own besides these.
         InputError: a picture cannot be read.
     """
-    if grid is not None and trace.grids:
-        raise UsageError("--grid does not apply to a trace that has its own grid; drop --grid")
-    if image and trace.pictures:
-        raise UsageError("--image does not apply to a trace that has its own pictures; drop --image")
+    for option, there in {"grid": grid is not None and trace.grids, "image": image and trace.pictures}.items():
+        if there:
+            noun = "grid" if option == "grid" else "pictures"
+            raise UsageError(f"--{option} does not apply to a trace that has its own {noun}; drop --{option}")
     opened = [open_picture(file) for file in picture_files(image)] if image else []
-    pictures = tuple(opened_picture.picture for opened_picture in opened) or trace.pictures
-    grids, notes = trace.grids, tuple(note for opened_picture in opened for note in opened_picture.notes)
+    pictures = tuple(picture.picture for picture in opened) or trace.pictures
+    grids = trace.grids
     if grid is not None:
         grids = parse_grids(grid, prefix, len(pictures), len(trace.query_tokens), len(trace.key_tokens))
     elif not grids:
         raise UsageError("--image needs the grid of the positions, which the trace lacks; give --grid, such as 14x14")
-    count = max(opened_picture.image for opened_picture in grids) + 1
+    count = max(picture.image for picture in grids) + 1
     if opened and len(opened) != count:
         raise UsageError(f"--image names {plural(len(opened), 'picture')}, and the trace has cells of {count}")
+    notes = tuple(note for picture in opened for note in picture.notes)
     return replace(trace, pictures=pictures, grids=grids, notes=(*trace.notes, *notes))

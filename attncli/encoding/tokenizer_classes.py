@@ -108,9 +108,8 @@ def _gpt_neox(loaded: Tokenizer, settings: Settings) -> Pipeline:
 
 
 def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
-    if any(
-        each.special and (each.lstrip or each.rstrip or each.single_word or each.normalized) for each in settings.added
-    ):
+    special = [token for token in settings.added if token.special]
+    if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in special):
         raise UnsupportedError("its special tokens are matched in a way that its class changes")
     has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
     splits = [
@@ -138,16 +137,10 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
 def text_template(
     first: str | None = None, last: str | None = None, pair: list[str] | None = None
 ) -> Callable[[Tokenizer], Any]:
-    """Return a function that makes a post-processor: a text between two optional tokens.
-
-    Args:
-        first: the token before a text.
-        last: the token behind it.
-        pair: the pieces that a second text adds; None: the same tokens around it.
-    """
+    """Return a function that makes a post-processor: a text between two optional tokens."""
     ends = [end for end in (first, last) if end is not None]
     single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
-    more = pair or [f"{each}:1" if each != "$A" else "$B:1" for each in single]
+    more = pair or [f"{token}:1" if token != "$A" else "$B:1" for token in single]
     return lambda tokenizer: processors.TemplateProcessing(
         single, [*single, *more], [(end, tokenizer.token_to_id(end)) for end in dict.fromkeys(ends)]
     )

@@ -31,11 +31,8 @@ class WordVocabulary:
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
-        pieces = [(0, *piece) for piece in _split(text)]
-        if pair is not None:
-            pieces += [(1, *piece) for piece in _split(pair)]
-        # From a list: a tuple of a generator has not the size that CPython will look for a freed one of, and those of a
-        # stream of sentences pile up.
+        pieces = [(segment, *piece) for segment, content in enumerate((text, pair or "")) for piece in _split(content)]
+        # From a list: CPython keeps freed tuples of generators, which pile up in a stream of sentences.
         return Tokens(
             [
                 Token(index, self._ids[word], word, start, end, segment=segment, word=index)
@@ -94,18 +91,12 @@ def open_vocabulary(
 ) -> Callable[[Sequence[str | None]], Vocabulary]:
     """Return a function that makes the vocabulary of a document: that of a tokenizer, or its own words.
 
-    Args:
-        vocab: `words`, or the tokenizer that `--vocab` names.
-        special: whether special tokens are added.
-        offline: whether a tokenizer is looked for in the local cache alone.
-        size: the number of ids; None is as many as are needed.
-
     Raises:
         UsageError: an option does not apply to `words`; or the tokenizer has more ids.
-        LoadError: see `load_tokenizer`.
+        LoadError: there is no such tokenizer, or it cannot be read.
     """
     if vocab != "words":
-        trained = TokenizerVocabulary(load_tokenizer(vocab, offline), special, size)
+        trained = TokenizerVocabulary(_load_tokenizer(vocab, offline), special, size)
         return lambda _: trained
     if offline:
         raise UsageError("--offline does not apply to --vocab words, which needs no download")
@@ -114,25 +105,22 @@ def open_vocabulary(
     return lambda texts: WordVocabulary([text for text in texts if text is not None], size)
 
 
-def load_tokenizer(name: str, offline: bool) -> Tokenizer:
-    """Load a tokenizer from a tokenizer.json, a folder that holds one, or the hub.
-
-    Raises:
-        LoadError: there is none, or it cannot be read.
-    """
+def _load_tokenizer(name: str, offline: bool) -> Tokenizer:
+    """Load a tokenizer from a tokenizer.json, a folder that holds one, or the hub."""
     from attncli.checkpoints.checkpoint_folder import check_utf8
-    from attncli.encoding.vocabulary_files import read_tokenizer
+    from attncli.encoding.fast_tokenizer import read_tokenizer
 
-    path, shown = Path(name), visible(name)
+    path = Path(name)
     check_utf8(path)
     if not os.path.isfile(path):
         from attncli.checkpoints.options import LoadOptions
         from attncli.checkpoints.snapshot import resolve
 
         path = resolve(name, LoadOptions(offline=offline), for_tokenizer=True).tokenizer.path / "tokenizer.json"
-    if not os.path.isfile(path):
-        raise LoadError(f"--vocab '{shown}' holds no tokenizer.json; give words, a tokenizer.json or its folder")
-    tokenizer = read_tokenizer(path, f"--vocab '{shown}'")
+        if not os.path.isfile(path):
+            advice = "give words, a tokenizer.json or its folder"
+            raise LoadError(f"--vocab '{visible(name)}' holds no tokenizer.json; {advice}")
+    tokenizer = read_tokenizer(path, f"--vocab '{visible(name)}'")
     # Some files carry the padding and truncation of their training.
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.options import EngineOptions, ToyOptions, refuse_retired
-from attncli.checkpoints.signatures import Choice, InspectKeywords, Kind, MakingKeywords, spelling_out
+from attncli.checkpoints.options import EngineOptions, ToyOptions
+from attncli.checkpoints.signatures import Choice, Kind, with_explicit_signature
 
 if TYPE_CHECKING:
     from attncli.engines.source import OpenModel
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
 
-@spelling_out(MakingKeywords, ToyOptions, EngineOptions)
+@with_explicit_signature(ToyOptions, EngineOptions)
 def open_source(
     model: str | None = None,
     *,
@@ -24,7 +24,7 @@ def open_source(
     mask: str | None = None,
     special: bool = True,
     generate: int = 0,
-    **options: Unpack[MakingKeywords],
+    **options: Any,
 ) -> OpenModel:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
 
@@ -44,7 +44,6 @@ def open_source(
     """
     from attncli.trace.selection import Indices, layer_and_heads
 
-    refuse_retired(options)
     named, head = layer_and_heads(layer or None, head)  # 0, the default, may be any
     layer = layer if named is None else named
     chosen_layers, chosen_heads = Indices.of("layer", layer), Indices.of("head", head)
@@ -61,14 +60,14 @@ def open_source(
     return open_checkpoint(model, chosen_layers, chosen_heads, **how, **options)
 
 
-@spelling_out(InspectKeywords, open_source)
+@with_explicit_signature(open_source)
 def inspect(
     text: str | Sequence[Mapping[str, str]] = "",
     model: str | None = None,
     *,
     pair: str | None = None,
     target: str | None = None,
-    **options: Unpack[InspectKeywords],
+    **options: Any,
 ) -> Trace:
     """Return the attention of one sentence.
 
@@ -90,14 +89,13 @@ def inspect(
     """
     from attncli.encoding.encode import as_conversation
 
-    more: dict[str, Any] = dict(options)
-    if model is not None and more.get("image"):
+    if model is not None and options.get("image"):
         from attncli.encoding.pictures import pictures_alone
         from attncli.errors import UsageError
 
-        if pictures := pictures_alone(text, more):
+        if pictures := pictures_alone(text, options):
             text, *more_pictures = pictures
             if more_pictures:
                 raise UsageError(f"expected one picture without a text, not {len(pictures)}; call it once for each")
-    text = as_conversation(text, more)
-    return open_source(model, **more).trace(text, pair, target)
+    text = as_conversation(text, options)
+    return open_source(model, **options).trace(text, pair, target)

@@ -48,7 +48,7 @@ def open_checkpoint(
         NotExposedError: `--engine native` or `verify`, and that engine does not compute this checkpoint.
         AttnError: see `Checkpoint`.
     """
-    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
+    chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
     if mask is not None:  # an error in it comes before any search for files
         from attncli.masks.parser import parse
 
@@ -84,7 +84,7 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
         NotExposedError: it predicts no next token, or the chosen engine does not compute it.
         AttnError: see `open_checkpoint`.
     """
-    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
+    chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
     if chosen.engine == "verify":
         raise UsageError("--engine verify compares attention, not predictions; give native or transformers")
     snapshot = resolve(model, chosen, for_writing=chosen.engine == "transformers")

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Protocol
 
-from attncli.checkpoints.options import (
-    LoadOptions,
-    TokenizerOptions,
-    VocabularyOptions,
-    checked_options,
-    refuse_unknown,
-)
-from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
+from attncli.checkpoints.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options
+from attncli.checkpoints.signatures import with_explicit_signature
 from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
 from attncli.encoding.vocabulary import open_vocabulary
 from attncli.errors import LoadError, require
@@ -21,32 +14,44 @@ from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
 
-@spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
-def open_tokenizer(
-    model: str | None = None, *, special: bool = True, **options: Unpack[VocabularyKeywords]
-) -> Tokenizer:
-    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences; see `tokenize`.
+class Tokenizer(Protocol):
+    """A tokenizer of sentences."""
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """Return the tokens of a sentence, and of a second text in the same sequence.
+
+        Raises:
+            InputError: a text cannot be read.
+        """
+
+
+@with_explicit_signature(VocabularyOptions, TokenizerOptions)
+def open_tokenizer(model: str | None = None, *, special: bool = True, **options: Any) -> Tokenizer:
+    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
+
+    Args:
+        model: a checkpoint's folder or hub name; None is the toy layer's vocabulary.
+        special: whether special tokens are added.
+        options: fields of `VocabularyOptions`, or of `TokenizerOptions` with a model.
 
     Raises:
         UsageError: an option does not exist, or does not apply.
         LoadError: there is no such tokenizer, or it cannot be loaded.
     """
     if model is None:
-        of_vocabulary: dict[str, Any] = {**options}
-        refuse_unknown(of_vocabulary, VocabularyOptions, "the toy layer's vocabulary; give --model, or leave it out")
-        return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
-    return _OfCheckpoint(
-        model, checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone"), special
-    )
+        owner = "the toy layer's vocabulary; give --model, or leave it out"
+        return _OfVocabulary(checked_options(options, VocabularyOptions, owner), special)
+    chosen = checked_options(options, TokenizerOptions, "--model, whose tokenizer runs alone")
+    return _OfCheckpoint(model, chosen, special)
 
 
-@spelling_out(TokenizeKeywords, open_tokenizer)
+@with_explicit_signature(open_tokenizer)
 def tokenize(
     text: str | Sequence[Mapping[str, str]],
     model: str | None = None,
     *,
     pair: str | None = None,
-    **options: Unpack[TokenizeKeywords],
+    **options: Any,
 ) -> Tokenization:
     """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
 
@@ -87,15 +92,19 @@ class _OfCheckpoint:
         from attncli.engines import numpy as numpy_engine
 
         load = LoadOptions(**vars(options))
-        snapshot = resolve(model, load, for_tokenizer=True)
         self._limit: int | None
+        snapshot = resolve(model, load, for_tokenizer=True)
+        name = visible(snapshot.name)
+        # It is transformers' own only where the native engine may differ.
         try:
             tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
-        except numpy_engine.UnsupportedError as error:  # the tokenizer of transformers may differ
-            name, why = visible(snapshot.name), visible(str(error))
+        except numpy_engine.UnsupportedError as error:
+            why = visible(str(error))
             if snapshot.gguf is not None:
                 raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
             require(f"{name}: {why}. The tokenizer of transformers", "transformers")
+            import logging  # other runs print no such message
+
             logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", why)
             from attncli.encoding import auto_tokenizer
 
@@ -107,12 +116,9 @@ class _OfCheckpoint:
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         name, limit = self._encoder.name, self._limit
         encoded = self._encoder.encode(text, pair, None)
-        text, tokens, notes, count = encoded.text, encoded.tokens, encoded.notes, len(encoded.tokens)
-        if limit is not None and count > limit:
+        text, tokens, notes = encoded.text, encoded.tokens, encoded.notes
+        if limit is not None and len(tokens) > limit:
+            count = len(tokens)
             notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
         unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
         return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)
-
-
-Tokenizer = _OfVocabulary | _OfCheckpoint
-"""Returns the tokens of a sentence, and of a second text in the same sequence, by `tokenize`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
+from attncli.checkpoints.options import PROJECTS, ToyOptions, checked_options
 from attncli.encoding.encode import check_texts, unknown_notes
 from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
 from attncli.engines.source import PARALLEL_FROM, OpenModel
@@ -44,8 +44,7 @@ class ToyLayer(OpenModel):
     def __init__(
         self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
     ) -> None:
-        refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
-        self.options = ToyOptions(**options)
+        self.options = checked_options(options, ToyOptions, "the toy layer; give --model, or leave it out")
         layers.resolve(1, self.name)
         self._heads, self._mask, self._kind = heads.resolve(self.options.heads, self.name), _parsed(mask), kind
         vocab, size = self.options.vocab, self.options.vocab_size

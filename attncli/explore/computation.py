@@ -106,7 +106,7 @@ class ComputedView:
             return Limits(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        layout = self.recorded.layout("key") if self.recorded.looks(layer) else None
+        layout = self.recorded.layout("key") if self.recorded.has_images(layer) else None
         sides = self.recorded.sides(layer)
         return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *sides, layout)
 

@@ -112,13 +112,13 @@ def _part(result: object) -> tuple[Trace, View] | None:
     if isinstance(result, Trace):
         return result, View()
     layer = result.layer if isinstance(result, HeadTrace) else result
-    if not isinstance(layer, LayerTrace) or not isinstance(layer.whole, Trace):
+    if not isinstance(layer, LayerTrace) or not isinstance(layer.parent, Trace):
         return None
     if not isinstance(result, HeadTrace):
-        return layer.whole.only(layer, layer.heads), View()
+        return layer.parent.only(layer, layer.heads), View()
     rows = tuple(result.queries.tolist())
     is_whole = rows == tuple(range(layer.num_queries))
-    return layer.whole.only(layer, (result.head,)), View(queries=() if is_whole else rows)
+    return layer.parent.only(layer, (result.head,)), View(queries=() if is_whole else rows)
 
 
 def _part_of(result: object) -> tuple[Trace, View]:

@@ -131,13 +131,13 @@ class Components:
 
     def rows_read_aloud(self, frame: MatrixFrame) -> range:
         """Return the places of the rows that are read: of a long text the last ones, beside a picture the last one."""
-        most = len(self._rows_of_pictures if self.trace.looks(frame.layer) else frame.rows)
+        most = len(self._rows_of_pictures if self.trace.has_images(frame.layer) else frame.rows)
         return range(len(frame.rows))[-(READ_ALOUD if most > LONG else most) :]
 
     def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
         """Yield what queries of each head attend to, as sentences, to be read aloud."""
         layer, axis, precision = frame.layer, frame.columns, self.view.precision
-        cells = [self.trace.layout(role).cells if self.trace.looks(layer) else {} for role in ("query", "key")]
+        cells = [self.trace.layout(role).cells if self.trace.has_images(layer) else {} for role in ("query", "key")]
         names = [
             _in_words(cells[1].get(index)) or (name if axis.labels.count(name) == 1 else f"{name} {index}")
             for index, name in zip(axis.indices, axis.labels, strict=True)
@@ -184,7 +184,7 @@ class Components:
         """The rows that are shown, and the keys, or of chosen rows the heaviest ones where only these are."""
         trace, view = self.trace, self.view
         rows, columns = set(view.rows(trace)), set(view.columns(trace))
-        if self.looks_at_pictures and not view.keys:  # cells have names that say nothing more
+        if self.has_image_keys and not view.keys:  # cells have names that say nothing more
             rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         if view.top_keys is None or not view.queries:
             return rows, columns
@@ -208,7 +208,7 @@ class Components:
         is_one = frame.cells.row_tokens == frame.cells.column_tokens
         place = query if is_one else None
         keys = list(frame.cells.columns) if self.view.keys else distant_keys(frame.cells.column_tokens, place)
-        if self.looks_at_pictures:  # which show their cells
+        if self.has_image_keys:  # which show their cells
             places = self._outside_pictures(places) or self._outside_pictures(range(frame.layer.num_keys))
         columns = frame.cells._replace(columns=places).of_columns
         tokens = [frame.cells.column_tokens[place] for place in places]
@@ -227,7 +227,7 @@ class Components:
     @property
     def _ramp_of_words(self) -> list[list[Segment]]:
         """What the colours of words mean below a picture, which has other ones."""
-        has_other = self.looks_at_pictures and self.palette.has_color
+        has_other = self.has_image_keys and self.palette.has_color
         return [ramp_line(self.scale, self.palette, self.width, 1)] if has_other else []
 
     def _sentence_of(
@@ -276,15 +276,15 @@ class Components:
         return max(scales, key=lambda scale: scale.high)
 
     @cached_property
-    def looks_at_pictures(self) -> bool:
+    def has_image_keys(self) -> bool:
         """Whether keys are cells of pictures, or the queries that attend to chosen keys, so that these show it best."""
         has_sought = bool(self.view.keys) and not self.view.chooses_rows(self.trace)
-        return self.trace.looks_at_pictures or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
+        return self.trace.has_image_keys or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
 
     @cached_property
     def _sought(self) -> list[int]:
         """The keys that were chosen without a query: of pictures, who attends to these is drawn; empty for none."""
-        if not (self.looks_at_pictures and self.view.keys) or self.view.chooses_rows(self.trace):
+        if not (self.has_image_keys and self.view.keys) or self.view.chooses_rows(self.trace):
             return []
         return self.view.columns(self.trace)
 

@@ -38,7 +38,7 @@ class Dashboard:
         """The parts of the view, and a line on what it has no room for; empty where all is shown."""
         if self.components.view.top_keys is not None:
             return fit_with_note(self._listed, self.lines, self._lines_of)
-        if self.components.looks_at_pictures:
+        if self.components.has_image_keys:
             return fit_with_note(self._of_pictures, self.lines, self._lines_of)
         if self.components.has_one_row:
             return fit_with_note(self._of_query, self.lines, self._lines_of)
@@ -133,7 +133,7 @@ class Dashboard:
         return self._with_words([*title, listed], [], lines), self._note(facts)
 
     def _with_words(self, body: Sequence[Block], more: Sequence[Block], lines: int) -> list[Block]:
-        ranked = [[] if self.components.looks_at_pictures else self._tokens, more, self._shapes, self._proof]
+        ranked = [[] if self.components.has_image_keys else self._tokens, more, self._shapes, self._proof]
         tokens, below, shapes, proof = fit(ranked, lines + 1 - cost([*self._head, *body]))
         return [*self._head, *tokens, *shapes, *body, *below, *proof]
 

@@ -110,11 +110,11 @@ class Layout:
         yield headline(trace.recorded, palette)
         if trace.origin is not None:
             yield Text(palette.fit("\n".join(trace.origin.rules)))
-        looks = parts.looks_at_pictures and self.view.show is None
+        looks = parts.has_image_keys and self.view.show is None
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
-            if parts.looks_at_pictures:
+            if parts.has_image_keys:
                 yield Text(palette.fit("\n".join(["rows and columns count from 0", *parts.look.facts])))
             return
         if looks and self.view.top_keys is None and not self.is_all:

@@ -6,16 +6,13 @@ They are made by `attncli.formats.python`, which this module may not import: `at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from attncli.errors import UsageError
 from attncli.text import as_list
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
     from matplotlib.figure import Figure
-
 
 _registered: list[Callable[[], Any]] = []
 
@@ -42,15 +39,6 @@ class Displayed:
 
 class Tabular:
     """A result of rows."""
-
-    @overload
-    def to_dataframe(self, library: Literal["pandas"]) -> pandas.DataFrame: ...
-
-    @overload
-    def to_dataframe(self, library: Literal["polars"]) -> polars.DataFrame: ...
-
-    @overload
-    def to_dataframe(self, library: None = None) -> Any: ...
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
         """Return a data frame of pandas or polars, with the columns of TSV, without the number of the sentence.
@@ -96,13 +84,7 @@ class Drawable:
             UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        figure: Figure = presentation().plotted(
-            self,
-            queries=tuple(as_list(queries)),
-            keys=tuple(as_list(keys)),
-            hide_special=hide_special,
-            ramp=ramp,
-            colormap=colormap,
-            size=size,
-        )
+        rows, columns = tuple(as_list(queries)), tuple(as_list(keys))
+        view = {"hide_special": hide_special, "ramp": ramp, "colormap": colormap, "size": size}
+        figure: Figure = presentation().plotted(self, queries=rows, keys=columns, **view)
         return figure

@@ -1,4 +1,4 @@
-"""Plain dumps of tensors from other programs: q and k, perhaps v, mask and bias, perhaps tokens and a scale."""
+"""Reads dumps of tensors from other programs: q and k, perhaps v, mask and bias, perhaps tokens and a scale."""
 
 from __future__ import annotations
 
@@ -33,32 +33,26 @@ def checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int,
 
 
 def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
-    """Return the trace of a dump; see `attncli.trace.store.load`.
-
-    Raises:
-        InputError: its tensors are not those of an attention.
-        UsageError: it lacks that layer or head.
-    """
+    """Return the trace of a dump; see `attncli.trace.store.load`."""
     if not {"q", "k"} <= tensors.types.keys():
         names = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
         raise InputError(f"it holds {names}; expected a saved trace, or tensors q and k")
     present = [name for name in ("q", "k", "v", "bias") if name in tensors.types]
     arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
+    odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     # Without values there are no outputs; a width of zero says so in every shape.
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
-    heads_count, num_queries, width = arrays["q"].shape
+    num_heads, num_queries, width = arrays["q"].shape
     num_keys = arrays["k"].shape[1]
     layers.resolve(1, "a dump of q and k")
-    cells = (heads_count, num_queries, num_keys)
-    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
+    cells = (num_heads, num_queries, num_keys)
+    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, num_heads)
     if "mask" in tensors.types:
         values = tensors.read("mask")
         allowed = read_convention(values.reshape((-1, *values.shape[-2:])), "the mask of the dump", "sdpa").allowed
-        mask = smallest(checked_cells("mask", allowed, cells), heads_count)
-    if "bias" in arrays and np.isneginf(arrays["bias"]).any():
-        # An infinite bias is a mask by another name.
-        forbidden = np.isneginf(arrays["bias"])
-        allowed = mask.rows(list(range(heads_count)), np.arange(num_queries)) & ~forbidden
+        mask = smallest(checked_cells("mask", allowed, cells), num_heads)
+    if "bias" in arrays and (forbidden := np.isneginf(arrays["bias"])).any():  # a mask by another name
+        allowed = mask.rows(list(range(num_heads)), np.arange(num_queries)) & ~forbidden
         mask = ArrayMask(checked_cells("mask", allowed, cells))
         arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
     layer = LayerTrace(
@@ -67,25 +61,22 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         **arrays,
         scale=_scale(tensors.metadata.get("scale"), width),
         mask=mask,
-        heads=heads.resolve(heads_count, "the dump"),
+        heads=heads.resolve(num_heads, "the dump"),
     )
     tokens = _tokens(tensors.metadata.get("tokens"), num_keys)
     # A cache of keys is longer than its queries, which are its last positions.
     queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _tokens(None, num_queries)
     query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
-    odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
-    unread = sorted(map(visible, tensors.types.keys() - {"q", "k", "v", "mask", "bias"}))
-    if unread:
+    if unread := sorted(map(visible, tensors.types.keys() - {"q", "k", "v", "mask", "bias"})):
         notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
-    kind = tensors.types["q"]
     grids: tuple[ImageGrid, ...] = ()
     if "grid" in tensors.metadata:
         prefix = tensors.metadata.get("prefix", "0")
         if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
             raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
         grids = parse_grids(tensors.metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
-    source = Provenance("file", dtype=DTYPES.get(kind, kind))
+    source = Provenance("file", dtype=DTYPES.get(tensors.types["q"], tensors.types["q"]))
     return Trace(source, query_tokens, tokens, (layer,), notes=notes, grids=grids)
 
 

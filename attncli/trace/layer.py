@@ -1,8 +1,8 @@
-"""One layer of a Trace: what a source recorded of it, and the heads derived from that.
+"""One layer of a Trace: the arrays that a source recorded, and the heads derived from them.
 
-What is linear in the sequence (queries, keys, values) is recorded whole. What is quadratic (scores, weights) is
-derived by `attncli.attention` when it is asked for, for the heads and query rows that are asked for. The mask and
-the bias stay in their smallest exact form: a rule, booleans, or one array shared over heads.
+Arrays that are linear in the sequence (queries, keys, values) are recorded whole. Those that are quadratic (scores,
+weights) are derived by `attncli.attention` for the heads and query rows that are asked for. The mask and the bias stay
+in their smallest exact form: a rule, booleans, or one array shared over heads.
 """
 
 from __future__ import annotations
@@ -27,19 +27,14 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """The stages of attention, each derived when it is first asked for, unless the layer recorded it.
+    """The stages of attention of some heads and query rows, each derived when it is first asked for."""
 
-    Attributes:
-        layer: the layer.
-        heads: which of its heads, at least one.
-        queries: which of its query rows.
-    """
-
-    def __init__(self, layer: LayerTrace, heads: tuple[int, ...], queries: Int[np.ndarray, " Q"]) -> None:
+    def __init__(self, layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> None:
         self.layer = layer
-        self.heads = heads
+        self.heads = tuple(heads)
         self.queries = queries
-        self._peaks: tuple[Float[np.ndarray, "H Q"], Float[np.ndarray, "H Q"]] | None = None
+        size = layer.num_heads // layer.num_groups
+        self.key_heads = [head // size for head in self.heads]  # grouped-query attention, Ainslie et al. 2023
 
     @cached_property
     def scores(self) -> Float[np.ndarray, "H Q K"]:
@@ -70,18 +65,7 @@ class Stages:
         if layer.recorded_weights is not None:
             return self._rows(layer.recorded_weights)
         masked = attention.masked_scores(self.scores, self.mask, layer.fill)
-        is_kept = masked is self.scores  # where nothing is masked
-        highest, exponentials, totals = attention.softmax_parts(masked, self.sinks, None if is_kept else masked)
-        if layer.sinks is None:  # which may stand above every score
-            self._peaks = (1 / totals)[..., 0], highest[..., 0]
-        return np.divide(exponentials, totals, out=exponentials)
-
-    def peaks(self) -> tuple[Float[np.ndarray, "H Q"], Float[np.ndarray, "H Q"] | None]:
-        """Return the largest weight of each row that has a key, and its highest allowed score if there are scores."""
-        largest = self.weights.max(axis=-1) if self._peaks is None else self._peaks[0]
-        if self._peaks is not None or "scores" in self.layer.missing:
-            return self._peaks or (largest, None)
-        return largest, np.where(self.mask, self.scores, -np.inf).max(axis=-1)
+        return attention.attention_weights(masked, self.sinks, None if masked is self.scores else masked)
 
     @property
     def sinks(self) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None:
@@ -95,71 +79,24 @@ class Stages:
         assert self.layer.v is not None
         return attention.attention_output(self.weights, self.layer.v[_slice_or_list(self.key_heads)])
 
-    @property
-    def key_heads(self) -> list[int]:
-        """The key/value head that each head reads (grouped-query attention, Ainslie et al. 2023)."""
-        size = self.layer.num_heads // self.layer.num_groups
-        return [head // size for head in self.heads]
-
-    def _rows(self, of: Float[np.ndarray, "_ _ N"]) -> Float[np.ndarray, "H Q N"]:
-        return of[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
+    def _rows(self, array: Float[np.ndarray, "_ _ N"]) -> Float[np.ndarray, "H Q N"]:
+        return array[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
 
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:
     """Yield the stages of heads in order: as many heads at once as a block has room for, and their rows in blocks."""
     together = max(attention.CELLS // max(len(queries) * layer.num_keys, 1), 1)
     for start in range(0, len(heads), together):
-        some = tuple(heads[start : start + together])
-        for rows in attention.row_blocks(queries, layer.num_keys * len(some)):
-            yield Stages(layer, some, rows)
-
-
-def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
-    """Merge layers that share a mask into a single one that has the heads of all, if a block has room for these.
-
-    What follows from many small layers is sooner made of one. They are returned as they are where they are computed in
-    different ways.
-    """
-    one = layers[0]
-    heads, queries, keys = one.cells
-    chosen = tuple(number * heads + head for number, layer in enumerate(layers) for head in layer.heads)
-    has_room = len(chosen) * queries * keys <= attention.CELLS
-    ways = set(map(_way, layers))
-    if len(layers) == 1 or not has_room or not isinstance(one.mask, RuleMask) or len(ways) > 1 or None in ways:
-        return layers
-    query, key = (np.concatenate([getattr(layer, name) for layer in layers]) for name in "qk")
-    return [
-        LayerTrace(
-            layer=one.layer,
-            kind=one.kind,
-            q=query,
-            k=key,
-            v=np.empty((*key.shape[:2], 0), key.dtype),
-            scale=one.scale,
-            mask=one.mask._replace(heads=len(query)),
-            heads=chosen,
-            softcap=one.softcap,
-            fill=one.fill,
-        )
-    ]
-
-
-def _way(layer: LayerTrace) -> tuple[Any, ...] | None:
-    """Return how a layer's weights follow from its queries and keys; None where more goes into them."""
-    if (
-        layer.q is None
-        or layer.k is None
-        or any(each is not None for each in (layer.bias, layer.sinks, layer.recorded_weights))
-    ):
-        return None
-    return layer.q.shape, layer.k.shape, layer.scale, layer.softcap, layer.fill
+        chosen = heads[start : start + together]
+        for rows in attention.row_blocks(queries, layer.num_keys * len(chosen)):
+            yield Stages(layer, chosen, rows)
 
 
 def _slice_or_list(indices: Sequence[int]) -> slice | list[int]:
     """Return consecutive indices as a slice, which copies nothing."""
-    found = list(indices)
-    first = found[0] if found else 0
-    return slice(first, first + len(found)) if found == list(range(first, first + len(found))) else found
+    first = indices[0] if indices else 0
+    run = range(first, first + len(indices))
+    return slice(run.start, run.stop) if list(indices) == list(run) else list(indices)
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -176,7 +113,7 @@ class Proof(NamedTuple):
 
 
 def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
-    """Return the largest absolute difference; NaN in both, of a query without keys, is none, and in one alone NaN."""
+    """Return the largest absolute difference; NaN in both, of a query without keys, counts as 0."""
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
 
@@ -191,9 +128,12 @@ class Derived(NamedTuple):
     head: str | None = None  # likewise of heads
 
 
-ARRAYS = (
-    "q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "recorded_scores", "recorded_weights",
-)  # fmt: skip
+# Axes of each array; #H is one plane for all heads, or one for each.
+_AXES = {
+    "q": "H Q D", "k": "Hkv K D", "v": "Hkv K Dv", "bias": "#H Q K", "sinks": "H Q", "inputs": "Q W",
+    "out_projection": "HDv E", "out_bias": "E", "recorded_scores": "H Q K", "recorded_weights": "H Q K",
+}  # fmt: skip
+ARRAYS = tuple(_AXES)
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
 
@@ -225,7 +165,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         recorded_scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are computed.
         recorded_weights: as the softmax gave them, `[H, Q, K]`; None where they are computed.
         derived: what stands in the place of weights; None where they are those of a model.
-        whole: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
+        parent: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
     """
 
     layer: int
@@ -247,29 +187,17 @@ class LayerTrace(Displayed, Tabular, Drawable):
     recorded_scores: Float[np.ndarray, "H Q K"] | None = None
     recorded_weights: Float[np.ndarray, "H Q K"] | None = None
     derived: Derived | None = None
-    whole: Any = None
+    parent: Any = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
-        self._lay_out()
-        heads, queries, keys = cells = self._checked_cells()
-        concatenated = heads * (0 if self.v is None else self.v.shape[-1])
-        embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
-        expected = {
-            "bias": ((1, queries, keys), cells),
-            "recorded_scores": (cells,),
-            "recorded_weights": (cells,),
-            "sinks": ((heads,), (heads, queries)),
-            "out_projection": ((concatenated, embedding),),
-            "out_bias": ((embedding,),),
-        }
-        for name, shapes in expected.items():
+        for name in ARRAYS:
             array = getattr(self, name)
-            if array is not None and array.shape not in shapes:
-                wanted = " or ".join(str(list(shape)) for shape in shapes)
-                raise InputError(f"{name.removeprefix('recorded_')} has shape {list(array.shape)}; expected {wanted}")
-        if self.inputs is not None and (self.inputs.ndim != 2 or len(self.inputs) != queries):
-            raise InputError(f"inputs has shape {list(self.inputs.shape)}; expected [{queries}, width]")
+            # In C order, as a saved array is read back: BLAS and NumPy's sums round another one differently. One number
+            # everywhere, which takes no memory, has no order.
+            if array is not None and not array.flags.c_contiguous and any(array.strides):
+                object.__setattr__(self, name, np.ascontiguousarray(array))
+        self._check_shapes()
         if self.scale is not None and not abs(self.scale) <= _LARGEST:
             raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
         if self.softcap is not None and not self.softcap > 0:
@@ -277,41 +205,32 @@ class LayerTrace(Displayed, Tabular, Drawable):
         if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
 
-    def _lay_out(self) -> None:
-        """Make every array contiguous in C order, as a saved one is when it is read back.
-
-        A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
-        as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
-        """
-        for name in ARRAYS:
-            array = getattr(self, name)
-            # One number everywhere, which takes no memory, has no order.
-            if array is not None and not array.flags.c_contiguous and any(array.strides):
-                object.__setattr__(self, name, np.ascontiguousarray(array))
-
-    def _checked_cells(self) -> tuple[int, int, int]:
-        """Return H, Q and K, after checking that q, k and v agree on them."""
-        computes = self.recorded_weights is None or self.recorded_scores is None
-        if (
-            computes
-            and self.derived is None
-            and (self.q is None or self.k is None or self.v is None or self.scale is None)
-        ):
+    def _check_shapes(self) -> None:
+        """Raise InputError unless the arrays agree on the sizes of their axes."""
+        is_computed = self.derived is None and (self.recorded_weights is None or self.recorded_scores is None)
+        if is_computed and any(array is None for array in (self.q, self.k, self.v, self.scale)):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
-        arrays = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
-        if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in arrays.items()):
-            raise InputError(f"the shapes {_shapes(arrays)} are not [heads, positions, width]")
+        arrays = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+        if not self._is_fit(arrays):
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            form = "q is [H, Q, D], k [Hkv, K, D] and v [Hkv, K, Dv], and H is a multiple of Hkv"
+            raise InputError(f"the shapes {shapes.replace('recorded_', '')} do not fit each other; {form}")
+
+    def _is_fit(self, arrays: Mapping[str, Any]) -> bool:
+        axes = {name: _AXES[name].split() for name in arrays}
+        if self.sinks is not None and self.sinks.ndim == 1:
+            axes["sinks"] = ["H"]
+        if ("q" in arrays) != ("k" in arrays) or any(len(axes[name]) != array.ndim for name, array in arrays.items()):
+            return False
         heads, queries, keys = self.cells
-        groups = {len(arrays[name]) for name in "kv" if name in arrays}
-        fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % each for each in groups)
-        fits &= self.k is None or self.q is None or self.k.shape[2] == self.q.shape[2]
-        fits &= self.v is None or self.v.shape[1] == keys
-        if not fits:
-            raise InputError(
-                f"the shapes {_shapes(arrays)} do not fit. q and k need one width; k and v one length and "
-                "number of heads. The heads of q are a multiple of those of k"
-            )
-        return heads, queries, keys
+        width = heads * (0 if self.v is None else self.v.shape[-1])
+        sizes = {"H": heads, "#H": heads, "Q": queries, "K": keys, "Hkv": self.num_groups, "HDv": width}
+        for name, array in arrays.items():
+            for axis, size in zip(axes[name], array.shape, strict=True):
+                is_shared = axis == "#H" and size == 1
+                if (sizes.setdefault(axis, size) != size and not is_shared) or (size == 0 and axis != "Dv"):
+                    return False
+        return heads % sizes["Hkv"] == 0
 
     @property
     def cells(self) -> tuple[int, int, int]:
@@ -341,7 +260,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     @property
     def measure(self) -> str:
-        """What `weights` of a head are: `weights`, or what stands in their place."""
+        """Name of the numbers in `weights`: `weights`, or what replaces them."""
         return "weights" if self.derived is None else self.derived.measure
 
     @property
@@ -430,10 +349,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
-def _shapes(arrays: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-
-
 class HeadTrace(Displayed, Tabular, Drawable):
     """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
 
@@ -448,12 +363,8 @@ class HeadTrace(Displayed, Tabular, Drawable):
 
     def blocks(self) -> Iterator[HeadTrace]:
         """Yield the head in consecutive blocks of its rows; a short sentence is one block, the head itself."""
-        blocks = row_blocks(self.queries, self.layer.num_keys)
-        if len(blocks) == 1:
-            yield self
-            return
-        for queries in blocks:
-            yield HeadTrace(self.layer, self.head, queries)
+        for queries in row_blocks(self.queries, self.layer.num_keys):
+            yield self if len(queries) == len(self.queries) else HeadTrace(self.layer, self.head, queries)
 
     def composition(self, query: str | int, key: str | int | None = None) -> Any:
         """Return the score of one cell, split by what wrote its key and its query.
@@ -471,8 +382,8 @@ class HeadTrace(Displayed, Tabular, Drawable):
         return presentation().composed(self, query, key)
 
     def __repr__(self) -> str:
-        place = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"
-        return f"HeadTrace({place}, {len(self.queries)} queries × {self.layer.num_keys} keys)"
+        where = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"
+        return f"HeadTrace({where}, {len(self.queries)} queries × {self.layer.num_keys} keys)"
 
     @property
     def key_head(self) -> int:

@@ -1,4 +1,4 @@
-"""Positions with a layout: a run of positions is a grid of cells, which lie in a picture.
+"""Grids of positions: a run of positions is the cells of a picture.
 
 A Trace has `pictures`, and `grids` that map positions of its queries and its keys to cells of them. Positions outside
 of grids, such as CLS, registers, marks of newlines and tiles, and all text, have no place in a picture.
@@ -9,14 +9,14 @@ metadata of a file. `SideLayout.positions_of` reads `@120,80`, a pixel, and `@r3
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from attncli.errors import InputMismatchError, UsageError
+from attncli.errors import InputError, InputMismatchError, UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -83,13 +83,16 @@ class ImageGrid:
             if not (all(abs(edge) <= _FARTHEST for edge in self.box) and left < right and top < bottom):
                 raise ValueError(f"the box of a grid is left, top, right and bottom, not {list(self.box)}")
 
-    def is_fine(self, pictures: Sequence[Picture]) -> bool:
-        """Whether its cells are too small to be drawn in its picture."""
-        if self.box is None or self.image >= len(pictures):
-            return False
-        left, top, right, bottom = self.box
-        _, width, height, _ = pictures[self.image]
-        return (right - left) / self.columns * _FINEST < width or (bottom - top) / self.rows * _FINEST < height
+    def check(self, pictures: Sequence[Picture], sizes: Mapping[str, int]) -> None:
+        """Raise InputError where it ends beyond the positions of its side, or is too fine for its picture."""
+        if any(self.stop > size for side, size in sizes.items() if self.side in ("both", side)):
+            raise InputError(f"a grid ends at position {self.stop}, and there are not as many tokens")
+        if self.box is not None and self.image < len(pictures):
+            left, top, right, bottom = self.box
+            width, height = (right - left) / self.columns, (bottom - top) / self.rows
+            picture = pictures[self.image]
+            if width * _FINEST < picture.width or height * _FINEST < picture.height:
+                raise InputError(f"a grid of {self.rows} × {self.columns} cells is too small for its picture")
 
     @property
     def size(self) -> int:
@@ -154,28 +157,6 @@ class SideLayout:
     grids: tuple[ImageGrid, ...]
     role: str  # query or key, for the errors
 
-    def positions_in(self, box: Sequence[float], image: int = 0, wanted: str = "") -> list[int]:
-        """Return the cells that overlap a box in a picture: left, top, right, bottom.
-
-        Raises:
-            InputMismatchError: no cell has, or the size of the picture is unknown.
-        """
-        option = f"--{self.role} {wanted or list(box)}"
-        if image >= len(self.pictures):
-            raise InputMismatchError(f"{option}: the pixels of picture {image} are unknown; give --image, or @r3c5")
-        _, width, height, _ = self.pictures[image]
-        positions = []
-        for grid in self.grids:
-            for (row, column), position in np.ndenumerate(grid.positions):
-                left, top, right, bottom = grid.cell_box(row, column, width, height)
-                is_there = left < box[2] and box[0] < right and top < box[3] and box[1] < bottom
-                if grid.image == image and is_there and box[0] < width and box[1] < height:
-                    positions.append(int(position))
-        if not positions:
-            size = f"{width} × {height} pixels"
-            raise InputMismatchError(f"{option}: no {self.role} is a cell there; picture {image} has {size}")
-        return positions
-
     @cached_property
     def cells(self) -> dict[int, str]:
         """Names of the positions that are cells, grid by grid, as `positions_of` reads them, without `@`.
@@ -201,31 +182,29 @@ class SideLayout:
         return max(grids, key=lambda grid: (not grid.is_overview, grid.size))
 
     def find(self, tokens: Tokens, wanted: str | int) -> list[int]:
-        """Return the positions of tokens, or of places in a picture, by their name.
+        """Return the positions of tokens, or of cells of a picture, by their name.
 
         Raises:
             InputMismatchError: there are none; see `Tokens.find` and `positions_of`.
         """
-        places = self.positions_of(wanted) if isinstance(wanted, str) else None
-        return tokens.find(wanted, self.role) if places is None else places
+        positions = self.positions_of(wanted) if isinstance(wanted, str) else None
+        return tokens.find(wanted, self.role) if positions is None else positions
 
     def positions_of(self, wanted: str) -> list[int] | None:
-        """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
+        """Return the positions that `@120,80` or `@r3c5` names, or None for what names no cell of a picture.
 
         `@1:120,80` is in picture 1. Of a picture with tiles a pixel is in one of these and in the overview too.
 
         Raises:
-            InputMismatchError: there is no such place.
+            InputMismatchError: there is no such cell.
         """
         pixel, cell = _PIXEL.fullmatch(wanted), _CELL.fullmatch(wanted)
         if (match := pixel or cell) is None:
             return None
         image, first, second = int(match[1] or 0), int(match[2]), int(match[3])
         if all(grid.image != image for grid in self.grids):
-            raise InputMismatchError(
-                f"--{self.role} {wanted}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or "
-                "a token"
-            )
+            missing = f"no {self.role} is a cell of picture {image}"
+            raise InputMismatchError(f"--{self.role} {wanted}: {missing}; give --grid, such as 14x14, or a token")
         if pixel:  # its middle
             x, y = first + 0.5, second + 0.5
             return self.positions_in((x, y, np.nextafter(x, np.inf), np.nextafter(y, np.inf)), image, wanted)
@@ -234,3 +213,25 @@ class SideLayout:
             there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
             raise InputMismatchError(f"--{self.role} {wanted} is out of range: the grid has {there}")
         return [int(grid.positions[first, second])]
+
+    def positions_in(self, box: Sequence[float], image: int = 0, wanted: str = "") -> list[int]:
+        """Return the cells that overlap a box in a picture: left, top, right, bottom.
+
+        Raises:
+            InputMismatchError: no cell has, or the size of the picture is unknown.
+        """
+        option = f"--{self.role} {wanted or list(box)}"
+        if image >= len(self.pictures):
+            raise InputMismatchError(f"{option}: the pixels of picture {image} are unknown; give --image, or @r3c5")
+        _, width, height, _ = self.pictures[image]
+        positions = []
+        for grid in self.grids:
+            for (row, column), position in np.ndenumerate(grid.positions):
+                left, top, right, bottom = grid.cell_box(row, column, width, height)
+                overlaps = left < box[2] and box[0] < right and top < box[3] and box[1] < bottom
+                if grid.image == image and overlaps and box[0] < width and box[1] < height:
+                    positions.append(int(position))
+        if not positions:
+            size = f"{width} × {height} pixels"
+            raise InputMismatchError(f"{option}: no {self.role} is a cell there; picture {image} has {size}")
+        return positions

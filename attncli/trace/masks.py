@@ -37,11 +37,12 @@ def mask_of_trace(name: str, layers: str | None, kind: str | None) -> MaskGrid:
         cells = _cells(layer)
         by_mask.setdefault((layer.kind, cells.shape, np.packbits(cells).tobytes()), []).append(layer)
     if len(by_mask) > 1:
-        masks = "; ".join(layers_named((one.layer for one in alike), alike[0].kind) for alike in by_mask.values())
+        masks = "; ".join(layers_named((each.layer for each in alike), alike[0].kind) for alike in by_mask.values())
         raise UsageError(f"{visible(name)} has several masks: {masks}. Choose one with --layer or --kind")
     (layer, *_) = next(iter(by_mask.values()))
     # Tokens without texts, which have only positions, get no names.
-    queries, keys = (["" if one.label == str(one.index) else one.label for one in side] for side in trace.sides(layer))
+    sides = trace.sides(layer)
+    queries, keys = (["" if token.label == str(token.index) else token.label for token in side] for side in sides)
     return MaskGrid(name, _cells(layer), layer.mask.past, tokens=(queries, keys))
 
 

@@ -26,12 +26,6 @@ def write_layers(
 ) -> None:
     """Write the layers of a trace, with the rest of it as a header.
 
-    Args:
-        path: the file.
-        layers: their arrays and masks are written.
-        header: the rest of the trace, for JSON; tokens are converted.
-        pixels: those of its pictures.
-
     Raises:
         InputError: the file cannot be written.
     """
@@ -51,10 +45,10 @@ def write_layers(
             arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
         tensors |= {prefix + tensor_name(name): np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
         entries.append(entry)
-    whole = {name: _tokens(value) if isinstance(value, Tokens) else value for name, value in header.items()}
+    document = {name: _tokens(value) if isinstance(value, Tokens) else value for name, value in header.items()}
     with atomic_write(path) as aside:
         # Through bytes: the library's own errors about a file leave out the system's reason.
-        aside.write_bytes(save(tensors, metadata={"attncli": json.dumps(whole | {"layers": entries})}))
+        aside.write_bytes(save(tensors, metadata={"attncli": json.dumps(document | {"layers": entries})}))
 
 
 def tensor_name(array: str) -> str:

@@ -80,7 +80,7 @@ class Indices(NamedTuple):
             start, stop = first % count, last % count
             if start > stop:
                 raise UsageError(f"--{self.what} {first}-{last}: the range is backwards; write {stop}-{start}")
-            chosen.update(dict.fromkeys(range(start, stop + 1)))
+            chosen |= dict.fromkeys(range(start, stop + 1))
         if not chosen:
             raise UsageError(f"no {self.what} was chosen; drop --{self.what} for all")
         return tuple(chosen)
@@ -92,45 +92,45 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
     Raises:
         UsageError: they name several layers, or another one than `layers`, of which None and `all` are any.
     """
-    matches = [_OF_LAYER.fullmatch(part.strip()) for part in heads.split(",")] if isinstance(heads, str) else []
-    named = {str(int(match[1])) for match in matches if match}
-    if not named:
+    named = _named_heads(heads)
+    if named is None:
         return layers, heads
-    if len(named) > 1 or not all(matches):
-        raise UsageError(f"--head '{visible(heads)}': name heads of one layer, such as 3.2,3.4")
-    (layer,) = named
-    if (parts := Indices.of("layer", layers).parts) and parts != ((int(layer), int(layer)),):
-        raise UsageError(f"--head {heads} is in layer {layer}, and --layer names others; leave out --layer")
-    return layer, ",".join(match[2] for match in matches if match)
+    if len({layer for layer, _ in named}) == 1:
+        layer = named[0][0]
+        if (parts := Indices.of("layer", layers).parts) and parts != ((layer, layer),):
+            raise UsageError(f"--head {heads} is in layer {layer}, and --layer names others; leave out --layer")
+        return str(layer), ",".join(str(head) for _, head in named)
+    raise UsageError(f"--head '{visible(heads)}': name heads of one layer, such as 3.2,3.4")
 
 
 def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> list[tuple[int, int]]:
     """Return the chosen heads as layer and head, each once; heads may name their layers: `18.6,17.3` or `L18H6`.
 
-    Args:
-        layers: the choice of layers; None is all of them.
-        heads: the choice of heads; None is all of each layer.
-        sizes: how many layers there are, and how many heads each has.
-        owner: what has them.
+    `sizes` counts the layers of the owner, and the heads of each.
 
     Raises:
         UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.
     """
-    parts = [part.strip() for part in heads.split(",")] if isinstance(heads, str) else []
-    matches = [_OF_LAYER.fullmatch(part) for part in parts]
-    count, heads_per_layer = sizes
-    if not any(matches):
-        chosen = Indices.of("head", heads).resolve(heads_per_layer, f"each layer of {owner}")
-        return [(layer, head) for layer in Indices.of("layer", layers).resolve(count, owner) for head in chosen]
-    if not all(matches):
-        raise UsageError(f"--head '{visible(heads)}': name the layer of every head, such as 18.6,17.3")
+    named, scope = _named_heads(heads), f"each layer of {owner}"
+    if named is None:
+        chosen = Indices.of("head", heads).resolve(sizes[1], scope)
+        return [(layer, head) for layer in Indices.of("layer", layers).resolve(sizes[0], owner) for head in chosen]
     if layers is not None:
         raise UsageError(f"--head {visible(heads)} names layers, and --layer does too; leave out --layer")
-    named = [(int(match[1]), int(match[2])) for match in matches if match]
     for layer, head in named:
-        Indices.of("layer", layer).resolve(count, owner)
-        Indices.of("head", head).resolve(heads_per_layer, f"each layer of {owner}")
+        Indices.of("layer", layer).resolve(sizes[0], owner)
+        Indices.of("head", head).resolve(sizes[1], scope)
     return list(dict.fromkeys(named))
+
+
+def _named_heads(heads: Any) -> list[tuple[int, int]] | None:
+    """Return the heads of a choice that names their layers; None for one that names none."""
+    matches = [_OF_LAYER.fullmatch(part.strip()) for part in heads.split(",")] if isinstance(heads, str) else []
+    if not any(matches):
+        return None
+    if not all(matches):
+        raise UsageError(f"--head '{visible(heads)}': name the layer of every head, such as 18.6,17.3")
+    return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
 class RowRange(NamedTuple):

@@ -32,11 +32,10 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
-
-# Defaults for files of earlier versions.
 _LONGEST_NAME = 4096
-_SINCE = {"generated": 0, "word": None, **Proof._field_defaults}
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
+# JSON types of a class's annotations; a field of another type has a reader of its own.
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
 
 
 class _Rule(NamedTuple):
@@ -86,42 +85,38 @@ def load(
         raise InputError(f"trace file {name} does not exist") from None
     except OSError as error:
         raise InputError(f"{name} {error.strerror or error} and not a trace file") from None
+    layer, head = layer_and_heads(layer, head)
     try:
         tensors = Tensors(Path(path))
         read = _read_trace if "attncli" in tensors.metadata else read_dump
-        layer, head = layer_and_heads(layer, head)
         trace = read(tensors, Indices.of("layer", layer), Indices.of("head", head))
-        selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
-        if not selected:
-            kinds = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
-            raise UsageError(f"--kind {visible(str(kind))}: {name} has {kinds} attention there")
-        return replace(trace, layers=selected)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{name} is not a complete safetensors file: {visible(str(error))}") from None
-    except RecursionError:
-        raise InputError(f"{name} holds no readable trace: its JSON is nested too deeply") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{name} holds no readable trace: {visible(str(error))}") from None
+    selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
+    if not selected:
+        kinds = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
+        raise UsageError(f"--kind {visible(str(kind))}: {name} has {kinds} attention there")
+    return replace(trace, layers=selected)
 
 
 def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     header = {"pictures": [], "grids": []} | _object(_loads(tensors.metadata["attncli"]), "header")
     if header.get("schema") != SCHEMA:
-        raise InputError(
-            f"the trace file has schema {visible(str(header.get('schema')))}; this version of attn reads {SCHEMA}"
-        )
-    source = _source(_shown(header.get("source")))
-    entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
+        schema = visible(str(header.get("schema")))
+        raise InputError(f"the trace file has schema {schema}; this version of attn reads {SCHEMA}")
+    source = _source(_escaped(header.get("source")))
+    entries = [_object(_escaped(entry), "layer") for entry in _list(header, "layers")]
     fields = [_plain(LayerTrace, entry, "layer") for entry in entries]
-    names = [(each["layer"], each["kind"]) for each in fields]
+    names = [(layer["layer"], layer["kind"]) for layer in fields]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer is stored twice, or lies beyond the last layer")
     recorded = list(dict.fromkeys(index for index, _ in names))
     chosen = recorded if layers.parts is None else layers.resolve(source.layers, "the saved model")
-    missing = [str(layer) for layer in chosen if layer not in recorded]
-    if missing:
+    if missing := [str(layer) for layer in chosen if layer not in recorded]:
         there = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {there}")
     of_trace = _plain(Trace, header, "header")
@@ -129,110 +124,25 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     queries, keys = _list(header, "query_tokens"), _list(header, "key_tokens")
     query_tokens = decode_pieces(_tokens(queries), *of_queries)
     is_one = (queries, of_queries) == (keys, of_keys)
-    key_tokens = query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys)
-    both = list(zip(entries, fields, strict=True))
-    notes = _shown(_list(header, "notes"))
-    if not all(isinstance(each, str) for each in notes):
+    notes = _escaped(_list(header, "notes"))
+    if not all(isinstance(note, str) for note in notes):
         raise TypeError("'notes' of its header are not text")
-    pictures = tuple(_picture(tensors, *each) for each in enumerate(_list(header, "pictures")))
+    pictures = tuple(_picture(tensors, *entry) for entry in enumerate(_list(header, "pictures")))
     grids = tuple(map(_grid, _list(header, "grids")))
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
+    both = list(zip(entries, fields, strict=True))
+    stored = [layer for index in chosen for layer in both if layer[1]["layer"] == index]
     return Trace(
         source=source,
         query_tokens=query_tokens,
-        key_tokens=key_tokens,
-        layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
+        key_tokens=query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys),
+        layers=tuple(_layer(tensors, *layer, heads) for layer in stored),
         notes=tuple(notes),
         pictures=pictures,
         grids=grids,
         **of_trace,
     )
-
-
-def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
-    fields = _plain(Picture, _shown(found), "picture")
-    pixels = tensors.read(PIXELS.format(number))
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= MOST_SIDE**2 * 3:
-        raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
-    picture = Picture(fields["name"][-_LONGEST_NAME:], fields["width"], fields["height"], pixels)
-    if not Picture.is_sensible_size(fields["width"], fields["height"]):
-        raise ValueError(f"picture {number} has {picture.width} × {picture.height} pixels")
-    return picture
-
-
-def _grid(found: Any) -> ImageGrid:
-    fields, box = _plain(ImageGrid, _shown(found), "grid"), found.get("box")
-    return ImageGrid(**fields, box=box and tuple(box), side=found.get("side"), order=tuple(found.get("order", ())))
-
-
-def _loads(text: str) -> Any:
-    """Read JSON whose numbers are finite and of a sensible size."""
-
-    def number(digits: str) -> float:
-        is_whole = digits.lstrip("-").isdigit()
-        if len(digits) > 18 if is_whole else not math.isfinite(float(digits)):
-            raise ValueError(f"it holds the number {visible(digits[:20])}")
-        return int(digits) if is_whole else float(digits)
-
-    return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
-
-
-# JSON types of a class's annotations; a field of another type has a reader of its own.
-_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
-
-
-def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
-    """Return the plain fields of a class from a JSON object, and check their types.
-
-    A file is not trusted, however it was made: each field has to be there, of the type of the class, and the kind of a
-    source or a layer has to exist.
-    """
-    document = _object(found, what)
-    read = {}
-    for name, types in _plain_types(of):
-        value = document.get(name, _SINCE.get(name, document))
-        if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
-            value = float(value)
-        if type(value) not in types:  # a bool is not an int here
-            raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
-        read[name] = value
-    if "kind" in read and read["kind"] not in _KINDS[what]:
-        raise ValueError(f"the kind of its {what} is '{read['kind']}'; expected one of {', '.join(_KINDS[what])}")
-    return read
-
-
-@cache
-def _plain_types(of: type) -> list[tuple[str, list[type]]]:
-    """Return the plain fields of a class, and the types of each."""
-    types_by_name = []
-    for name, annotation in of.__annotations__.items():
-        spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
-        types = [_TYPES.get(each) for each in spelling.split(" | ")]
-        if None not in types:
-            types_by_name.append((name, [each for each in types if each is not None]))
-    return types_by_name
-
-
-def _object(found: Any, what: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise TypeError(f"its {what} is no object")
-    return found
-
-
-def _shown(found: Any) -> Any:
-    """Escape terminal control characters in all texts of a JSON value (not used for sentences and tokens)."""
-    if isinstance(found, str):
-        return visible(found)
-    if isinstance(found, dict):
-        return {visible(name): _shown(value) for name, value in found.items()}
-    return [_shown(value) for value in found] if isinstance(found, list) else found
-
-
-def _list(header: Mapping[str, Any], name: str) -> list[Any]:
-    if not isinstance(values := header.get(name), list):
-        raise TypeError(f"'{name}' of its header is missing or no list")
-    return values
 
 
 def _source(recorded: Any) -> Provenance:
@@ -250,39 +160,47 @@ def _tokens(recorded: list[Any]) -> Tokens:
     return tokens
 
 
+def _picture(tensors: Tensors, number: int, entry: Any) -> Picture:
+    fields, pixels = _plain(Picture, _escaped(entry), "picture"), tensors.read(PIXELS.format(number))
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not 0 < pixels.size <= MOST_SIDE**2 * 3:
+        raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
+    if not Picture.is_sensible_size(fields["width"], fields["height"]):
+        raise ValueError(f"picture {number} has {fields['width']} × {fields['height']} pixels")
+    return Picture(fields["name"][-_LONGEST_NAME:], fields["width"], fields["height"], pixels)
+
+
+def _grid(entry: Any) -> ImageGrid:
+    fields, box = _plain(ImageGrid, _escaped(entry), "grid"), entry.get("box")
+    return ImageGrid(**fields, box=box and tuple(box), side=entry.get("side"), order=tuple(entry.get("order", ())))
+
+
 def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{fields['layer']}.{fields['kind']}."
     stored = {name: prefix + tensor_name(name) for name in ARRAYS}
     arrays = {name: tensors.read(tensor) for name, tensor in stored.items() if tensor in tensors.types}
-    integers = [tensor_name(name) for name, array in arrays.items() if array.dtype.kind != "f"]
-    if integers:
+    if integers := [tensor_name(name) for name, array in arrays.items() if array.dtype.kind != "f"]:
         raise TypeError(f"'{integers[0]}' holds no floats")
-    cells = _cells(arrays)
+    weights = arrays.get("recorded_weights")
+    q, k = (arrays["q"], arrays["k"]) if weights is None else (weights, weights.swapaxes(1, 2))
+    if q.ndim != 3 or k.ndim != 3:
+        raise ValueError(f"q has shape {list(q.shape)} and k {list(k.shape)}; expected [heads, positions, width]")
+    cells = (len(q), q.shape[1], k.shape[1])
     mask: Mask
     if prefix + "mask" in tensors.types:
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
-        mask = _saved_mask(entry.get("mask"), cells)
-    chosen = heads.resolve(cells[0], f"layer {fields['layer']}")
-    fields_of_layer: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
-    is_proven = entry.get("proof", entry) is not None
-    proof = Proof(**_plain(Proof, entry.get("proof"), "proof")) if is_proven else None
-    return LayerTrace(**fields_of_layer, mask=mask, heads=chosen, proof=proof)
+        mask = _rule_mask(_plain(_Rule, entry.get("mask"), "mask"), cells)
+    proof = entry.get("proof", entry)
+    recorded: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
+    return LayerTrace(
+        **recorded,
+        mask=mask,
+        heads=heads.resolve(cells[0], f"layer {fields['layer']}"),
+        proof=None if proof is None else Proof(**_plain(Proof, proof, "proof")),
+    )
 
 
-def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
-    """Return H, Q and K of a saved layer."""
-    if "recorded_weights" in arrays:
-        heads, queries, keys = arrays["recorded_weights"].shape
-        return heads, queries, keys
-    q, k = arrays["q"], arrays["k"]
-    if q.ndim != 3 or k.ndim != 3:
-        raise ValueError(f"q has shape {list(q.shape)} and k {list(k.shape)}; expected [heads, positions, width]")
-    return len(q), q.shape[1], k.shape[1]
-
-
-def _saved_mask(recorded: Any, cells: tuple[int, int, int]) -> RuleMask:
-    rule = _plain(_Rule, recorded, "mask")
+def _rule_mask(rule: dict[str, Any], cells: tuple[int, int, int]) -> RuleMask:
     try:
         expression = parse(rule["expression"], allow_files=False)
     except UsageError as error:
@@ -293,3 +211,64 @@ def _saved_mask(recorded: Any, cells: tuple[int, int, int]) -> RuleMask:
     mask = RuleMask(expression, queries, keys, heads, rule["past"])
     mask.rows([0], np.arange(0))  # refuses a mask that does not fit these tokens
     return mask
+
+
+# --- JSON that is not trusted, however it was made -------------------------------------------------------------------
+
+
+def _loads(text: str) -> Any:
+    """Read JSON whose numbers are finite and of a sensible size."""
+
+    def number(digits: str) -> float:
+        is_whole = digits.lstrip("-").isdigit()
+        if len(digits) > 18 if is_whole else not math.isfinite(float(digits)):
+            raise ValueError(f"it holds the number {visible(digits[:20])}")
+        return int(digits) if is_whole else float(digits)
+
+    return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
+
+
+def _plain(of: type, entry: Any, what: str) -> dict[str, Any]:
+    """Return the plain fields of a class from a JSON object, each there and of the type that the class gives it."""
+    document = _object(entry, what)
+    fields = {}
+    for name, types in _plain_types(of).items():
+        value = document.get(name, document)
+        if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
+            value = float(value)
+        if type(value) not in types:  # a bool is not an int here
+            raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
+        fields[name] = value
+    if "kind" in fields and fields["kind"] not in _KINDS[what]:
+        raise ValueError(f"the kind of its {what} is '{fields['kind']}'; expected one of {', '.join(_KINDS[what])}")
+    return fields
+
+
+@cache
+def _plain_types(of: type) -> dict[str, list[type | None]]:
+    """Return the plain fields of a class, with the types of each."""
+    # A NamedTuple wraps its annotations.
+    spelled = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in of.__annotations__.items()}
+    types = {name: [_TYPES.get(kind) for kind in kinds.split(" | ")] for name, kinds in spelled.items()}
+    return {name: kinds for name, kinds in types.items() if None not in kinds}
+
+
+def _object(entry: Any, what: str) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise TypeError(f"its {what} is no object")
+    return entry
+
+
+def _escaped(value: Any) -> Any:
+    """Escape terminal control characters in all texts of a JSON value (not used for sentences and tokens)."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible(name): _escaped(item) for name, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list) else value
+
+
+def _list(header: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(values := header.get(name), list):
+        raise TypeError(f"'{name}' of its header is missing or no list")
+    return values

@@ -11,63 +11,38 @@ from attncli.text import JOINERS, did_you_mean, visible
 
 # Marks of "a space comes before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
+_SPACES = "".join(_SPACE_MARKS)
 _WORD_PIECE = "##"
-
-
-def _unmarked(text: str) -> str:
-    return text.lstrip("".join(_SPACE_MARKS))
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a sequence.
+    """One token of a sequence."""
 
-    Attributes:
-        index: position in the sequence, from 0.
-        id: row of the vocabulary.
-        text: the piece as the vocabulary spells it (`##ing`, `Ġflies`).
-        start: first character of the piece in the text, or None for a token that is not in the text, or without an
-            offset.
-        end: one past its last character, or None.
-        special: whether the tokenizer added it ([CLS], <s>, …), or the model itself, or the chat template wrote it.
-        segment: 0 for the text, 1 for the second text of a pair.
-        word: index of its word in the tokenizer's own splitting of the text; None where it does not split.
-        shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
-        pieces: of a word, the indices of its tokens, which follow each other. Its text is that of the sentence, and
-            its id is no row of a vocabulary, but the first word of the same pieces.
-    """
-
-    index: int
-    id: int
-    text: str
-    start: int | None
-    end: int | None
-    special: bool = False
-    segment: int = 0
-    word: int | None = None
-    shown: str | None = None
+    index: int  # position in the sequence, from 0
+    id: int  # row of the vocabulary
+    text: str  # the piece as the vocabulary spells it (`##ing`, `Ġflies`)
+    start: int | None  # first character of the piece in the text; None for a token that has no offset
+    end: int | None  # one past its last character, or None
+    special: bool = False  # whether the tokenizer added it ([CLS], <s>, …), or the model or the chat template wrote it
+    segment: int = 0  # 0 for the text, 1 for the second text of a pair
+    word: int | None = None  # index of its word in the tokenizer's own splitting; None where it does not split
+    shown: str | None = None  # the piece as the text spells it, where the vocabulary spells it byte by byte
+    # Of a word, the indices of its tokens; its text is that of the sentence, its id the first word of the same pieces.
     pieces: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the token as in the JSON document."""
-        written: dict[str, Any] = {
-            "index": self.index,
-            "id": self.id,
-            "text": self.text,
-            "start": self.start,
-            "end": self.end,
-            "special": self.special,
-            "segment": self.segment,
-        }
-        return {**written, "id": None, "pieces": list(self.pieces)} if self.pieces else written
+        names = ("index", "id", "text", "start", "end", "special", "segment")
+        written: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return written | {"id": None, "pieces": list(self.pieces)} if self.pieces else written
 
     @property
     def below(self) -> str:
         """Second line of the token in a list of tokens: its id, or the indices of its pieces."""
         if not self.pieces:
             return str(self.id)
-        first, last = self.pieces[0], self.pieces[-1]
-        return str(first) if first == last else f"{first}-{last}"
+        return "-".join(map(str, sorted({self.pieces[0], self.pieces[-1]})))
 
     @property
     def label(self) -> str:
@@ -91,17 +66,18 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling that finds this token."""
         piece = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, *filter(None, (piece, _unmarked(piece), self.bare))}
+        return {self.text, self.label, *filter(None, (piece, piece.lstrip(_SPACES), self.bare))}
 
     @property
     def bare(self) -> str:
         """The characters of the token, without the vocabulary's marks before them."""
-        return _unmarked(self.text.removeprefix(_WORD_PIECE)) if self.shown is None else self.shown.strip()
+        piece = self.text.removeprefix(_WORD_PIECE).lstrip(_SPACES)
+        return piece if self.shown is None else self.shown.strip()
 
     @property
     def spelling(self) -> str:
         """The token without the vocabulary's mark of a space before it, if it is more than that mark."""
-        return _unmarked(self.text) or self.text
+        return self.text.lstrip(_SPACES) or self.text
 
 
 class NextToken(NamedTuple):
@@ -127,71 +103,54 @@ class Tokens(tuple[Token, ...]):
 
         A word of several pieces is its last piece, which under a causal mask is the one that sees all of them.
 
-        Args:
-            wanted: a token as the vocabulary or the view spells it, or an integer, which is an index in any case.
-            role: "query" or "key", for the error.
-
         Raises:
             InputMismatchError: no token has that text, or the index is out of range.
         """
-        if isinstance(wanted, int):
-            return [self.at(wanted, role)]
-        named = [token.index for token in self if wanted in token.names]
+        named = [] if isinstance(wanted, int) else [token.index for token in self if wanted in token.names]
         if named:
             return named
         try:
             index = int(wanted)
         except ValueError:
-            if runs := self._spelling(wanted):
+            if runs := self._runs_of(str(wanted)):
                 return [run[-1] for run in runs]
-            readable = list(dict.fromkeys(token.label for token in self))
-            hint = did_you_mean(wanted, readable) or f"; the tokens are: {' '.join(readable[:40])}"
-            raise InputMismatchError(f"--{role} '{visible(wanted)}': no such {role} token{hint}") from None
-        return [self.at(index, role)]
+            labels = list(dict.fromkeys(token.label for token in self))
+            hint = did_you_mean(str(wanted), labels) or f"; the tokens are: {' '.join(labels[:40])}"
+            raise InputMismatchError(f"--{role} '{visible(str(wanted))}': no such {role} token{hint}") from None
+        if not -len(self) <= index < len(self):
+            there = f"there are {len(self)} {role} tokens, 0..{len(self) - 1}"
+            raise InputMismatchError(f"--{role} {index} is out of range: {there}")
+        return [index % len(self)]
 
     def pieces_note(self, wanted: str | int) -> str:
         """Return a note on the pieces of a word, whose last one is used; empty for a single token."""
         is_token = not isinstance(wanted, str) or any(wanted in token.names for token in self)
-        runs = [] if is_token else self._spelling(str(wanted))
-        return "; ".join(
-            f"'{visible(str(wanted))}' is pieces {run[0]}–{run[-1]}; this is its last, {run[-1]} {self[run[-1]].label}"
-            for run in runs[:1]
-        )
+        runs = [] if is_token else self._runs_of(str(wanted))
+        if not runs:
+            return ""
+        first, last = runs[0][0], runs[0][-1]
+        return f"'{visible(str(wanted))}' is pieces {first}–{last}; this is its last, {last} {self[last].label}"
 
-    def _spelling(self, word: str) -> list[range]:
+    def _runs_of(self, word: str) -> list[range]:
         """Return the runs of several tokens that spell a whole word."""
         runs = []
         for first in range(len(self)):
             spelled, last = self[first].bare, first
-            while len(spelled) < len(word) and self._touch(last) and word.startswith(spelled):
+            while len(spelled) < len(word) and self._is_joined(last) and word.startswith(spelled):
                 last += 1
                 spelled += self[last].bare
-            ends = (
-                (self[first - 1].bare[-1:] if first and self._touch(first - 1) else ""),
-                (self[last + 1].bare[:1] if self._touch(last) else ""),
-            )
-            if last > first and spelled == word and not any(end.isalnum() for end in ends):
+            before = self[first - 1].bare[-1:] if first and self._is_joined(first - 1) else ""
+            after = self[last + 1].bare[:1] if self._is_joined(last) else ""
+            if last > first and spelled == word and not before.isalnum() and not after.isalnum():
                 runs.append(range(first, last + 1))
         return runs
 
-    def _touch(self, place: int) -> bool:
+    def _is_joined(self, index: int) -> bool:
         """Return whether the next token continues the text of this one without a space."""
-        if place + 1 >= len(self) or self[place].special or self[place + 1].special:
+        if index + 1 >= len(self) or self[index].special or self[index + 1].special:
             return False
-        left, right = self[place], self[place + 1]
+        left, right = self[index], self[index + 1]
         if right.text.startswith(_WORD_PIECE):
             return True
         has_space = right.text.startswith(_SPACE_MARKS) or (right.shown or "").startswith(" ")
         return left.end is not None and left.end == right.start and left.segment == right.segment and not has_space
-
-    def at(self, index: int, role: str) -> int:
-        """Return a position of the sequence; a negative one counts from its end.
-
-        Raises:
-            InputMismatchError: it is out of range.
-        """
-        if not -len(self) <= index < len(self):
-            raise InputMismatchError(
-                f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"
-            )
-        return index % len(self)

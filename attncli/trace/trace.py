@@ -85,24 +85,17 @@ def texts_of(text: str, pair: str | None, target: str | None) -> tuple[Texts, Te
 
 
 class Provenance(NamedTuple):
-    """Source of a trace.
+    """Source of a trace."""
 
-    Attributes:
-        kind: `toy`, `pretrained`, `module` (a live torch module) or `file`.
-        layers: number of layers of the source, recorded or not.
-        details: further facts for the reader; the names are the keys of the JSON document.
-        notes: remarks for the user on all its traces, a sentence each.
-    """
-
-    kind: str
+    kind: str  # `toy`, `pretrained`, `module` (a live torch module) or `file`
     model: str | None = None
     architecture: str | None = None
     dtype: str = "float32"
     device: str = "cpu"
     seed: int | None = None
-    layers: int = 1
-    details: Mapping[str, Any] = {}
-    notes: tuple[str, ...] = ()
+    layers: int = 1  # number of layers of the source, recorded or not
+    details: Mapping[str, Any] = {}  # further facts for the reader; the names are the keys of the JSON document
+    notes: tuple[str, ...] = ()  # remarks for the user on all its traces, a sentence each
 
     @property
     def title(self) -> str:
@@ -162,19 +155,14 @@ class Trace(Displayed, Tabular, Drawable):
         if not 0 <= self.generated < max(len(self.key_tokens), 1):
             raise InputError(f"{self.generated} of {len(self.key_tokens)} tokens are marked as generated")
         for layer in self.layers:
-            sides = self.sides(layer)
-            tokens, positions = (len(sides[0]), len(sides[1])), (layer.num_queries, layer.num_keys)
-            if tokens != positions:
+            queries, keys = map(len, self.sides(layer))
+            if (queries, keys) != (layer.num_queries, layer.num_keys):
                 raise InputError(
-                    f"layer {layer.layer} has {positions[0]} queries and {positions[1]} keys, but there are "
-                    f"{tokens[0]} query tokens and {tokens[1]} key tokens"
+                    f"layer {layer.layer} has {layer.num_queries} queries and {layer.num_keys} keys, but there are "
+                    f"{queries} query tokens and {keys} key tokens"
                 )
         for grid in self.grids:
-            sizes = {"query": len(self.query_tokens), "key": len(self.key_tokens)}
-            if any(grid.stop > size for role, size in sizes.items() if grid.side in ("both", role)):
-                raise InputError(f"a grid ends at position {grid.stop}, and there are not as many tokens")
-            if grid.is_fine(self.pictures):
-                raise InputError(f"a grid of {grid.rows} × {grid.columns} cells is too small for its picture")
+            grid.check(self.pictures, {"query": len(self.query_tokens), "key": len(self.key_tokens)})
 
     @property
     def predicted(self) -> dict[int, Token]:
@@ -188,11 +176,11 @@ class Trace(Displayed, Tabular, Drawable):
         return self if self.origin is None else self.origin.trace
 
     @property
-    def looks_at_pictures(self) -> bool:
+    def has_image_keys(self) -> bool:
         """Whether keys are cells of pictures, which show best what heads attend to."""
-        return any(map(self.looks, self.layers))
+        return any(map(self.has_images, self.layers))
 
-    def looks(self, layer: LayerTrace) -> bool:
+    def has_images(self, layer: LayerTrace) -> bool:
         """Return whether the keys of a layer are cells of pictures."""
         return layer.kind in ("self", "cross") and any(grid.side != "query" for grid in self.grids)
 
@@ -221,10 +209,8 @@ class Trace(Displayed, Tabular, Drawable):
 
     def layouts(self, layer: LayerTrace) -> tuple[SideLayout, SideLayout]:
         """Return the layouts of the queries and of the keys of a layer over the cells of pictures."""
-        sides: dict[str, tuple[Literal["query", "key"], Literal["query", "key"]]]
-        sides = {"encoder": ("key", "key"), "decoder": ("query", "query")}
-        of_queries, of_keys = sides.get(layer.kind, ("query", "key"))
-        return self.layout(of_queries), self.layout(of_keys)
+        queries, keys = self.layout("query"), self.layout("key")
+        return keys if layer.kind == "encoder" else queries, queries if layer.kind == "decoder" else keys
 
     def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
         """Return the positions of tokens, or of places in a picture, by their name.
@@ -244,7 +230,7 @@ class Trace(Displayed, Tabular, Drawable):
 
     def __iter__(self) -> Iterator[LayerTrace]:
         """Yield the recorded layers, each as `layer` returns it."""
-        return (replace(layer, whole=self) for layer in self.layers)
+        return (replace(layer, parent=self) for layer in self.layers)
 
     @property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
@@ -266,25 +252,25 @@ class Trace(Displayed, Tabular, Drawable):
         """
         wanted = index + self.source.layers if index < 0 else index
         layers = [layer for layer in self.layers if layer.layer == wanted and kind in (None, layer.kind)]
-        if len(layers) != 1:
-            if kinds := [layer.kind for layer in layers]:
-                raise UsageError(f"layer {index} has {', '.join(kinds)} attention; name one: kind='{kinds[0]}'")
+        if len(layers) > 1:
+            kinds = [layer.kind for layer in layers]
+            raise UsageError(f"layer {index} has {', '.join(kinds)} attention; name one: kind='{kinds[0]}'")
+        if not layers:
             of_kind = f" of kind {kind}" if kind else ""
             recorded = layers_named(sorted({layer.layer for layer in self.layers}))
             raise UsageError(f"layer {index}{of_kind} was not recorded; this trace has {recorded}. Pass layer='all'.")
-        return replace(layers[0], whole=self)
+        return replace(layers[0], parent=self)
 
     def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Trace:
         """Return the trace of one of its layers, and some heads of that."""
-        return replace(self, layers=(replace(layer, heads=heads, whole=None),))
+        return replace(self, layers=(replace(layer, heads=heads, parent=None),))
 
     def __repr__(self) -> str:
-        heads = sorted({layer.num_heads for layer in self.layers})
-        heads_text = f" × {plural(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
+        heads = plural(max(layer.num_heads for layer in self.layers), "head")
         queries, keys = len(self.query_tokens), len(self.key_tokens)
         tokens = f"{queries} queries × {keys} keys" if self.target and self.text else plural(keys, "token")
         facts = [quoted(self.text or self.target or ""), self.source.title]
-        facts += [plural(len(self.layers), "layer") + heads_text, tokens, *(["derived"] if self.origin else [])]
+        facts += [f"{plural(len(self.layers), 'layer')} × {heads}", tokens, *["derived"] * (self.origin is not None)]
         return f"Trace({', '.join(facts)})"
 
     def save(self, path: str | Path) -> None:
@@ -294,21 +280,14 @@ class Trace(Displayed, Tabular, Drawable):
             UsageError: it is a derived one.
             InputError: the file cannot be written.
         """
-        if self.origin is not None:
-            raise UsageError("a derived trace cannot be saved; save the trace it was derived from")
         from attncli.trace.save import write_layers
 
-        header = {
-            "schema": SCHEMA,
-            "source": self.source.as_dict(),
-            "text": self.text,
-            "pair": self.pair,
-            "target": self.target,
-            "query_tokens": self.query_tokens,
-            "key_tokens": self.key_tokens,
-            "layers": [],  # keeps their order among the rest
-            "notes": [*self.source.notes, *self.notes],
-            "generated": self.generated,
-            **self.described_pictures,
-        }
+        self.check_recorded("save")
+
+        texts = {"text": self.text, "pair": self.pair, "target": self.target}
+        tokens = {"query_tokens": self.query_tokens, "key_tokens": self.key_tokens}
+        notes = {"notes": [*self.source.notes, *self.notes], "generated": self.generated}
+        # An empty list of layers keeps their order among the rest.
+        header = {"schema": SCHEMA, "source": self.source.as_dict(), **texts, **tokens, "layers": [], **notes}
+        header |= self.described_pictures
         write_layers(path, self.layers, header, [picture.pixels for picture in self.pictures])

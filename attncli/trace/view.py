@@ -21,19 +21,12 @@ Ramp = Literal["sqrt", "linear", "log"]  # scale from weights to colours
 
 
 class Cells(NamedTuple):
-    """The cells of one layer that are shown.
+    """The cells of one layer that are shown."""
 
-    Attributes:
-        row_tokens: the tokens of the layer's queries.
-        rows: the indices of the shown ones, in order.
-        column_tokens: the tokens of its keys.
-        columns: the indices of the shown ones, in order.
-    """
-
-    row_tokens: Tokens
-    rows: list[int]
-    column_tokens: Tokens
-    columns: list[int]
+    row_tokens: Tokens  # of the layer's queries
+    rows: list[int]  # the indices of the shown ones, in order
+    column_tokens: Tokens  # of its keys
+    columns: list[int]  # the indices of the shown ones, in order
 
     @property
     def of_columns(self) -> Columns:
@@ -42,25 +35,15 @@ class Cells(NamedTuple):
 
 
 class View(NamedTuple):
-    """Options of a view.
+    """Options of a view; its methods raise InputMismatchError where a token does not exist or none is left."""
 
-    Attributes:
-        show: parts by name; None leaves the choice to the format.
-        queries: tokens, indices or ranges (`3:9`) of the query rows; empty is all of them.
-        keys: tokens, indices or ranges of the key columns; empty is all of them.
-        hide_special: leave the tokenizer's special tokens out of rows and columns.
-        precision: digits after the point; None leaves it to the format.
-        top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
-        ramp: the scale from weights to colours; None leaves it to the format.
-    """
-
-    show: frozenset[str] | None = None
-    queries: tuple[str | int, ...] = ()
-    keys: tuple[str, ...] = ()
-    hide_special: bool = False
-    precision: int | None = None
-    top_keys: int | None = None
-    ramp: Ramp | None = None
+    show: frozenset[str] | None = None  # parts by name; None leaves the choice to the format
+    queries: tuple[str | int, ...] = ()  # tokens, indices or ranges (`3:9`) of the query rows; empty is all of them
+    keys: tuple[str, ...] = ()  # tokens, indices or ranges of the key columns; empty is all of them
+    hide_special: bool = False  # leave the tokenizer's special tokens out of rows and columns
+    precision: int | None = None  # digits after the point; None leaves it to the format
+    top_keys: int | None = None  # the number of keys of each query to show, the heaviest ones; None is all of them
+    ramp: Ramp | None = None  # the scale from weights to colours; None leaves it to the format
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""
@@ -75,28 +58,23 @@ class View(NamedTuple):
         """Make sure that there is something to show.
 
         Raises:
-            InputMismatchError: a wanted token does not exist, or none is left.
+            InputMismatchError: a token does not exist, or none is left.
             UsageError: the derived numbers lack all the parts.
             NotExposedError: the layers lack all the parts.
         """
         self.rows(trace)
         self.columns(trace)
-        if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
-            left = [part for part in PARTS if part not in trace.layers[0].missing]
+        show, first = self.show or frozenset(), trace.layers[0]
+        if trace.origin is not None and (gone := show & first.missing):
+            left = [part for part in PARTS if part not in first.missing]
             raise UsageError(f"--show {','.join(sorted(gone))}: derived numbers have only {', '.join(left)}")
-        if self.show and "next" in self.show and not trace.next_tokens:
+        if "next" in show and not trace.next_tokens:
             raise UsageError("--show next needs a causal language model; give -m demo, or another one")
-        if self.show and all(self.show <= layer.missing for layer in trace.layers):
-            raise NotExposedError(
-                f"layer {trace.layers[0].layer} has only its weights; show scores, mask, weights or metrics"
-            )
+        if show and all(show <= layer.missing for layer in trace.layers):
+            raise NotExposedError(f"layer {first.layer} has only its weights; show scores, mask, weights or metrics")
 
     def rows(self, trace: Trace) -> list[int]:
-        """Return the query rows to show, by default those that predicted generated tokens, if any.
-
-        Raises:
-            InputMismatchError: a wanted token does not exist, or none is left.
-        """
+        """Return the query rows to show, by default those that predicted generated tokens, if any."""
         chosen = self._chosen(trace, self.queries, "query")
         if trace.generated and not self.queries:
             return [row for row in chosen if row in trace.predicted] or chosen
@@ -107,21 +85,11 @@ class View(NamedTuple):
         return bool(self.queries) or trace.generated > 0
 
     def columns(self, trace: Trace) -> list[int]:
-        """Return the key columns to show.
-
-        Raises:
-            InputMismatchError: a wanted token does not exist, or none is left.
-        """
+        """Return the key columns to show."""
         return self._chosen(trace, self.keys, "key")
 
     def cells(self, trace: Trace, layer: LayerTrace) -> Cells:
-        """Return the shown cells of a layer.
-
-        A layer that attends within one of two texts shows the same tokens of it as rows and as columns.
-
-        Raises:
-            InputMismatchError: a wanted token does not exist, or none is left.
-        """
+        """Return the shown cells of a layer; one within a single text has the same tokens as rows and as columns."""
         within = None if trace.target is None else layer.kind
         rows = self.columns(trace) if within == "encoder" else self.rows(trace)
         columns = self.rows(trace) if within == "decoder" else self.columns(trace)

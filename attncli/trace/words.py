@@ -22,19 +22,23 @@ def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]
     texts = (text, pair or "")
     if any(not token.special and (token.start is None or token.end is None) for token in tokens):
         raise UsageError("--words needs the position of each token in the text, which this trace lacks")
-    split = [_word(group, texts) for group in _grouped(tokens, lambda previous, token: previous.word == token.word)]
-    knows_words = all(token.special or token.word is not None for token in tokens)
-    is_own = knows_words and not any(word.text.split()[1:] for word in split)
-    words = split if is_own else [_word(group, texts) for group in _grouped(tokens, _touching(texts))]
+    words = _words(tokens, texts, lambda previous, token: previous.word == token.word)
+    is_split = all(token.special or token.word is not None for token in tokens)
+    is_own = is_split and not any(word.text.split()[1:] for word in words)
+    if not is_own:
+        words = _words(tokens, texts, lambda previous, token: _are_joined(previous, token, texts[token.segment]))
     first: dict[tuple[int, ...], int] = {}
-    numbered = []
-    for index, word in enumerate(words):
-        id_ = first.setdefault(tuple(tokens[piece].id for piece in word.pieces), index)
-        numbered.append(replace(word, index=index, id=id_))
-    return Tokens(numbered), is_own
+    ids = [first.setdefault(tuple(tokens[piece].id for piece in word.pieces), i) for i, word in enumerate(words)]
+    return Tokens(replace(word, index=index, id=ids[index]) for index, word in enumerate(words)), is_own
 
 
-def _grouped(tokens: Tokens, continues: Callable[[Token, Token], bool]) -> list[list[Token]]:
+def _are_joined(previous: Token, token: Token, text: str) -> bool:
+    """Return whether two pieces touch: no space between them, nor at the front of the second."""
+    start = token.start or 0
+    return not any(character.isspace() for character in text[previous.end : start] + text[start : token.end][:1])
+
+
+def _words(tokens: Tokens, texts: Sequence[str], continues: Callable[[Token, Token], bool]) -> list[Token]:
     groups: list[list[Token]] = []
     for token in tokens:
         previous = groups[-1][-1] if groups else token
@@ -43,17 +47,7 @@ def _grouped(tokens: Tokens, continues: Callable[[Token, Token], bool]) -> list[
             groups[-1].append(token)
         else:
             groups.append([token])
-    return groups
-
-
-def _touching(texts: Sequence[str]) -> Callable[[Token, Token], bool]:
-    """Return a test of whether two pieces touch: no space between them, nor at the front of the second."""
-
-    def touches(previous: Token, token: Token) -> bool:
-        text, start = texts[token.segment], token.start or 0
-        return not any(character.isspace() for character in text[previous.end : start] + text[start : token.end][:1])
-
-    return touches
+    return [_word(group, texts) for group in groups]
 
 
 def _word(pieces: Sequence[Token], texts: Sequence[str]) -> Token:

@@ -240,7 +240,7 @@ def test_blocks_of_rows_give_what_the_whole_gives(
 
 
 def test_a_derived_trace_is_not_saved(tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match="cannot be saved"):
+    with pytest.raises(UsageError, match="save needs a recorded trace"):
         attncli.derive(attncli.inspect("a b"), words=True).save(tmp_path / "trace.safetensors")
 
 

@@ -11,10 +11,9 @@ from architectures import tiny_model
 from conformance import opened, save_for_auto, stacked
 from refusals import refused
 
-from attncli import errors
 from attncli.engines import open_source
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import LoadError, NotExposedError
+from attncli.errors import NotExposedError
 from attncli.trace.layer import LayerTrace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
@@ -71,16 +70,6 @@ def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_
     )
     pair = ("has 72 tokens", *words[1:])
     refused(attn("inspect", "w7 w7", "--pair", LONG, "-m", folder("llama")), INPUT, "the sentence", *pair)
-
-
-def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(attn: Run, folder: Folder) -> None:
-    run = ("inspect", LONG, "--truncate", "-m", folder("llama"), "-F", "json", "--show", "tokens", "--pair")
-    for pair, count in (("w7 w7", 62), (LONG, 32)):
-        ran = attn(*run, pair)
-        assert ran.code == 0
-        assert f"has {70 + len(pair.split())} tokens and is cut to the 64" in ran.err
-        segments = [token["segment"] for token in ran.json["key_tokens"]]
-        assert (len(segments), segments.count(0)) == (POSITIONS, count)
 
 
 # --- a mask in place of the model's own --------------------------------------------------------------------
@@ -146,16 +135,6 @@ def test_a_device_map_changes_no_number(attn: Run, folder: Folder) -> None:
 def test_a_device_and_a_device_map_contradict_each_other(attn: Run, folder: Folder) -> None:
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device", "cuda", "--device-map", "auto")
     refused(ran, USAGE, "--device ", "--device-map", "drop one of them")
-
-
-def test_a_device_map_without_accelerate_says_how_to_install_it(
-    attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
-    ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
-    refused(ran, LOAD, "--device-map needs accelerate", "install accelerate")
-    with pytest.raises(LoadError, match="accelerate"):
-        open_source(model="no/such/checkpoint", device_map="auto")
 
 
 @pytest.mark.parametrize("where", ["moon", ""])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from attncli.checkpoints.checkpoint_folder import cached_models, nearby
+from attncli.checkpoints.checkpoint_folder import nearby
 
 MINILM, GPT2 = "sentence-transformers/all-MiniLM-L6-v2", "gpt2"
 
@@ -38,11 +38,6 @@ ALIKE = {
 def test_what_is_alike_is_named() -> None:
     assert {name: nearby(name) for name in ALIKE} == {name: f"; did you mean '{one}'?" for name, one in ALIKE.items()}
     assert {nearby(name) for name in ("gpt2", "bert-base-uncased", "", "\x1b[31m", "a\0b")} == {""}
-
-
-def test_the_models_of_the_cache_have_their_names(here: Path) -> None:
-    (here / "cache" / "models--org--without-configuration" / "snapshots" / "1").mkdir(parents=True)
-    assert cached_models() == [GPT2, MINILM]
 
 
 def test_a_mistyped_name_fails_with_what_is_near(attn: Callable[..., Any]) -> None:

@@ -1,12 +1,12 @@
 """What the Python functions say of their options: one list, with types and defaults, that editors and `help` read."""
 
 from inspect import Parameter, signature
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 
 import attncli
-from attncli.checkpoints import options, signatures
+from attncli.checkpoints import options
 from attncli.checkpoints.options import (
     PROJECTS,
     EngineOptions,
@@ -21,14 +21,6 @@ from attncli.engines.toy_init import INITS, RNGS
 
 def names(*reference: type[OptionValues]) -> set[str]:
     return {name for each in reference for name in each.names()}
-
-
-@pytest.mark.parametrize(("typed", "reference"), [
-    (signatures.LoadKeywords, names(LoadOptions)), (signatures.MakingKeywords, names(ToyOptions, EngineOptions)),
-    (signatures.VocabularyKeywords, names(VocabularyOptions, TokenizerOptions)),
-])  # fmt: skip
-def test_every_option_has_a_type_and_every_type_an_option(typed: type, reference: set[str]) -> None:
-    assert get_type_hints(typed).keys() == reference
 
 
 def test_the_choices_are_those_that_are_taken() -> None:

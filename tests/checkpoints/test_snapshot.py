@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from adapters import save_adapter
 from hub import Hub
 from peft import LoraConfig
 from refusals import refused
 from running import Ran
-from safetensors.torch import load_file
 from small_checkpoints import hub_cache
 
 Run = Callable[..., Ran]
@@ -165,24 +163,6 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     offline = attn(*ask, "--offline")
     assert offline.out == first.out, offline.err
     assert org.requests == []
-
-
-def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_by_the_restricted_unpickler(
-    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
-    base = Path(shutil.copytree(tiny_llama, tmp_path / "base"))
-    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
-    (base / "model.safetensors").unlink()
-    org.repositories |= {"some/lora": adapter, "some/base": base}
-    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
-    first = attn(*ask)
-    assert first.code == 0, first.err
-    assert org.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
-    org.requests.clear()
-    assert attn(*ask, "--offline").out == first.out
-    assert org.requests == []
-    local = attn("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
-    assert first.json["layers"] == local.json["layers"]
 
 
 # --- what is not looked for on the hub ----------------------------------------------------------------------

@@ -27,6 +27,6 @@ print(sorted(name for name in sys.modules if name.startswith("attncli.checkpoint
 def test_a_plain_bert_is_opened_with_a_look_at_each_file_few_modules_and_no_codec(minilm: str) -> None:
     ran = subprocess.run([sys.executable, "-c", COUNTED, minilm], capture_output=True, text=True, check=True)
     looks, modules, tensors = ran.stdout.splitlines()
-    assert eval(looks) == {}  # what the listing of the folder has said of them is enough
+    assert eval(looks) == {"tokenizer.json": 1}  # for the others the listing of the folder is enough
     assert int(modules) <= 45
     assert eval(tensors) == [f"attncli.checkpoints.tensors.{name}" for name in ("open_store", "safetensors_store")]

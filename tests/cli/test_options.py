@@ -11,7 +11,7 @@ from refusals import USAGE, refused
 
 from attncli.analysis.learn import LESSONS
 from attncli.checkpoints.options import EngineOptions, LoadOptions, OptionValues, TokenizerOptions, ToyOptions
-from attncli.checkpoints.signatures import SourceKeywords
+from attncli.checkpoints.signatures import Kind
 from attncli.cli import options
 from attncli.cli.applicability import TABLE
 from attncli.cli.commands.learn import learn
@@ -45,7 +45,7 @@ def test_the_groups_are_the_options_of_the_sources() -> None:
 
 
 def test_the_command_line_and_python_have_the_same_options_and_choices() -> None:
-    python = get_type_hints(SourceKeywords)
+    python = get_type_hints(EngineOptions) | get_type_hints(ToyOptions) | {"kind": Kind}
     assert names(options.Engine, options.Toy) - python.keys() == set()
     for group in (options.Engine, options.Toy, options.Selection):
         for name, annotation, _ in options_of(group):

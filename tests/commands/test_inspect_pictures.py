@@ -137,7 +137,7 @@ def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
     assert document["grids"][0]["patches"] == 2
 
 
-def test_a_program_that_looks_at_pictures_is_laid_over_one(attn: Run, models: Path, tmp_path: Path) -> None:
+def test_a_program_that_has_image_keys_is_laid_over_one(attn: Run, models: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     q, k = torch.randn(2, 2, 17, 8).numpy()
     save_file({"q": q, "k": k}, tmp_path / "own.safetensors")

@@ -18,19 +18,6 @@ LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages %
 {{ content }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 
-MISTRAL = """
-{%- if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set turns = messages[1:] %}
-{%- else %}{% set turns = messages %}{% endif %}
-{{- bos_token }}
-{%- set ns = namespace(last=0) %}
-{%- for message in turns %}{% if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
-{%- for message in turns %}
-{%- if message.role == 'user' %}
-{%- if loop.index0 == ns.last and system is defined %}{{ '[INST] ' + system + '\\n\\n' + message.content + '[/INST]' }}
-{%- else %}{{ '[INST] ' + message.content + '[/INST]' }}{% endif %}
-{%- elif message.role == 'assistant' %}{{ ' ' + message.content + eos_token }}
-{%- endif %}{% endfor %}"""
-
 GENERATION = """
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}<|im_start|>assistant
@@ -42,12 +29,7 @@ GENERATION = """
 {%- if loop.index > 8 %}{% break %}{% endif %}
 {%- endfor %}"""
 
-AS_JSON = """{{ bos_token }}{% for m in messages %}{{ {'role': m.role, 'says': m.content} | tojson }}
-{% endfor %}{{ dict(day=strftime_now('%Y')) | tojson(indent=1) }}"""
-
-TEMPLATES = {
-    "chatml": CHATML, "llama 3": LLAMA_3, "mistral": MISTRAL, "generation": GENERATION, "json": AS_JSON,
-}  # fmt: skip
+TEMPLATES = {"chatml": CHATML, "llama 3": LLAMA_3, "generation": GENERATION}
 # Of a model that reads pictures too: it takes contents in parts.
 IN_PARTS = """{% for message in messages %}<|im_start|>{{ message.role }}
 {% for part in message.content %}{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}

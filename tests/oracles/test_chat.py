@@ -103,7 +103,7 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
     ran = attn("tokens", "-f", several, *run)
     assert ran.code == INPUT
     assert [words_of(json.loads(line)) for line in ran.out.splitlines()] == ["time flies", "fruit\nflies", "time flies"]
-    assert "sentence 3: the conversation is a dict; expected a list of messages" in ran.err
+    assert "sentence 3: the conversation is {'role': 'user'}; expected a list of messages" in ran.err
     text = tmp_path / "prompts.txt"
     text.write_text('time flies\n[{"role": "user"}]\n')
     found = [words_of(json.loads(line)) for line in attn("tokens", "-f", text, *run).out.splitlines()]
@@ -130,7 +130,7 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    ("[" * 100_000, "is no JSON"), ("[]", "is an empty list; expected a list of messages"),
+    ("[" * 100_000, "is no JSON"), ("[]", "is []; expected a list of messages"),
     ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
     ('[{"role": "user", "content": null}]', "'content': None}"),
 ])  # fmt: skip

@@ -219,21 +219,6 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     refused(attn("mask", "model", "-m", path, TEXT), 4, "is a GGUF file, and the native engine does not compute it")
 
 
-def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tmp_path: Path) -> None:
-    tokenizer = by_bytes(qwen2, "qwen2")
-
-    def with_template(writer: gguf.GGUFWriter) -> None:
-        tokenizer(writer)
-        writer.add_chat_template(
-            "{% for each in messages %}<{{ each.role }}>{{ each.content }}{{ eos_token }}{% endfor %}"
-        )
-
-    path = file_with(tmp_path / "model.gguf", with_template, 700)
-    tokens = attn("tokens", TEXT, "-m", path, "--chat", "-F", "json").json
-    assert tokens["text"] == f"<user>{TEXT}<|endoftext|>"
-    assert [token["text"] for token in tokens["tokens"] if token["special"]] == ["<|endoftext|>"]
-
-
 def test_the_package_is_named_where_it_is_missing(
     attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

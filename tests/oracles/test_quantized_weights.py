@@ -242,7 +242,7 @@ UNREAD = [
 MISFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.qzeros is missing"),
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {"q": ("F8_E4M3", 9, 9), "q_scale_inv": ("F32", 3, 1)},
-        "q_scale_inv has shape [3, 1], expected [1, 1] or [9, 1]"),
+        "q_scale_inv is F32 [3, 1], expected F32 or F16 or BF16 [1, 1]"),
     ({"quant_method": "bitsandbytes"}, {"q.weight": ("I8", 3, 3), "q.SCB": ("F32", 3)}, "int8 of bitsandbytes"),
     ({"quant_method": "bitsandbytes"}, {"q.quant_state.bitsandbytes__fp4": ("U8", 3)}, "FP4 of bitsandbytes"),
     ({"quant_method": "bitsandbytes"}, {"q.quant_state.bitsandbytes__nf4": ("U8", 3)},

@@ -31,7 +31,7 @@ def decline(*_: Any) -> Any:
     raise numpy_engine.UnsupportedError("not this time")
 
 
-# What each family makes of a text is held in test_native_tokenizers.py; options change what comes after that.
+# What each family makes of a text is held in test_tokenizers.py; options change what comes after that.
 @pytest.mark.parametrize("family", ["bert", "roberta", "llama"])
 def test_every_option_gives_the_same(family: str, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tokenizer(tmp_path, family)

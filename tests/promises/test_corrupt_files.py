@@ -26,7 +26,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save, save_file
 from safetensors.torch import load_file
-from tokenizers import pre_tokenizers
+from tokenizer_folders import PLACED, spm
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig
 
 Run = Callable[..., Any]
@@ -401,3 +402,49 @@ def test_weights_are_read_inside_the_folder_alone(engine: str, attn: Run, tiny_l
             assert ran.code == OK
         else:
             refused(ran, LOAD, "outside of the folder")
+
+
+# --- vocabularies made to end the library that reads them --------------------------------------------------
+
+
+def _model(kind: str, change: Callable[[Any], None]) -> bytes:
+    """A model of sentencepiece, changed."""
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    model = import_protobuf().ModelProto()
+    model.ParseFromString(spm(kind, 70 if kind == "unigram" else 330))
+    change(model)
+    return model.SerializeToString()
+
+
+def _with_charsmap(model: Any) -> None:
+    table = struct.pack("<I", 1024) + struct.pack("<I", 0x7FFFFC00) * 256 + b"ab\0" * 10
+    model.normalizer_spec.precompiled_charsmap = table
+
+
+def _with_long_piece(model: Any) -> None:
+    model.pieces.add().piece = "t" * 10**6
+
+
+CRAFTED: dict[str, tuple[str, str, Callable[[], bytes]]] = {
+    "table of characters": ("llama", "tokenizer.model", lambda: _model("unigram", _with_charsmap)),
+    "long piece, Unigram": ("t5", "spiece.model", lambda: _model("unigram", _with_long_piece)),
+    "long piece, BPE": ("llama", "tokenizer.model", lambda: _model("bpe", _with_long_piece)),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_vocabulary_that_would_end_its_library_is_one_sentence(name: str, attn: Run, tmp_path: Path) -> None:
+    kind, file, content = CRAFTED[name]
+    PLACED[kind](tmp_path)
+    (tmp_path / file).write_bytes(content())
+    answered_or_refused(attn("tokens", TEXT, "-m", tmp_path))
+
+
+def test_a_tokenizer_json_with_a_long_piece_is_refused(attn: Run, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("time", -1.0)], unk_id=0))
+    content = json.loads(tokenizer.to_str())
+    content["model"]["vocab"].append(["t" * 10**6, -1.0])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    refused(attn("inspect", TEXT, "--vocab", path), LOAD, "tokenizer.json cannot be read")

@@ -1,7 +1,6 @@
 """Byte-level pieces are shown as the text spells them, and no other vocabulary is taken for one."""
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -69,19 +68,6 @@ def test_the_bytes_of_any_text_are_all_there(text: str) -> None:
 
 
 TOKENIZER = byte_level()
-
-
-def test_a_saved_trace_shows_them_too(tmp_path: Path) -> None:
-    import attncli
-
-    byte_level().save(str(tmp_path / "tokenizer.json"))
-    trace = attncli.inspect("naïve 你", vocab=str(tmp_path / "tokenizer.json"))
-    trace.save(tmp_path / "trace.safetensors")
-    loaded = attncli.load(tmp_path / "trace.safetensors")
-    assert loaded.key_tokens == trace.key_tokens
-    assert "<BD>" in [token.label for token in loaded.key_tokens]
-    merged = attncli.derive(loaded, words=True)
-    assert [word.label for word in merged.key_tokens] == ["naïve", "你"]
 
 
 def test_what_a_model_wrote_is_spelled_like_the_text_before_it() -> None:

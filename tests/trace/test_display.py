@@ -3,7 +3,6 @@
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -72,17 +71,6 @@ def test_a_notebook_shows_a_trace_as_the_command_does(trace: attncli.Trace) -> N
     assert all("#" not in rule or "#767676" in rule for rule in plain), "words have the notebook's own colour"
 
 
-def test_a_long_text_is_one_screen_that_says_what_it_leaves_out() -> None:
-    trace = attncli.inspect(" ".join(f"word{number}" for number in range(300)), num_heads=12, d_model=96)
-    html = trace._repr_html_()
-    assert html is not None
-    assert len(html.encode()) < 200_000
-    text = text_of(html)
-    assert text.count("\n") < 70
-    assert " ".join(text.split()).endswith(". .layer(0).head(1) shows one head, .to_dataframe() has all numbers")
-    assert "--" not in text
-
-
 def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
     with attncli.watch() as calls:
         import torch
@@ -143,20 +131,6 @@ def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> 
     assert len(rows.axes[0].get_yticklabels()) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ramp": "cube"}, "ramp 'cube': expected one of sqrt, linear, log"),
-        ({"colormap": "jet"}, "colormap 'jet': expected one of viridis, cividis, gray"),
-        ({"size": 3}, "size 3: expected a width, as in 3.3in"),
-        ({"queries": "banana"}, "no such query token"),
-    ],
-)
-def test_what_no_figure_has_is_said_in_a_sentence(trace: attncli.Trace, options: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        trace.plot(**options)
-
-
 def test_a_trace_is_a_sequence_of_its_layers() -> None:
     trace = attncli.inspect(TEXT, "demo", layer=[1, 2], head=3)
     assert (len(trace), [layer.layer for layer in trace]) == (2, [1, 2])
@@ -169,12 +143,6 @@ def test_a_trace_is_a_sequence_of_its_layers() -> None:
         trace.weights  # noqa: B018
     with pytest.raises(UsageError, match=r"^layer 3 was not recorded; this trace has layer 1\. Pass layer='all'\.$"):
         alone[3]
-
-
-@pytest.mark.parametrize("name", ["layers", "heads", "revision"])
-def test_a_retired_argument_says_what_to_use(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}= is retired: "):
-        attncli.inspect(TEXT, "demo", **{name: "all"})  # type: ignore[misc]
 
 
 def test_results_are_shown_by_what_is_registered(trace: attncli.Trace, monkeypatch: pytest.MonkeyPatch) -> None:

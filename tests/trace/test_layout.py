@@ -58,17 +58,6 @@ def test_a_pixel_and_a_cell_are_positions() -> None:
             trace.layout("key").positions_of(outside)
 
 
-def test_every_pixel_of_a_cell_is_its_position() -> None:
-    grid = ImageGrid(2, 3, 4, box=(-20, 10, 620, 390))
-    trace = pictured(grid)
-    for row in range(3):
-        for column in range(4):
-            left, top, right, bottom = grid.cell_box(row, column, 600, 400)
-            for x in (max(left, 0), min(right, 600) - 1):
-                for y in (top + 0.5, bottom - 1):
-                    assert trace.layout("key").positions_of(f"@{int(x)},{int(y)}") == [2 + row * 4 + column]
-
-
 def test_a_box_has_the_cells_that_have_pixels_in_it() -> None:
     """Cells are 150 pixels wide and 200 high: the ends of a box are exclusive, and its sides are not alike."""
     layout = pictured(ImageGrid(1, 2, 4)).layout("key")

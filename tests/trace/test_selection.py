@@ -58,7 +58,7 @@ def test_heads_of_one_layer_may_be_listed_and_no_other_layer_named() -> None:
     assert layer_and_heads(None, "L3H2, 3.0") == ("3", "2,0")
     assert layer_and_heads("0-2", "1-3") == ("0-2", "1-3")
     for layers, heads in ((None, "3.2,2.2"), (None, "3.2,1"), ("0", "3.2"), ("2-4", "3.2")):
-        with pytest.raises(UsageError, match=r"name heads of one layer|is in layer 3, and --layer names others"):
+        with pytest.raises(UsageError, match=r"heads of one layer|layer of every head|--layer names others"):
             layer_and_heads(layers, heads)
 
 

@@ -4,7 +4,6 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import InputMismatchError, UsageError
@@ -92,17 +91,6 @@ def test_a_near_miss_is_suggested_as_it_is_shown() -> None:
     with pytest.raises(UsageError) as refused:
         tokens("time", "Ġflies", "like").find("flys", "key")
     assert str(refused.value) == "--key 'flys': no such key token; did you mean '␣flies'?"
-
-
-@given(st.lists(any_text, min_size=1, max_size=6), st.data())
-@settings(max_examples=100)
-def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], data: st.DataObject) -> None:
-    sequence = tokens(*texts)
-    index = data.draw(st.integers(0, len(texts) - 1))
-    by_text = sequence.find(texts[index], "query")
-    assert index in by_text
-    assert {place for place, text in enumerate(texts) if text == texts[index]} <= set(by_text)
-    assert index in sequence.find(sequence[index].label, "query")
 
 
 def test_a_word_of_several_pieces_is_its_last_piece() -> None:

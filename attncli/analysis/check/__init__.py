@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.check.report import Report
 from attncli.checkpoints.options import LoadOptions, checked_options
-from attncli.checkpoints.signatures import Choice, LoadKeywords, spelling_out
+from attncli.checkpoints.signatures import Choice, with_explicit_signature
 from attncli.errors import InputError, UsageError
 from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named
@@ -30,7 +30,7 @@ DEFAULT_TEXTS = (
 _MOST, _MOST_TOKENS = 8, 4096  # sentences of the batch, and tokens with their padding
 
 
-@spelling_out(LoadKeywords, LoadOptions)
+@with_explicit_signature(LoadOptions)
 def check(
     model: str,
     texts: str | Iterable[str] = (),
@@ -38,7 +38,7 @@ def check(
     target: str | None = None,
     layer: Choice = "all",
     special: bool = True,
-    **options: Unpack[LoadKeywords],
+    **options: Any,
 ) -> Report:
     """Say what is wrong with the attention of a checkpoint.
 
@@ -67,7 +67,7 @@ def check(
     texts = list(islice(as_list(texts), _MOST + 1))
     if len(texts) > _MOST:
         raise UsageError(f"a check runs at most {_MOST} texts, in one batch; give fewer")
-    loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
+    loading = checked_options(options, LoadOptions, "a checkpoint that transformers runs in several ways")
     loading = loading.changed(dtype=loading.dtype or "float32")
     snapshot = resolve(model, loading)
     announce_import("attn check", snapshot)

@@ -6,13 +6,12 @@ A tensor is read by its name, whether it is mapped from a file, fetched or compu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 
 class Stored(NamedTuple):
@@ -47,3 +46,37 @@ class Store(ABC):
     def rows(self, name: str, indices: Sequence[int]) -> Array:
         """Return some rows of a table as they are stored, where it can be without reading the others."""
         return self.read(name)[list(indices)]
+
+
+class ComputedTensor(NamedTuple):
+    """A tensor of the model that is made of stored ones."""
+
+    shape: tuple[int, ...]
+    parts: tuple[str, ...]  # the tensors of the checkpoint that are read for it
+    read: Callable[[], Array]  # makes its numbers, in float32
+
+
+class ComputedStore(Store):
+    """The tensors of a store; those that are made of parts are computed when they are read."""
+
+    def __init__(self, store: Store, computed: Mapping[str, ComputedTensor], form: str) -> None:
+        self._store, self._computed, self.form = store, computed, form
+        parts = {part for tensor in computed.values() for part in tensor.parts}
+        self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *computed]).keys()
+
+    def stored(self, name: str) -> Stored:
+        """See `Store.stored`."""
+        return Stored("F32", self._computed[name].shape) if name in self._computed else self._store.stored(name)
+
+    def prepare(self, names: Collection[str]) -> None:
+        """See `Store.prepare`."""
+        parts = (self._computed[name].parts if name in self._computed else (name,) for name in names)
+        self._store.prepare([part for of_tensor in parts for part in of_tensor])
+
+    def read(self, name: str) -> Array:
+        """See `Store.read`."""
+        return self._computed[name].read() if name in self._computed else self._store.read(name)
+
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
+        """See `Store.rows`."""
+        return super().rows(name, indices) if name in self._computed else self._store.rows(name, indices)

@@ -2,7 +2,7 @@
 
 <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. The `gguf` package dequantizes. Its reader takes 700
 bytes and 15 µs for every entry of every list, so that a file of 1 MB can make it take 700 MB; the header is read here,
-within the bounds of the file. What llama.cpp's converter does to tensors is undone:
+within the bounds of the file. The changes that llama.cpp's converter makes to tensors are undone:
 <https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py>.
 """
 
@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import check_utf8
-from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors import Array, Store, Stored
 from attncli.errors import LoadError, require
 from attncli.files import check_file
 from attncli.text import visible
-
-_Array = np.ndarray[Any, Any]
 
 _PLAIN = {0: ("F32", "<f4"), 1: ("F16", "<f2"), 30: ("BF16", "<u2")}  # types of tensors that are not quantized
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -48,9 +46,6 @@ class GgufFile:
     Attributes:
         metadata: its fields.
         shapes: those of its tensors, by the names that they have in the file.
-
-    Raises:
-        LoadError: it is no GGUF file, or damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +84,7 @@ class GgufFile:
         for name in self._tensors:
             self._blocks(name)
 
-    def read(self, name: str, rows: Sequence[int] | None = None) -> _Array:
+    def read(self, name: str, rows: Sequence[int] | None = None) -> Array:
         """Return a tensor, or some of its rows; only their blocks are dequantized."""
         shape, type_, _ = self._tensors[name]
         blocks = self._blocks(name)
@@ -105,31 +100,25 @@ class GgufFile:
             with np.errstate(all="ignore"):  # scales that are not finite
                 return dequantize(blocks, kind).reshape(shape)
         except NotImplementedError:
-            raise LoadError(
-                f"the GGUF file {visible(str(self.path))} has tensors of type {kind.name}, which the gguf package "
-                "cannot read; give another quantization"
-            ) from None
+            raise self.damaged(f"the gguf package does not read its type {kind.name}") from None
 
-    def _blocks(self, name: str) -> _Array:
+    def _blocks(self, name: str) -> Array:
         """Return the bytes of a tensor."""
         shape, type_, start = self._tensors[name]
-        block, size = self._block_size(name, type_)
+        if type_ in _PLAIN:
+            block, size = 1, np.dtype(_PLAIN[type_][1]).itemsize
+        else:
+            require(f"{visible(str(self.path))}, whose tensors are quantized,", "gguf")
+            from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+            try:
+                block, size = GGML_QUANT_SIZES[GGMLQuantizationType(type_)]
+            except (KeyError, ValueError):
+                raise self.damaged(f"{name} is of type {type_}, which is not known") from None
         length = prod(shape) // block * size
         if (shape or (1,))[-1] % block or not length or start + length > len(self._bytes):
             raise self.damaged(f"{name} of shape {list(shape)} is not whole")
         return np.frombuffer(self._bytes, np.uint8, length, start)
-
-    def _block_size(self, name: str, type_: int) -> tuple[int, int]:
-        """Return the number of elements of a block of a type, and its bytes."""
-        if type_ in _PLAIN:
-            return 1, np.dtype(_PLAIN[type_][1]).itemsize
-        require(f"{visible(str(self.path))}, whose tensors are quantized,", "gguf")
-        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        try:
-            return GGML_QUANT_SIZES[GGMLQuantizationType(type_)]
-        except (KeyError, ValueError):
-            raise self.damaged(f"{name} is of type {type_}, which is not known") from None
 
     def _read_header(self) -> tuple[dict[str, Any], dict[str, _Tensor]]:
         if (version := self._scalar("I")) not in _VERSIONS:
@@ -156,7 +145,7 @@ class GgufFile:
         return value
 
     def _skip(self, size: int) -> int:
-        """Skip bytes, and return the position behind them."""
+        """Skip bytes, and return the position before them."""
         if size > len(self._bytes) - self._at:
             raise struct.error
         self._at += size
@@ -218,7 +207,7 @@ class Gguf(Store):
         source, _ = self._sources[name]
         return Stored(self._file.dtype(source), self._file.shapes[source])
 
-    def read(self, name: str) -> _Array:
+    def read(self, name: str) -> Array:
         """See `Store.read`; of queries and keys, transformers rotates a half of each head with the other.
 
         In the file, the two rows that are rotated together are adjacent.
@@ -230,7 +219,7 @@ class Gguf(Store):
         pairs = array.reshape(heads, -1, 2, *array.shape[1:])
         return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
-    def rows(self, name: str, indices: Sequence[int]) -> _Array:
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
         """See `Store.rows`."""
         source, heads = self._sources[name]
         return super().rows(name, indices) if heads else self._file.read(source, indices)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint on the hub: only the byte ranges that are read are downloaded.
+"""Tensors of a checkpoint on the hub: only the byte ranges that are read are downloaded.
 
 Ranges are read through huggingface_hub's file system into a scratch file of the same size, at the same offsets,
 which lasts as long as the process. A file that is small, or mostly read, is downloaded whole, into the local cache of
@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -23,7 +22,7 @@ import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import WEIGHTS, map_weights
 from attncli.checkpoints.hub import Download, silence_hub, translate_hub_errors
-from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors import Array, Store, Stored
 from attncli.errors import LoadError
 from attncli.text import bytes_shown, print_note, visible
 
@@ -44,138 +43,106 @@ _WORTH_SAYING = 1_000_000  # bytes
 
 
 class _Range(NamedTuple):
-    """Bytes of a file."""
-
     file: str
     begin: int
     end: int
 
 
-@dataclass
-class _File:
-    """A file of weights: in the local cache as a whole, or by ranges in a scratch file."""
-
-    tensors: Tensors  # of the file, mapped; those that are not fetched are zeros
-    pages: np.memmap[Any, Any] | None = None  # of a scratch file; None: all of it is here
-    ranges: set[_Range] = field(default_factory=set)  # those that are here
-
-
 class HubStore(Store):
-    """The tensors of a repository at a commit.
-
-    Args:
-        name: of the checkpoint.
-        files: those in the local cache.
-        remote: its repository on the hub.
-
-    Raises:
-        LoadError: a file is damaged, or cannot be fetched.
-    """
+    """The tensors of a repository at a commit."""
 
     def __init__(self, name: str, files: CheckpointFolder, remote: Repository) -> None:
         silence_hub()
         self._name, self._files, self._remote = visible(name), files, remote
-        self._open: dict[str, _File] = {}
+        self._tensors: dict[str, Tensors] = {}  # of the open files; those that are not fetched are zeros
+        self._scratch: dict[str, np.memmap[Any, Any]] = {}  # of the files that are not here as a whole
+        self._fetched: set[_Range] = set()
         self._lock = RLock()  # transformers reads in threads of its own
-        has_one = WEIGHTS in remote.sizes
-        self._file_of = dict.fromkeys(self._file(WEIGHTS).tensors.types, WEIGHTS) if has_one else files.shards()
+        is_one = WEIGHTS in remote.sizes
+        self._file_of = dict.fromkeys(self._opened(WEIGHTS).types, WEIGHTS) if is_one else files.shards()
         self.names = self._file_of.keys()
 
     def stored(self, name: str) -> Stored:
         """See `Store.stored`."""
-        tensors = self._tensors(name)
+        file = self._file_of[name]
+        tensors = self._opened(file)
+        if name not in tensors.types:
+            damage = f"{visible(file)} has no {visible(name)}, although the index lists it"
+            raise LoadError(f"the weights of {self._name} are damaged: {damage}")
         return Stored(tensors.types[name], tensors.shapes[name])
 
     def prepare(self, names: Collection[str]) -> None:
         """See `Store.prepare`."""
-        self._fetch(self._range(name) for name in names if name in self._file_of)
+        self._fetch(self._located(name)[0] for name in names if name in self._file_of)
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
+    def read(self, name: str) -> Array:
         """See `Store.read`."""
-        self._fetch([self._range(name)])
-        return self._mapped(name)
+        self._fetch([self._located(name)[0]])
+        return self._located(name)[1]
 
-    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
         """See `Store.rows`."""
-        tensor_range, table = self._range(name), self._mapped(name)
-        if not self._has(tensor_range):
+        tensor_range, table = self._located(name)
+        if tensor_range not in self._fetched:
             begins = [tensor_range.begin + index * table[0].nbytes for index in indices]
             self._fetch(_Range(tensor_range.file, begin, begin + table[0].nbytes) for begin in begins)
-        return table[list(indices)]
+        return self._located(name)[1][list(indices)]
 
-    # --- positions of tensors ----------------------------------------------------------------------------------------
-
-    def _mapped(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a tensor, whose bytes may not be fetched yet."""
-        tensors = self._tensors(name)
+    def _located(self, name: str) -> tuple[_Range, Array]:
+        """Return the range of a tensor, and the tensor, whose bytes may not be fetched yet."""
+        stored, file = self.stored(name), self._file_of[name]
+        tensors = self._tensors[file]
         if name not in tensors.mapped:
-            raise LoadError(f"tensor {visible(name)} of {self._name} is {tensors.types[name]}, which attn cannot read")
-        return tensors.mapped[name]
-
-    def _range(self, name: str) -> _Range:
-        start = self._tensors(name).starts[name]
-        return _Range(self._file_of[name], start, start + self._mapped(name).nbytes)
-
-    def _tensors(self, name: str) -> Tensors:
-        tensors = self._file(file := self._file_of[name]).tensors
-        if name not in tensors.types:
-            raise LoadError(
-                f"the weights of {self._name} are damaged: {visible(file)} has no {visible(name)}, although the "
-                "index lists it"
-            )
-        return tensors
-
-    def _has(self, part: _Range) -> bool:
-        file = self._file(part.file)
-        return file.pages is None or part in file.ranges
+            raise LoadError(f"tensor {visible(name)} of {self._name} is {stored.type}, which attn cannot read")
+        begin, array = tensors.starts[name], tensors.mapped[name]
+        return _Range(file, begin, begin + array.nbytes), array
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def _file(self, name: str) -> _File:
+    def _opened(self, file: str) -> Tensors:
         with self._lock:
-            if name not in self._open:
-                is_whole = self._files.sizes.get(name) or self._size(name) <= WHOLE
-                self._open[name] = self._whole(name) if is_whole else self._scratch(name)
-            return self._open[name]
+            if file not in self._tensors:
+                if file not in self._files.sizes and file not in self._remote.sizes:
+                    raise LoadError(f"the weights of {self._name} are incomplete: there is no {visible(file)}")
+                is_whole = self._files.sizes.get(file) or self._remote.sizes[file] <= WHOLE
+                (self._open_whole if is_whole else self._open_scratch)(file)
+            return self._tensors[file]
 
-    def _size(self, file: str) -> int:
-        if file not in self._remote.sizes:
-            raise LoadError(f"the weights of {self._name} are incomplete: there is no {visible(file)}")
-        return self._remote.sizes[file]
-
-    def _whole(self, file: str) -> _File:
-        """Return a file of the local cache, downloaded where it is not there."""
-        path, remote = self._files.path / file, self._remote
+    def _open_whole(self, file: str) -> None:
+        """Open a file of the local cache, downloaded where it is not there."""
+        path = self._files.path / file
         if not self._files.sizes.get(file):
             from huggingface_hub import hf_hub_download
 
-            self._check_online(remote.sizes[file])
+            self._check_online(self._remote.sizes[file])
+            name, revision = self._remote.name, self._remote.root.name
             with translate_hub_errors(self._name, "model"):
-                path = Path(hf_hub_download(remote.name, file, revision=remote.root.name, tqdm_class=Download))
-        return _File(self._map(file, path))
+                path = Path(hf_hub_download(name, file, revision=revision, tqdm_class=Download))
+        self._map(file, path)
+        self._scratch.pop(file, None)
 
-    def _scratch(self, file: str) -> _File:
+    def _open_scratch(self, file: str) -> None:
         """Make a file with the header alone, whose pages stay after its name is removed."""
         self._check_online(0)
-        size = self._size(file)
+        size = self._remote.sizes[file]
         descriptor, path = tempfile.mkstemp(suffix=".safetensors")
         os.close(descriptor)
         try:
             os.truncate(path, size)
-            pages = np.memmap(path, np.uint8, "r+")
+            pages = self._scratch[file] = np.memmap(path, np.uint8, "r+")
             end = min(size, _HEAD)
             pages[:end] = self._get(_Range(file, 0, end))
             length = 8 + int.from_bytes(pages[:8].tobytes(), "little")
             if end < length <= min(size, _LONGEST_HEAD):
                 pages[end:length] = self._get(_Range(file, end, length))
-            return _File(self._map(file, Path(path)), pages)
+            self._map(file, Path(path))
         finally:
             with suppress(OSError):  # a system may keep what is mapped
                 os.unlink(path)
 
-    def _map(self, file: str, path: Path) -> Tensors:
+    def _map(self, file: str, path: Path) -> None:
         try:
-            return map_weights(path)
+            self._tensors[file] = map_weights(path)
         except LoadError as error:  # which names a file that is gone
             why = str(error).partition("cannot be read: ")[2]
             raise LoadError(f"the weights {visible(file)} of {self._name} cannot be read: {why}") from None
@@ -185,62 +152,52 @@ class HubStore(Store):
     def _fetch(self, parts: Iterable[_Range]) -> None:
         """Download missing ranges, several requests at once."""
         with self._lock:
-            missing = sorted({part for part in parts if part.begin < part.end and not self._has(part)})
+            unread = {part for part in parts if part.file in self._scratch and part.begin < part.end}
+            missing = sorted(unread - self._fetched)
             for file in {part.file for part in missing}:
-                if 2 * sum(part.end - part.begin for part in missing if part.file == file) > self._size(file):
-                    self._open[file] = self._whole(file)
-            missing = [part for part in missing if not self._has(part)]
+                if 2 * sum(part.end - part.begin for part in missing if part.file == file) > self._remote.sizes[file]:
+                    self._open_whole(file)
+            missing = [part for part in missing if part.file in self._scratch]
+            requests = _joined(missing)
+            total, done = sum(part.end - part.begin for part in requests), 0
             if not missing:
                 return
-            together = _joined(missing)
-            total, done = sum(part.end - part.begin for part in together), 0
             self._check_online(total)
             with ThreadPoolExecutor(_TOGETHER) as pool:
-                for part, content in zip(together, pool.map(self._get, together), strict=True):
-                    pages = self._open[part.file].pages
-                    assert pages is not None
-                    pages[part.begin : part.end] = content
+                for part, content in zip(requests, pool.map(self._get, requests), strict=True):
+                    self._scratch[part.file][part.begin : part.end] = content
                     done += len(content)
                     shown = bytes_shown(done), bytes_shown(total)
                     _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": done / total})
-            for part in missing:
-                self._open[part.file].ranges.add(part)
+            self._fetched |= {*missing}
 
     def _check_online(self, count: int) -> None:
         """Raise LoadError if bytes have to be fetched offline; log their number where it takes a while."""
         if self._remote.is_offline:
-            raise LoadError(
-                f"the weights of {self._name} are not all in the local cache; run `hf download` first, or drop "
-                "--offline"
-            )
+            advice = "run `hf download` first, or drop --offline"
+            raise LoadError(f"the weights of {self._name} are not all in the local cache; {advice}")
         if count > _WORTH_SAYING:
             print_note(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
 
-    def _get(self, part: _Range) -> np.ndarray[Any, Any]:
+    def _get(self, part: _Range) -> Array:
         """Return bytes of a file on the hub."""
-        path = f"{self._repository}@{self._remote.root.name}/{part.file}"
         with translate_hub_errors(self._name, "model"):
-            content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
+            file_system, folder = self._hub_files
+            content = file_system.cat_file(folder + part.file, start=part.begin, end=part.end, cache_type="none")
         if len(content) != part.end - part.begin:
-            raise LoadError(
-                f"the server does not send ranges of {visible(part.file)} of {self._name}; run `hf download` first"
-            )
+            unread = f"{visible(part.file)} of {self._name}"
+            raise LoadError(f"the server does not send ranges of {unread}; run `hf download` first")
         return np.frombuffer(content, np.uint8)
 
     @cached_property
-    def _file_system(self) -> Any:
-        from huggingface_hub import HfFileSystem
+    def _hub_files(self) -> tuple[Any, str]:
+        """The hub's file system, and the path of the commit in it."""
+        from huggingface_hub import HfApi, HfFileSystem
 
-        return HfFileSystem(skip_instance_cache=True)
-
-    @cached_property
-    def _repository(self) -> str:
-        """Full name of the repository: the file system has none of the old names, such as gpt2."""
-        from huggingface_hub import HfApi
-
-        name = self._remote.name
-        with translate_hub_errors(self._name, "model"):
-            return name if "/" in name else HfApi().model_info(name, revision=self._remote.root.name).id
+        name, revision = self._remote.name, self._remote.root.name
+        if "/" not in name:  # the file system has none of the old names, such as gpt2
+            name = HfApi().model_info(name, revision=revision).id
+        return HfFileSystem(skip_instance_cache=True), f"{name}@{revision}/"
 
 
 def _joined(parts: Iterable[_Range]) -> list[_Range]:

@@ -1,4 +1,4 @@
-"""LoRA adapters as peft saves them: the weights that one changes are computed where they are read, in float32.
+"""LoRA adapters as peft saves them: changed weights are computed where they are read, in float32.
 
 A weight W becomes W + s·B·A with s = α/r, or α/√r where the adapter is rank-stabilized (Hu et al. 2021,
 arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732): the result of peft's merge_and_unload, and of its unmerged
@@ -8,8 +8,8 @@ forward pass. Adapters of other kinds are refused with the lines that merge them
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -21,15 +21,11 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     map_weights,
 )
-from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store
+from attncli.checkpoints.weight_checks import is_in_layer
 from attncli.errors import LoadError, require
 from attncli.files import to_float32
 from attncli.text import visible
-
-if TYPE_CHECKING:
-    from jaxtyping import Shaped
-
-Array = np.ndarray[Any, Any]
 
 _LORA_TENSOR = re.compile(r"(.+)\.lora_(A|B)\.weight")
 # Settings that are read, and those of the training alone or evident from the tensors.
@@ -50,42 +46,30 @@ _MERGE = (
 )
 
 
-class LoraUpdate(NamedTuple):
-    """Update of one weight, s·B·A."""
-
-    a: Shaped[np.ndarray, "R I"]
-    b: Shaped[np.ndarray, "O R"]
-    scale: float
-
-
 def check_adapter(name: str, files: CheckpointFolder) -> None:
     """Refuse an adapter that is no LoRA, by its configuration.
 
     Raises:
         LoadError: it is damaged, or of a kind that is not read.
     """
-    config = files.read_json(ADAPTER)
-    kind = config.get("peft_type")
+    config, name = files.read_json(ADAPTER), visible(name)
+    kind, init, alpha = config.get("peft_type"), config.get("init_lora_weights"), config.get("lora_alpha", 8)
     if not isinstance(kind, str):
-        raise LoadError(f"{ADAPTER} of {visible(name)} names no peft_type; expected the adapter that peft saved")
+        raise LoadError(f"{ADAPTER} of {name} names no peft_type; expected the adapter that peft saved")
     if kind != LORA:
-        raise LoadError(
-            f"{visible(name)} is an adapter of the kind {visible(kind)}, and attn reads LoRA; give the base model "
-            f"alone, or {_MERGE}"
-        )
+        other = f"{name} is an adapter of the kind {visible(kind)}, and attn reads LoRA"
+        raise LoadError(f"{other}; give the base model alone, or {_MERGE}")
     for setting, value in sorted(config.items()):
         if setting not in _SETTINGS and value not in (None, False, [], {}, ""):
-            raise LoadError(
-                f"{ADAPTER} of {visible(name)} sets {visible(setting)}, which attn ignores although it may change "
-                "the numbers; "
-                f"{_MERGE}"
-            )
-    init = config.get("init_lora_weights")
+            doubt = "which attn ignores although it may change the numbers"
+            raise LoadError(f"{ADAPTER} of {name} sets {visible(setting)}, {doubt}; {_MERGE}")
     if init not in _INITS:
         raise LoadError(
-            f"the adapter {visible(name)} began with init_lora_weights {visible(repr(init)[:50])}, which also "
+            f"the adapter {name} began with init_lora_weights {visible(repr(init)[:50])}, which also "
             "changes its base; save it with path_initial_model_for_weight_conversion"
         )
+    if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
+        raise LoadError(f"{ADAPTER} of {name} has {visible(repr(alpha)[:50])} for alpha; expected a number")
 
 
 def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
@@ -94,149 +78,120 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
         file = map_weights(files.path / ADAPTER_WEIGHTS)
         for tensor, kind in sorted(file.types.items()):
             if kind not in _FLOATS:
-                raise LoadError(f"the adapter {visible(name)} has {visible(tensor)} as {kind}; expected floats")
+                raise LoadError(f"the adapter {name} has {visible(tensor)} as {kind}; expected floats")
         return file.mapped
     if ADAPTER_PICKLE not in files:
         raise LoadError(
-            f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; add that file, or "
+            f"{name} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; add that file, or "
             f"remove {ADAPTER}"
         )
-    require(f"the pickle of {visible(name)}", "torch")
+    require(f"the pickle of {name}", "torch")
     from attncli.checkpoints.tensors.pickles import Pickles
 
     pickled = Pickles([files.path / ADAPTER_PICKLE])
     return {tensor: pickled.read(tensor) for tensor in pickled.names}
 
 
-def _update(name: str, module: str, parts: Mapping[str, Array], config: Mapping[str, Any]) -> LoraUpdate:
-    a, b = parts.get("A"), parts.get("B")
-    rank = config.get("r", 8)
-    if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
-        raise LoadError(
-            f"the adapter {visible(name)} changes {visible(module)} with tensors of another rank than its {ADAPTER} "
-            "gives; check that the files belong together"
-        )
-    alpha = config.get("lora_alpha", 8)
-    if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
-        raise LoadError(f"{ADAPTER} of {visible(name)} has {visible(repr(alpha)[:50])} for alpha; expected a number")
-    return LoraUpdate(a, b, alpha / rank**0.5 if config.get("use_rslora") is True else alpha / rank)
-
-
-class LoraStore(Store):
-    """The tensors of a model with a LoRA adapter, read on demand.
+def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
+    """Return the tensors of a model with a LoRA adapter, whose configuration `check_adapter` has passed.
 
     Its names are the model's, and those that the adapter has for parts which the files of the model lack, such as a
     head of its own.
 
-    Args:
-        base: the tensors of the model.
-        adapter: its name, for messages.
-        files: of the adapter, whose configuration `check_adapter` has passed; a pickle takes torch.
-
     Raises:
-        LoadError: the adapter is damaged, or does not fit the model.
+        LoadError: the adapter is damaged, or does not fit the model; or its pickle takes torch.
     """
+    adapter, names = visible(adapter), _BaseNames(base, visible(adapter))
+    config = files.read_json(ADAPTER)
+    rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
+    pairs: dict[str, dict[str, Array]] = {}
+    replaced: dict[str, Array] = {}  # tensors of the model, and those that it lacks
+    for stored, array in _tensors(adapter, files).items():
+        tensor = stored.removeprefix("base_model.model.")
+        if match := _LORA_TENSOR.fullmatch(tensor):
+            pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
+            continue
+        if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
+            raise LoadError(f"the adapter {adapter} has {visible(tensor)}, which attn cannot read; {_MERGE}")
+        tensor = tensor.replace(".base_layer.", ".")
+        target = names.find(tensor, replaced)
+        if target and array.shape != (shape := base.stored(target).shape):
+            raise names.misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
+        replaced[target or tensor] = array
+    updates: dict[str, Callable[[], Array]] = {}  # makes what is added to a tensor of the model
+    for module, parts in pairs.items():
+        a, b = parts.get("A"), parts.get("B")
+        if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
+            raise LoadError(
+                f"the adapter {adapter} changes {visible(module)} with tensors of another rank than its {ADAPTER} "
+                "gives; check that the files belong together"
+            )
+        if (target := names.find(f"{module}.weight", updates)) is None:
+            replaced |= {f"{module}.lora_A": a, f"{module}.lora_B": b}
+            continue
+        stored_type, shape = base.stored(target)
+        if stored_type not in _FLOATS:
+            raise names.misfit(target, f"which its base stores as {stored_type}, quantized")
+        if (len(b), a.shape[1]) not in (shape, shape[::-1]):
+            raise names.misfit(target, f"by tensors that do not fit the shape {list(shape)} which it has in its base")
+        # GPT-2 and similar models store [in, out], which shows in the shape unless it is a square.
+        is_turned = config.get("fan_in_fan_out") is True if shape == shape[::-1] else (len(b), a.shape[1]) != shape
+        scale = alpha / (rank**0.5 if config.get("use_rslora") is True else rank)
+        updates[target] = partial(_added, a, b, scale, is_turned)
+    if not updates and not replaced:
+        raise LoadError(f"the adapter {adapter} holds no tensors; check that its folder is complete")
+    if not updates and replaced.keys().isdisjoint(base.names):
+        raise names.misfit(next(iter(replaced)), "which its base does not have")
+    tensors = {name: ComputedTensor(array.shape, (), partial(to_float32, array)) for name, array in replaced.items()}
+    store = ComputedStore(base, tensors, base.form)
+    changed = {
+        name: ComputedTensor(store.stored(name).shape, (name,), partial(_sum, store, name, added))
+        for name, added in updates.items()
+    }
+    return ComputedStore(store, changed, base.form)
 
-    def __init__(self, base: Store, adapter: str, files: CheckpointFolder) -> None:
-        self._base = base
-        self.form = base.form
-        self._adapter = visible(adapter)
-        config = files.read_json(ADAPTER)
-        self._is_transposed = config.get("fan_in_fan_out") is True
-        self._updates: dict[str, LoraUpdate] = {}
-        self._own: dict[str, Array] = {}  # replacements of the model's tensors, and additions to them
-        by_end: dict[str, list[str]] = {}
+
+def _added(a: Array, b: Array, scale: float, is_turned: bool) -> Array:
+    product = to_float32(b) @ to_float32(a)
+    return (product.T if is_turned else product) * np.float32(scale)
+
+
+def _sum(store: Store, name: str, added: Callable[[], Array]) -> Array:
+    return to_float32(store.read(name)) + added()
+
+
+class _BaseNames:
+    """The names of a model's tensors, which an adapter's may differ from in their beginning."""
+
+    def __init__(self, base: Store, adapter: str) -> None:
+        self._adapter = adapter
+        self._by_end: dict[str, list[str]] = {}
         for name in base.names:
-            by_end.setdefault(_end(name), []).append(name)
-        pairs: dict[str, dict[str, Array]] = {}
-        for stored, array in _tensors(adapter, files).items():
-            tensor = stored.removeprefix("base_model.model.")
-            if match := _LORA_TENSOR.fullmatch(tensor):
-                pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
-                continue
-            if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
-                raise LoadError(f"the adapter {self._adapter} has {visible(tensor)}, which attn cannot read; {_MERGE}")
-            tensor = tensor.replace(".base_layer.", ".")
-            target = self._name_in_base(by_end, tensor, self._own)
-            if target and array.shape != (shape := base.stored(target).shape):
-                raise self._misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
-            self._own[target or tensor] = array
-        for module, parts in pairs.items():
-            update = _update(adapter, module, parts, config)
-            if target := self._name_in_base(by_end, f"{module}.weight", self._updates):
-                self._check_fits(target, update)
-                self._updates[target] = update
-            else:
-                self._own |= {f"{module}.lora_A": update.a, f"{module}.lora_B": update.b}
-        if not self._updates and self._own.keys().isdisjoint(base.names):
-            if not self._own:
-                raise LoadError(f"the adapter {self._adapter} holds no tensors; check that its folder is complete")
-            raise self._misfit(next(iter(self._own)), "which its base does not have")
-        self.names = dict.fromkeys([*base.names, *self._own]).keys()
+            self._by_end.setdefault(_end(name), []).append(name)
 
-    def _misfit(self, tensor: str, what: str) -> LoadError:
+    def misfit(self, tensor: str, what: str) -> LoadError:
+        """Return the error for a tensor of the adapter that does not fit."""
         return LoadError(
             f"the adapter {self._adapter} changes {visible(tensor)}, {what}; give its own base with --base"
         )
 
-    def _name_in_base(self, by_end: Mapping[str, list[str]], tensor: str, taken: Collection[str]) -> str | None:
-        """Return the model's name of a tensor; None for one in layers that the model does not have.
-
-        Either may have been saved without the head of the other, so that names differ in their beginning.
-        """
-        candidates = by_end.get(_end(tensor), [])
-        same = [name for name in candidates if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
-        if not same and _is_in_layer(tensor):  # two towers may have layers of one name
-            shared = {name: len({*name.split(".")} & {*tensor.split(".")}) for name in candidates}
-            same = [name for name in candidates if shared[name] == max(shared.values())]
-        candidates = [tensor] if tensor in candidates else same
-        if len(candidates) > 1:
-            raise self._misfit(tensor, f"which may be {visible(candidates[0])} or {visible(candidates[1])} of its base")
-        if candidates and candidates[0] in taken:
-            raise self._misfit(tensor, f"and so {visible(candidates[0])} of its base a second time")
-        if not candidates and _is_in_layer(tensor):
-            raise self._misfit(tensor, "which its base does not have")
-        return candidates[0] if candidates else None
-
-    def _check_fits(self, tensor: str, update: LoraUpdate) -> None:
-        stored = self._base.stored(tensor)
-        if stored.type not in _FLOATS:
-            raise self._misfit(tensor, f"which its base stores as {stored.type}, quantized")
-        if stored.shape not in ((shape := (len(update.b), update.a.shape[1])), shape[::-1]):
-            raise self._misfit(
-                tensor, f"by tensors that do not fit the shape {list(stored.shape)} which it has in its base"
-            )
-
-    def stored(self, name: str) -> Stored:
-        """See `Store.stored`."""
-        if name in self._own:
-            return Stored("F32", self._own[name].shape)
-        stored = self._base.stored(name)
-        return Stored("F32", stored.shape) if name in self._updates else stored
-
-    def prepare(self, names: Collection[str]) -> None:
-        """See `Store.prepare`."""
-        self._base.prepare(names)
-
-    def read(self, name: str) -> Array:
-        """See `Store.read`."""
-        weight = to_float32(self._own[name]) if name in self._own else self._base.read(name)
-        if name not in self._updates:
-            return weight
-        update, weight = self._updates[name], to_float32(weight)
-        added = to_float32(update.b) @ to_float32(update.a)
-        # GPT-2 and similar models store [in, out], which shows in the shape unless it is a square.
-        turns = self._is_transposed if added.shape == added.shape[::-1] else added.shape != weight.shape
-        return weight + (added.T if turns else added) * np.float32(update.scale)
-
-    def rows(self, name: str, indices: Sequence[int]) -> Array:
-        """See `Store.rows`."""
-        is_own = name in self._updates or name in self._own
-        return super().rows(name, indices) if is_own else self._base.rows(name, indices)
-
-
-def _is_in_layer(name: str) -> bool:
-    return any(part.isdigit() for part in name.split("."))
+    def find(self, tensor: str, changed: Collection[str]) -> str | None:
+        """Return the model's name of a tensor; None for one in layers that the model does not have."""
+        names = self._by_end.get(_end(tensor), [])
+        if tensor in names:
+            names = [tensor]
+        elif is_in_layer(tensor):  # two towers may have layers of one name
+            shared = [len({*name.split(".")} & {*tensor.split(".")}) for name in names]
+            names = [name for name, count in zip(names, shared, strict=True) if count == max(shared)]
+        else:
+            names = [name for name in names if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
+        if len(names) > 1:
+            raise self.misfit(tensor, f"which may be {visible(names[0])} or {visible(names[1])} of its base")
+        if names and names[0] in changed:
+            raise self.misfit(tensor, f"and so {visible(names[0])} of its base a second time")
+        if not names and is_in_layer(tensor):
+            raise self.misfit(tensor, "which its base does not have")
+        return names[0] if names else None
 
 
 def _end(name: str) -> str:

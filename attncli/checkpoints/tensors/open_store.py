@@ -1,4 +1,4 @@
-"""Choice of the store of a checkpoint's tensors, by the form and the place of its weights."""
+"""Opens the store of a checkpoint's tensors that fits the form and the place of its weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, WEIGHTS, WEIGHTS_INDEX
 from attncli.checkpoints.tensors.safetensors_store import Shards
-from attncli.checkpoints.weight_checks import check_has_weights, quantization_of
+from attncli.checkpoints.weight_checks import quantization_of
+from attncli.errors import LoadError
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot
@@ -27,9 +29,9 @@ def open_store(snapshot: Snapshot) -> Store:
         store = dequantized(store, snapshot, config)
     if snapshot.adapter is None:
         return store
-    from attncli.checkpoints.tensors.lora_store import LoraStore
+    from attncli.checkpoints.tensors.lora_store import with_adapter
 
-    return LoraStore(store, snapshot.name, snapshot.adapter)
+    return with_adapter(store, snapshot.name, snapshot.adapter)
 
 
 def _as_stored(snapshot: Snapshot) -> Store:
@@ -39,7 +41,11 @@ def _as_stored(snapshot: Snapshot) -> Store:
 
         return HubStore(snapshot.model_name, files, remote)
     if not snapshot.is_pickled:
-        check_has_weights(snapshot.model_name, files)
+        if WEIGHTS not in files and WEIGHTS_INDEX not in files:
+            raise LoadError(
+                f"{visible(snapshot.model_name)} has a config.json but no weights{files.summary}: expected {WEIGHTS}, "
+                f"or {WEIGHTS_INDEX} and its files"
+            )
         return Shards(files)
     names = {PICKLE} if PICKLE in (remote or files).sizes else set(files.shards(PICKLE_INDEX).values())
     if remote is not None:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from zipfile import is_zipfile
 
-import numpy as np
 import torch
 
-from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors import Array, Store, Stored
 from attncli.errors import LoadError
 from attncli.files import to_numpy
 from attncli.text import visible
 
 
 class Pickles(Store):
-    """The tensors of some files, read on demand.
-
-    Raises:
-        LoadError: a file holds anything but tensors, or is damaged.
-    """
+    """The tensors of some files, read on demand; LoadError if one holds anything but tensors, or is damaged."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
@@ -29,9 +23,9 @@ class Pickles(Store):
             try:
                 # A file saved before 2020 is no archive, and cannot be mapped.
                 loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-                for name, tensor in loaded.items():
-                    to_numpy(tensor.new_empty(0))  # sparse ones and the like have none
-                    self._tensors[str(name)] = tensor
+                self._tensors |= {str(name): tensor for name, tensor in loaded.items()}
+                for name in self._tensors:
+                    self.stored(name)  # sparse ones and the like have no type in NumPy
             except MemoryError:
                 raise
             except Exception:  # torch and pickle raise nearly everything
@@ -46,6 +40,6 @@ class Pickles(Store):
         kind = to_numpy(tensor.new_empty(0)).dtype
         return Stored(f"{kind.kind.upper()}{8 * kind.itemsize}", tuple(tensor.shape))
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
+    def read(self, name: str) -> Array:
         """See `Store.read`."""
         return to_numpy(self._tensors[name])

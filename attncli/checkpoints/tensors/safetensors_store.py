@@ -8,12 +8,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
-
-import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import WEIGHTS, CheckpointFolder, map_weights
-from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors import Array, Store, Stored
 
 
 class Shards(Store):
@@ -29,11 +26,11 @@ class Shards(Store):
         file = self._map(self._files[name])
         return Stored(file.types[name], file.shapes[name])
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
+    def read(self, name: str) -> Array:
         """See `Store.read`."""
         return self._map(self._files[name]).mapped[name]
 
-    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
         """See `Store.rows`."""
         table = self.read(name)
         rows = table[list(indices)]

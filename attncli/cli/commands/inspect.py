@@ -200,7 +200,7 @@ def _draw(
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            if (view.queries or trace.looks_at_pictures) and (note := first_layer_note(request, trace)):
+            if (view.queries or trace.has_image_keys) and (note := first_layer_note(request, trace)):
                 environment.note(note)
             if request.mask is not None:
                 from attncli.masks.comparison import idle_notes

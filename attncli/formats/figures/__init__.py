@@ -70,7 +70,7 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     from attncli.formats.figures.maps import draw_maps
     from attncli.formats.figures.pictures import draw_pictures
 
-    draw = draw_pictures if trace.looks_at_pictures else draw_maps
+    draw = draw_pictures if trace.has_image_keys else draw_maps
     with matplotlib.rc_context(_settings()):
         return draw(trace, view or View(), colormap, size)
 

@@ -37,7 +37,8 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     if not look.layout.grids:
         raise UsageError("--key without --query needs queries that are cells of a picture; add --query")
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-    names = [maps.title_of(trace, layer, head) for layer in trace.layers if trace.looks(layer) for head in layer.heads]
+    layers = filter(trace.has_images, trace.layers)
+    names = [maps.title_of(trace, layer, head) for layer in layers for head in layer.heads]
     look = replace(look, heads=[head._replace(name=name) for head, name in zip(look.heads, names, strict=True)])
     panels = [Panel(each, None, each.name) for each in canvases(look.layout, False) if each.picture is not None]
     panels += look.panels

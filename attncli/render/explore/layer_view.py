@@ -60,7 +60,7 @@ class LayerViewCache:
     @cached_property
     def layout(self) -> SideLayout | None:
         """Which keys are cells of pictures; None where none are."""
-        return self.trace.layout("key") if self.trace.looks(self.layer) else None
+        return self.trace.layout("key") if self.trace.has_images(self.layer) else None
 
     @cached_property
     def resized(self) -> dict[tuple[int, Bounds], Pixels]:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import tiny_model
-from conformance import save_for_auto
 from hub import NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
 from running import on_terminal, text_shown
@@ -23,7 +21,6 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import resolve
 from attncli.checkpoints.tensors import hub_store
 from attncli.checkpoints.tensors.open_store import open_store
-from attncli.engines import open_source
 
 Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
@@ -250,25 +247,6 @@ def test_how_much_is_fetched_is_said_and_how_far_it_is_shown_on_a_terminal(
     code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "other"))
     assert code == 0
     assert "downloading model.safetensors: " in text_shown(shown)
-
-
-@pytest.mark.parametrize("name", ["qwen3_moe", "t5"])
-def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str, hub: Hub, attn: Run) -> None:
-    shutil.rmtree(hub.folder)
-    hub.folder.mkdir()
-    save_for_auto(tiny_model(name), hub.folder)
-    how = ("w1 w2 w3", "-F", "json", "--engine", "transformers", "-l", "1")
-    assert layers(attn("inspect", "-m", NAME, *how)) == layers(attn("inspect", "-m", hub.folder, *how))
-
-
-@pytest.mark.parametrize(
-    "how", [{"generate": 2}, {"device_map": "cpu"}, {"layer": 1, "engine": "verify"}], ids=lambda how: next(iter(how))
-)
-def test_whatever_a_run_loads_is_what_the_folder_holds(how: dict[str, Any], hub: Hub) -> None:
-    fetched, read = (open_source(model=name, **how).trace("time flies") for name in (NAME, str(hub.folder)))
-    assert fetched.key_tokens == read.key_tokens
-    for one, other in zip(fetched.layers, read.layers, strict=True):
-        assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in "qkv")
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
