@@ -19,7 +19,6 @@ from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.encoding.encode import EncodedInput
-    from attncli.recording.rerun import OutputChange
 
 # What to do about a change, by its code.
 _ADVICE = {
@@ -71,11 +70,11 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
     yield compare("packing", "alone, packed by positions", lambda: runner.packed(sentences))
 
 
-def _largest(changes: Iterable[tuple[tuple[int, str], OutputChange]]) -> dict[tuple[int, str], float]:
-    """Return the largest change of a token in each layer, relative to the length of its vector."""
+def _largest(changes: Iterable[tuple[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
+    """Return the largest change in each layer."""
     found: dict[tuple[int, str], float] = {}
     for place, change in changes:
-        found[place] = float(np.maximum(found.get(place, 0.0), change.relative))  # NaN stays
+        found[place] = float(np.maximum(found.get(place, 0.0), change))  # NaN stays
     return dict(sorted(found.items(), key=lambda each: (each[0][1] == "decoder", each[0][0])))
 
 

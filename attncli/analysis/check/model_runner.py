@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
 from attncli.masks.findings import Finding
-from attncli.recording.rerun import GIVEN, ModuleOutput, OutputChange, changes_in_row, recorded
+from attncli.recording.rerun import tensors_in
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
@@ -36,14 +37,18 @@ if TYPE_CHECKING:
     from attncli.engines.torch.engine import Checkpoint
 
 
+_Outputs = dict[tuple[str, int], torch.Tensor]  # by the name of the layer, and the number of its call
+_GIVEN = -1  # instead of that number: the vectors that the first layer of a kind is given
+
+
 class RunFailedError(NotExposedError):
     """The model runs, but not in this way."""
 
 
 class SentenceRun(NamedTuple):
-    """How a sentence ran."""
+    """A sentence in the outputs of the layers, of one forward or of several with a cache."""
 
-    steps: Sequence[Sequence[ModuleOutput]]  # what the layers gave, in a forward or in several with a cache
+    steps: Sequence[_Outputs]
     row: int  # of the batch
     span: Span  # where it stands there
 
@@ -145,17 +150,26 @@ class ModelRunner:
                 found[name] = kind
         return found | {"": "decoder" if self.is_beside_encoder else own["self"]}
 
-    def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[tuple[int, str], OutputChange]]:
-        """Yield how far each layer of a sentence is from that of the sentence alone; layer −1 is the embeddings."""
-        (outputs,), count = alone.steps, Counter[str]()
-        places = {}
-        for name in (one.name for one in outputs):
-            kind = self.layers[name[0]]
-            last = max(count[kind], [*self.layers.values()].count(kind) - 1) - 1
-            places[name] = (-1 if name[1] == GIVEN else count[kind] if name[0] else last), kind
-            count[kind] += name[1] != GIVEN
-        for one in changes_in_row(outputs, other.steps, other.row, lambda name: other.span.of(self.layers[name])[0]):
-            yield places[one.name], one
+    def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[Sublayer, float]]:
+        """Yield the largest change of a token's vector, relative to its length, in each layer; −1 is the embeddings."""
+        (outputs,), count, kinds = alone.steps, Counter[str](), [*self.layers.values()]
+        for (name, call), before in outputs.items():
+            kind = self.layers[name]
+            last = max(count[kind], kinds.count(kind) - 1) - 1
+            place = -1 if call == _GIVEN else count[kind] if name else last
+            count[kind] += call != _GIVEN
+            pieces = [step[name, call] for step in other.steps if (name, call) in step]
+            positions = other.span.of(kind)[0]
+            length = positions.stop - positions.start
+            axes = _axes_of_row(before.shape, length)
+            if axes is not None and len(pieces) == len(other.steps):
+                both = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), before))
+                row, single = next(both)[other.row : other.row + 1, positions], next(both)[:, :length]
+                if row.shape == single.shape:
+                    precise = torch.promote_types(single.dtype, torch.float32)
+                    change, size = (each.to(precise).norm(dim=-1) for each in (row.to(precise) - single, single))
+                    tiny = torch.finfo(torch.float32).tiny
+                    yield (place, kind), float((change / size.clamp_min(tiny)).max())  # NaN stays
 
     def alone(self, sentence: EncodedInput) -> SentenceRun:
         """Run one sentence."""
@@ -229,11 +243,9 @@ class ModelRunner:
         """
         set_backend(self.model, backend or self.backends[0])
         inputs = {name: value.to(self.model.device) for name, value in batch.inputs.items()}
-        kinds = [*self.layers.values()]
-        kept = {name: kind not in kinds[:number] for number, (name, kind) in enumerate(self.layers.items())}
         own, start = "decoder_" if self.is_beside_encoder else "", 0
         more: dict[str, Any] = {"return_dict": True} | ({"use_cache": True, "past_key_values": None} if ends else {})
-        steps: list[list[ModuleOutput]] = []
+        steps: list[_Outputs] = []
         with translate_model_errors("the texts", "it does not run", RunFailedError):
             if ends and own:
                 text = {name: value for name, value in inputs.items() if not name.startswith(own)}
@@ -242,13 +254,42 @@ class ModelRunner:
                 piece = dict(inputs)  # masks are of all positions before it too, and an encoder's inputs stay whole
                 for name in (name for name in inputs if ends and name.startswith(own)):
                     piece[name] = inputs[name][:, None if name.endswith("attention_mask") else start : end]
-                output, outputs = recorded(self.model, piece | more, kept)
+                with self._outputs() as outputs:
+                    output = self.model(**piece, **more)
                 steps.append(outputs)
                 start, cache = end, output.get("past_key_values")
                 if ends and cache is None:
                     raise NotExposedError("it keeps no cache")
                 more |= {"past_key_values": cache} if ends else {}
         return [SentenceRun(steps, row, span) for row, span in enumerate(batch.spans)]
+
+    @contextmanager
+    def _outputs(self) -> Iterator[_Outputs]:
+        """Yield what the layers give, and what the first one of each kind is given, in what runs inside."""
+        outputs: _Outputs = {}
+        times: Counter[str] = Counter()
+
+        def enter(name: str, args: Any) -> None:
+            vectors = (one for one in tensors_in(args) if one.is_floating_point() and one.dim() >= 2)
+            for one in islice(vectors, 1):
+                outputs.setdefault((name, _GIVEN), one.detach().clone())
+
+        def leave(name: str, output: Any) -> None:
+            for one in islice((one for one in tensors_in(output) if one.dim() and one.is_floating_point()), 1):
+                outputs[name, times[name]] = one.detach().clone()
+                times[name] += 1
+
+        kinds, modules = [*self.layers.values()], dict(self.model.named_modules())
+        with ExitStack() as hooks:
+            for number, (name, kind) in enumerate(self.layers.items()):
+                after = modules[name].register_forward_hook(lambda _, __, output, name=name: leave(name, output))
+                hooks.callback(after.remove)
+                if kind not in kinds[:number]:
+                    before = modules[name].register_forward_pre_hook(
+                        lambda _, args, kwargs, name=name: enter(name, (args, kwargs)), with_kwargs=True
+                    )
+                    hooks.callback(before.remove)
+            yield outputs
 
     def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
         if not self.looks_back:
@@ -277,3 +318,10 @@ class ModelRunner:
         ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
         own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
         return PaddedBatch(inputs, [Span(one, one) for one in own], Span(whole, whole))
+
+
+def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:
+    """Return which axes are rows and positions of a batch of one row, which a module may have made longer."""
+    likely = {3: [(0, 1), (1, 0), (0, 2)], 4: [(0, 1), (1, 2), (0, 2)]}.get(len(shape), [])  # streams, or heads
+    fits = [axes for axes in likely if shape[axes[0]] == 1 and shape[axes[1]] >= length]
+    return min(fits, key=lambda axes: shape[axes[1]] != length, default=None)

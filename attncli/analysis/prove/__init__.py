@@ -8,7 +8,6 @@ back. Rows of a batch must not move each other, whatever the expression.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,6 @@ from attncli.analysis.calls.calls import Calls
 from attncli.analysis.prove.claim import parsed
 from attncli.analysis.prove.inputs import CollectedHints, SeenCalls
 from attncli.analysis.prove.labels import Loss, label_findings
-from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
 from attncli.masks.findings import Finding
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int
 
+    from attncli.analysis.prove.probed_forward import ProbedForward
     from attncli.recording.call import AttentionCall
     from attncli.recording.rerun import Forward
 
@@ -118,15 +117,13 @@ class Prover:
         Args:
             module: whose forward alone is proved; None is each outermost module that computes attention.
         """
-        from attncli.recording.rerun import forwards
+        from attncli.recording.rerun import ForwardWatch
         from attncli.recording.watch import watching
 
         self._only = module
         seen = Notes()  # attention that is not followed is known by its module
-        with (
-            watching(self._take_call, None, seen, lambda: self._hints),
-            forwards(self._is_proved, self._take, self._take_labels, self._count, os.getcwd(), fail=self._fail),
-        ):
+        forwards = ForwardWatch(self._is_proved, self._take, self._take_labels, self._count, self._fail)
+        with watching(self._take_call, None, seen, lambda: self._hints), forwards.watching():
             yield
         self.proofs = self.proofs or self._unattended
         self._judge_labels()
@@ -160,6 +157,8 @@ class Prover:
 
     def _take(self, forward: Forward) -> None:
         """Prove a forward, which has ended, while the program waits."""
+        from attncli.analysis.prove.probed_forward import ProbedForward
+
         self._is_recording = False
         attends = any(one.calls[1] for one in forward.outputs.values())
         if self._only is None and not attends and type(forward.module).__module__.startswith("torch."):

@@ -1,9 +1,9 @@
-"""A forward that is asked what moves its outputs, and what of that its claim does not allow."""
+"""A forward that runs again with other inputs, and what moves that its claim does not allow."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,9 +35,9 @@ from attncli.recording.input_hint import numbers_of
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float, Int
 
-    from attncli.recording.rerun import Forward, InputChange, ModuleOutput, OutputChange, OutputName
+    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange, OutputName
 
 _ROUNDING, _ROUNDING_OF_HALF = 16, 2  # steps of a number's type by which sums in another order differ
 _FURTHER = 64.0  # standard deviations, where rounding swallows a change
@@ -49,7 +49,7 @@ _CAUSES: tuple[tuple[Cause, str], ...] = (
 
 
 class Probe(NamedTuple):
-    """What to change, to see what moves.
+    """Inputs to change.
 
     Attributes:
         positions: which inputs, of a batch that may hold its rows several times.
@@ -65,39 +65,28 @@ class Probe(NamedTuple):
     seeds: tuple[int, ...] = (0,)
     size: float = 4.0
 
-    @property
-    def first(self) -> tuple[int, int]:
-        """The row and the position of the first input that changes."""
-        row, position = np.argwhere(self.positions)[0].tolist()
-        return row, position
-
 
 class JudgedChange(NamedTuple):
-    """A change of what a module gives, and how far it is one that the claim does not allow.
+    """A change of an output, and how far it is one that the claim does not allow.
 
     Attributes:
-        change: it.
-        moved: how far outputs moved that must not; empty where nothing is known of them.
+        change: of the output.
+        forbidden: how far outputs moved that must not, of each position or row; empty where nothing is known of them.
         allowed: how far others did.
     """
 
     change: OutputChange
-    moved: np.ndarray[Any, Any]
-    allowed: np.ndarray[Any, Any]
+    forbidden: Float[np.ndarray, "*any"]
+    allowed: Float[np.ndarray, "*any"]
 
     @property
     def most(self) -> float:
         """How far outputs moved at most that must not."""
-        return float(self.moved.max()) if self.moved.size else 0.0
-
-    @property
-    def is_still(self) -> bool:
-        """Whether nothing moved."""
-        return _most(self.change) == 0
+        return float(self.forbidden.max(initial=0))
 
 
 class ProbedForward:
-    """What a forward says when positions of it change.
+    """A forward whose inputs are changed, and whose outputs are held against a claim.
 
     Args:
         forward: which has ended, and can run again.
@@ -115,19 +104,16 @@ class ProbedForward:
     def __init__(
         self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any, has_cache: bool
     ) -> None:
-        self.forward, self.expression, self._has_cache = forward, expression, has_cache
-        self.forwards, self._rounded = 0, 0.0
-        self.places = [*calls.places]
-        self._calls = calls
-        self._others: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
-        sequences = sequences_of(forward, calls.shapes)
-        forward.layout, *forward.others = (one.layout for one in sequences)
+        self.forward, self.expression, self._has_cache, self._calls = forward, expression, has_cache, calls
+        self.forwards = 0
+        self._ids: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
+        self.sequences = sequences_of(forward, calls.shapes)
+        forward.layout, *forward.others = (one.layout for one in self.sequences)
         layout = forward.layout
         past = past_of(calls.shapes, layout.length)
         self.attended = max(one.calls[1] for one in forward.outputs.values())
-        self.sequences = sequences
         self.output = self._output()
-        self.sequences = self._joined(sequences)
+        self._join_sequences()
         self.tokens = self._tokens(hints, lengths, past)
         self._order = {name: number for number, name in enumerate(forward.outputs)}
         sources = self.sequences[0].sources
@@ -143,23 +129,24 @@ class ProbedForward:
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
         self._counts_words = numbers_of("first", hints.all, layout.batch, layout.length) is not None
         self.dtype, self._eps = forward.precision
-        self._changed = np.zeros_like(self.tokens[0])  # which inputs changed at all, and which of them moved outputs
-        self._held, self._is_alive, self._is_alone = np.zeros_like(self.tokens[0]), False, True
-        self._moved_alone: dict[tuple[int, int], Any] = {}  # which outputs of its row an input moved, changed alone
-        self._beyond: Finding | None = None  # what moved that several layers of unknown number may explain
+        self._rounded = 0.0  # how far outputs moved that must not, where rounding may be why
+        # Inputs that changed, outputs that were held against the claim, and the outputs that an input moved alone.
+        self._changed, self._held = np.zeros_like(self.tokens[0]), np.zeros_like(self.tokens[0])
+        self._moved_alone: dict[tuple[int, int], Bool[np.ndarray, " T"]] = {}
+        self._is_alive, self._is_alone = False, True
 
     def _output(self) -> ModuleOutput:
         """Return the output that the claim is about: the model's, or the last that has a vector for each position."""
         layout = self.forward.layout
-        found = [self.forward.outputs[name] for name in self._last_outputs()]
-        if not found and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
-            found = [one for name, one in self.forward.outputs.items() if self._is_by_row(name)]
-        if not found:
+        outputs = [self.forward.outputs[name] for name in self._last_outputs()]
+        if not outputs and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
+            outputs = [one for name, one in self.forward.outputs.items() if self._is_by_row(name)]
+        if not outputs:
             raise InputError(
                 f"no output after its attention has {plural(layout.length, 'position')} in "
                 f"{plural(layout.batch, 'row')}, as its input has"
             )
-        return next((one for one in found if not one.name[0]), found[-1])
+        return next((one for one in outputs if not one.name[0]), outputs[-1])
 
     def _is_by_row(self, name: OutputName) -> bool:
         """Return whether an output of the model has a vector for each row, and none for each position."""
@@ -167,12 +154,23 @@ class ProbedForward:
         is_pooled = 0 < values.dim() <= 2 and len(values) == batch > 1 and self.forward.layout.laid_out(values) is None
         return not name[0] and is_pooled
 
-    def _joined(self, sequences: Sequence[InputSequence]) -> list[InputSequence]:
-        """Return the sequences; several embeddings of the same ids are one, but of an encoder and its decoder.
+    def _last_outputs(self) -> list[OutputName]:
+        """Return the outputs with a vector for each position after the last attention."""
+        sources = [name for one in self.sequences for name in one.sources]
+        return [
+            name
+            for name, one in self.forward.outputs.items()
+            if one.calls[1] == self.attended
+            and name not in sources
+            and self.forward.layout.laid_out(one.values) is not None
+        ]
+
+    def _join_sequences(self) -> None:
+        """Join embeddings of the same ids to one sequence, but those of an encoder and its decoder.
 
         These have attention that the other one does not move.
         """
-        first, *others = sequences
+        first, *others = self.sequences
         separate = []
         for one in others:
             both = [self._attention_moved_by(each) for each in (first, one)] if equal_ids(first.ids, one.ids) else []
@@ -181,16 +179,14 @@ class ProbedForward:
                 first = first._replace(sources=(*one.sources, *first.sources), arguments=names)
             else:
                 separate.append(one)
+        self.sequences = [first, *separate]
         self.forward.others = [one.layout for one in separate]
-        return [first, *separate]
 
-    def _attention_moved_by(self, sequence: InputSequence) -> set[Any]:
+    def _attention_moved_by(self, sequence: InputSequence) -> set[OutputName]:
         positions = np.zeros(sequence.layout[:2], bool)
         positions[0, -1] = True
-        from attncli.recording.rerun import InputChange
-
-        changes = self._again(InputChange(positions, sequence.sources))
-        return {one.name for one in changes if one.calls[1] > one.calls[0] and _most(one) > 0}
+        changes = self._again(positions, sequence.sources)
+        return {one.output.name for one in changes if one.output.calls[1] > one.output.calls[0] and one.most > 0}
 
     def _tokens(self, hints: CollectedHints, lengths: Any, past: int) -> list[Bool[np.ndarray, "B T"]]:
         """Return which positions of each sequence are no padding."""
@@ -209,16 +205,15 @@ class ProbedForward:
                 "(lengths=[6, 10] in Python)"
             )
         found[1:] = found[1:] if pads else [None] * len(found[1:])
-        sizes = [one.layout[:2] for one in self.sequences]
         self.padding = [
-            KnownTokens(np.ones(size, bool), "ids") if one is None else one
-            for one, size in zip(found, sizes, strict=True)
+            KnownTokens(np.ones(sequence.layout[:2], bool), "ids") if one is None else one
+            for one, sequence in zip(found, self.sequences, strict=True)
         ]
         self._is_on_trial = bool(pads) and not stated and found[0] is not None and found[0].source == "calls"
         return [one.tokens for one in self.padding]
 
     def proof(self) -> ModelProof:
-        """Ask all that the claim needs, and return what was proved."""
+        """Run it with all changes that the claim needs, and return what was proved."""
         tokens, values = self.tokens[0], self.output.values
         proof = ModelProof(
             self.expression, type(self.forward.module).__name__, 0, len(tokens), 0, 0, 0,
@@ -226,26 +221,36 @@ class ProbedForward:
         )  # fmt: skip
         if (finding := self._differs_by_itself()) is not None:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
-        probes = [*self._of_rows(), *self._of_padding()]
-        moved = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
-        moved += self._of_positions(any(one.row != one.changed[0] for one in moved))
+        probes = [*self._row_probes(), *self._padding_probes()]
+        leaks = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
+        leaks += self._position_leaks(any(one.row != one.changed[0] for one in leaks))
         unread = [*self._unread()]
         rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
         for row in rows:
             self._held[row] |= self.claim.sees_all(row)
-        found = [] if moved else [*self._without_padding(), *self._without_order()]
+        found = [] if leaks else [*self._without_padding(), *self._without_order()]
         heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
-        others = [*heads, *unread[:1], *self._of_numbers(self._is_alive), *found]
-        others += [] if self._beyond is None or moved else [self._beyond]
-        others += self._of_conditions()
+        others = [*heads, *unread[:1], *self._of_numbers(), *found]
+        others += [self._of_unknown_layers(one) for one in leaks if self._is_of_unknown_layers(one)]
+        moved = _distinct([one for one in leaks if not self._is_of_unknown_layers(one)])
         return replace(
-            proof, moved=_distinct(moved), others=(*others,), forwards=self.forwards, rows_changed=len(rows),
+            proof, moved=moved, others=(*others, *self._conditions()), forwards=self.forwards, rows_changed=len(rows),
             positions=int((self._held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
             inputs_changed=int((self._changed & tokens).sum()), inputs=int(tokens.sum()), is_alone=self._is_alone,
         )  # fmt: skip
 
-    def _of_numbers(self, is_alive: bool) -> Iterator[Finding]:
-        """Yield that outputs are no numbers, or do not move at all, or move as rounding does: nothing is seen then."""
+    def _is_of_unknown_layers(self, leak: Leak) -> bool:
+        """Return whether several layers of attention explain what moved, where attn saw none."""
+        row, changed = leak.changed
+        is_in_row = not self.attended and leak.row == row and leak.position is not None and self.tokens[0][row, changed]
+        return bool(is_in_row and self.claim.may_move(row, (changed,), 0)[leak.position])
+
+    def _of_unknown_layers(self, leak: Leak) -> Finding:
+        message = f"one layer of {self.expression} hides that. attn saw no attention call, so the layers are not known"
+        return Finding("no-mask", "error", f"{leak.finding.message}; {message}", made_at=(self.output.place,))
+
+    def _of_numbers(self) -> Iterator[Finding]:
+        """Yield that outputs are no numbers, or do not move at all, or move as rounding does."""
         values = self.forward.layout.laid_out(self.output.values)
         if values is None:  # a vector for each row
             count = int(self.output.values.isnan().sum())
@@ -255,7 +260,7 @@ class ProbedForward:
         if count:
             message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
             yield Finding("nan", "error", message, count, made_at=place)
-        elif not is_alive:
+        elif not self._is_alive:
             yield Finding("unread", "error", "no output moves when a position changes, not even its own", made_at=place)
         if self._rounded and self.dtype in HALF:
             message = (
@@ -263,30 +268,29 @@ class ProbedForward:
             )
             yield Finding("rerun", "error", message, advice="prove the model in float32", made_at=place)
 
-    def _of_conditions(self) -> Iterator[Finding]:
-        """Yield what the proof rests on: masks that say what padding is, and objects that no forward has of its own."""
+    def _conditions(self) -> Iterator[Finding]:
+        """Yield what the proof rests on: masks that say what padding is, and objects that all forwards share."""
         if self._is_on_trial:
             message = "the lengths of `pad` are those of the masks on trial; no id and no attention mask states them"
             yield Finding("pad", "note", message, advice="give --lengths 6,10 (lengths=[6, 10] in Python)")
-        shared = self.forward.saved.shared if self.forward.saved is not None else []
-        for name in dict.fromkeys(shared):
+        for name in dict.fromkeys(self.forward.copy.shared):
             yield Finding("rerun", "note", f"{name} cannot be copied, so the forwards that attn adds share it")
 
     # --- what changes -----------------------------------------------------------------------------------------
 
-    def _of_rows(self) -> Iterator[Probe]:
+    def _row_probes(self) -> Iterator[Probe]:
         """Yield changes of rows, of which each is one without each other, in each sequence."""
         for which, tokens in enumerate(self.tokens):
             for group in bit_groups(len(tokens)):
                 yield Probe(tokens & np.isin(np.arange(len(tokens)), group)[:, None], which)
 
-    def _of_padding(self) -> Iterator[Probe]:
+    def _padding_probes(self) -> Iterator[Probe]:
         """Yield changes of padding, which nothing may read."""
         for which, tokens in enumerate(self.tokens):
             if (which or self.claim.is_padded) and not tokens.all():
                 yield Probe(~tokens, which, True)
 
-    def _of_positions(self, is_between_rows: bool) -> Iterator[Leak]:
+    def _position_leaks(self, is_between_rows: bool) -> Iterator[Leak]:
         """Yield the leak of positions that change next, in few forwards: each alone, where there is room for it.
 
         Where a position may move some outputs of its row alone, it changes in all rows at once.
@@ -305,14 +309,13 @@ class ProbedForward:
         elif copies > 1 and rows * length <= room:
             tries = [([row], [at]) for row in own for at in range(length)]
         else:  # nothing is hidden within a row, and rows must not move each other
-            groups = bit_groups(rows) or [[0]]
-            parts = bit_groups(length) or [[0]]
+            groups, parts = bit_groups(rows) or [[0]], bit_groups(length) or [[0]]
             tries = [(groups[number % len(groups)], part) for number, part in enumerate(parts)]
         self._is_alone = all(len(part) == 1 for _, part in tries)
         wrongly = self.claim.shown_wrongly
         if wrongly.any() and not self._is_alone:
             tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())]))
-        changed = [self._cells(*one) & (tokens | self.claim.is_padded) for one in tries]
+        changed = [_cells(tokens, np.ix_(*one)) & (tokens | self.claim.is_padded) for one in tries]
         changed += [~tokens] if self.claim.is_padded and not tokens.all() else []
         times = min(max(copies // len(changed), 2), room // len(changed), MOST_SEEDS) if copies > 1 else 1
         probes = [(each, 1 + more) for more in range(max(times, 1)) for each in changed]
@@ -323,11 +326,6 @@ class ProbedForward:
             if (leak := self._leak_of(probe)) is not None:
                 yield leak
                 return
-
-    def _cells(self, rows: Sequence[int], part: Sequence[int]) -> Bool[np.ndarray, "B T"]:
-        cells = np.zeros_like(self.tokens[0])
-        cells[np.ix_(rows, part)] = True
-        return cells
 
     def _copies(self, tries: int) -> int:
         """Return how often one forward holds the rows of the batch: once if outputs differ then."""
@@ -340,8 +338,45 @@ class ProbedForward:
 
     def _forbids(self, row: int, position: int) -> bool:
         """Return whether an output of its row may not move when a position changes."""
-        layers = self.attended or 1
-        return bool((self.tokens[0][row] & ~self.claim.may_move(row, (int(position),), layers)).any())
+        return bool((self.tokens[0][row] & ~self.claim.may_move(row, (position,), self.attended or 1)).any())
+
+    # --- what moves -------------------------------------------------------------------------------------------
+
+    def _again(self, *change: Any) -> list[OutputChange]:
+        """Run the forward once more, with the fields of an `InputChange` or without one."""
+        from attncli.recording.rerun import InputChange
+
+        self.forwards += 1
+        return self.forward.again(InputChange(*change) if change else None)
+
+    def _changes(self, probe: Probe) -> list[OutputChange]:
+        sequence = self.sequences[probe.sequence]
+        ids = {}
+        if sequence.arguments:
+            other = np.concatenate([self._other_ids(probe.sequence, seed) for seed in probe.seeds])
+            ids = dict.fromkeys(sequence.arguments, other)
+        try:
+            return self._again(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
+        except Exception as error:  # whatever the program's own code raises
+            message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
+            raise InputError(" ".join(message.split())[:300]) from error
+
+    def _other_ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
+        if (sequence, seed) not in self._ids:
+            claim = self.claim if sequence == 0 else None
+            ids = other_ids(self.forward, self.sequences[sequence], self.padding[sequence], claim, seed)
+            self._ids[sequence, seed] = ids
+        return self._ids[sequence, seed]
+
+    def _differs_by_itself(self) -> Finding | None:
+        changes: list[OutputChange] = []
+        self._operands = self._calls.operands(lambda: changes.extend(self._again()))
+        first = next((one for one in changes if one.most > self._floor(one)), None)
+        if first is None:
+            return None
+        message = f"two equal runs differ, first in {first.output.name[0] or 'the model'}, by {first.most:.2g}"
+        advice = "seed all that it draws, or call torch.use_deterministic_algorithms(True)"
+        return Finding("rerun", "error", message, advice=advice, made_at=(first.output.place,))
 
     def _judged_changes(self, probe: Probe) -> list[JudgedChange]:
         """Return what moves when a probe changes inputs; where rounding swallows a change, it is tried once more."""
@@ -349,11 +384,9 @@ class ProbedForward:
         if probe.sequence or probe.is_padding:
             return judged
         batch, moved = len(self.tokens[0]), np.zeros(probe.positions.shape, bool)
-        for one in self._ends(judged):
-            if one.change.by_position is not None and one.change.by_position.shape == moved.shape:
-                moved |= one.change.by_position > 0
-            elif one.change.name == self.output.name and len(one.change.by_row) == len(moved):
-                moved |= one.change.by_row[:, None] > 0
+        for change, *_ in self._ends(judged):
+            if change.moved.shape == moved.shape or change.output.name == self.output.name:
+                moved |= change.moved > 0
         is_alive: Bool[np.ndarray, " B"] = np.asarray((probe.positions & moved).any(axis=1))
         words = probe.positions & np.tile(self.tokens[0], (len(moved) // batch, 1))
         if not is_alive[words.any(axis=1)].all() and probe.size < _FURTHER:
@@ -368,211 +401,138 @@ class ProbedForward:
             self._moved_alone[int(row % batch), int(probe.positions[row].argmax())] = moved[row]
         return judged
 
-    def _changes(self, probe: Probe) -> list[OutputChange]:
-        from attncli.recording.rerun import InputChange
-
-        sequence = self.sequences[probe.sequence]
-        copies = len(probe.positions) // sequence.layout.batch
-        ids = {}
-        if sequence.arguments:
-            found = {seed: self._ids(probe.sequence, seed) for seed in {*probe.seeds}}
-            ids = dict.fromkeys(sequence.arguments, np.concatenate([found[seed] for seed in probe.seeds]))
-        change = InputChange(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
-        try:
-            return self._again(change, copies)
-        except Exception as error:  # whatever the program's own code raises
-            message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
-            raise InputError(" ".join(message.split())[:300]) from error
-
-    def _again(self, change: InputChange | None = None, copies: int = 1) -> list[OutputChange]:
-        self.forwards += 1
-        return self.forward.again(change, copies)
-
-    def _ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
-        key = sequence, seed
-        if key not in self._others:
-            own, padding = self.sequences[sequence], self.padding[sequence]
-            self._others[key] = other_ids(self.forward, own, padding, self.claim if sequence == 0 else None, seed)
-        return self._others[key]
-
-    def _differs_by_itself(self) -> Finding | None:
-        changes: list[OutputChange] = []
-        self._operands = self._calls.operands(lambda: changes.extend(self._again()))
-        first = next((one for one in changes if _most(one) > self._floor(one)), None)
-        if first is None:
-            return None
-        message = f"two equal runs differ, first in {first.name[0] or 'the model'}, by {_most(first):.2g}"
-        advice = "seed all that it draws, or call torch.use_deterministic_algorithms(True)"
-        return Finding("rerun", "error", message, advice=advice, made_at=(first.place,))
-
-    # --- probed --------------------------------------------------------------------------------------------
-
     def _floor(self, change: OutputChange) -> float:
         """Return how far rounding alone may move an output."""
         return (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * self._eps * change.size
 
     def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, "B T"]:
         """Return which outputs a probe may move, after so many calls of attention."""
-        # 0 where attention is not seen, and how often it attends is not known.
-        layers, batch = max(calls, 1) if self.attended else 0, len(self.tokens[0])
-        found = [
-            self.claim.may_move(row % batch, (*np.flatnonzero(own).tolist(),), layers)
+        batch = len(self.tokens[0])
+        return np.stack([
+            self.claim.may_move(row % batch, (*np.flatnonzero(own).tolist(),), max(calls, 1))
             for row, own in enumerate(probe.positions)
-        ]
-        return np.stack(found)
+        ])  # fmt: skip
 
     def _judged(self, probe: Probe, change: OutputChange) -> JudgedChange:
         """Return a change and how far it is one of outputs that must not move."""
         # Outputs of another sequence come before that of the claim begins.
-        is_other = probe.sequence > 0 and self._order[change.name] < self._beginning
+        is_other = probe.sequence > 0 and self._order[change.output.name] < self._beginning
         tokens = self.tokens[probe.sequence if is_other else 0]
         tokens = np.tile(tokens, (len(probe.positions) // len(tokens), 1))
-        is_own = probe.positions.any(axis=1)
-        if change.by_position is None or change.by_position.shape != tokens.shape:
+        is_own, by_row = probe.positions.any(axis=1), change.moved.max(axis=1)
+        if change.moved.shape != tokens.shape:
             if probe.is_padding:
-                moved = change.by_row if self._is_by_row(change.name) else np.zeros(0)
-                return JudgedChange(change, moved, np.zeros_like(moved))
-            return JudgedChange(change, np.where(is_own, 0, change.by_row), np.where(is_own, change.by_row, 0))
-        forbidden = tokens.copy()
+                forbidden = by_row if self._is_by_row(change.output.name) else np.zeros(0)
+                return JudgedChange(change, forbidden, np.zeros_like(forbidden))
+            return JudgedChange(change, np.where(is_own, 0, by_row), np.where(is_own, by_row, 0))
+        is_forbidden = tokens.copy()
         if probe.sequence == 0:
-            forbidden &= ~self._may_move(probe, change.calls[1])
+            is_forbidden &= ~self._may_move(probe, change.output.calls[1])
         elif not probe.is_padding:
-            forbidden[is_own] = False
-        moved = np.where(forbidden, change.by_position, 0)
-        return JudgedChange(change, moved, np.where(forbidden, 0, change.by_position))
+            is_forbidden[is_own] = False
+        return JudgedChange(change, np.where(is_forbidden, change.moved, 0), np.where(is_forbidden, 0, change.moved))
 
     def _ends(self, judged: Sequence[JudgedChange]) -> list[JudgedChange]:
-        """Return the changes of what the model gives; where it gives no vectors that move, of the last ones inside."""
-        moved = [one for one in judged if not one.is_still]
-        ends = [one for one in moved if not one.change.name[0]]
-        if any(one.change.by_position is not None for one in ends):
+        """Return the changes of the model's own outputs; where it gives no vectors that move, of the last inside."""
+
+        def has_positions(one: JudgedChange) -> bool:
+            return one.change.moved.shape[1] > 1 or self.forward.layout.length == 1
+
+        moved = [one for one in judged if one.change.most > 0]
+        ends = [one for one in moved if not one.change.output.name[0]]
+        if any(map(has_positions, ends)):
             return ends
         last = self._last_outputs()
-        inside = [one for one in moved if one.change.by_position is not None and one.change.name in last]
+        inside = [one for one in moved if has_positions(one) and one.change.output.name in last]
         return [*ends, *inside[-1:]]
-
-    def _last_outputs(self) -> list[OutputName]:
-        """Return what has a vector for each position after the last attention: outputs, and modules inside."""
-        sources = [name for one in self.sequences for name in one.sources]
-        layout = self.forward.layout
-        return [
-            name
-            for name, one in self.forward.outputs.items()
-            if one.calls[1] == self.attended and name not in sources and layout.laid_out(one.values) is not None
-        ]
 
     def _leak_of(self, probe: Probe) -> Leak | None:
         """Return the leak of a probe, of as few inputs as show it; None is none."""
         judged = self._judged_changes(probe)
         ends = self._ends(judged)
-        self._look_beyond(probe, ends)
         batch = self.sequences[probe.sequence].layout.batch
-        if len(probe.positions) == batch:
-            leak = self._leak(probe, judged, ends)
-            cells = np.argwhere(probe.positions)
-            if leak is None or len(cells) == 1:
-                return leak
-            if leak.row not in cells[:, 0] or (own := self._only(probe, cells[cells[:, 0] == leak.row])) is None:
-                halves = cells[len(cells) // 2 :], cells[: len(cells) // 2]
-                own = next((found for half in halves if (found := self._only(probe, half)) is not None), None)
-            return leak if own is None else own
-        wrong = self._wrong(ends)
-        if not wrong.any():
+        if len(probe.positions) > batch:
+            return self._leak_of_copies(probe, ends, batch)
+        leak = self._leak(probe, judged, ends)
+        if leak is None:
             return None
-        # Of what moved most outputs, the last of the first row; in the batch itself, where all modules are compared.
+        cells = np.argwhere(probe.positions)
+        half = len(cells) // 2
+        for part in (cells[cells[:, 0] == leak.row], cells[half:], cells[:half]):
+            if 0 < len(part) < len(cells):
+                fewer = self._leak_of(probe._replace(positions=_cells(probe.positions, (*part.T,))))
+                if fewer is not None:
+                    return fewer
+        return leak
+
+    def _leak_of_copies(self, probe: Probe, ends: Sequence[JudgedChange], batch: int) -> Leak | None:
+        """Return the leak of a batch that holds its rows several times, found in the batch itself with all modules."""
+        wrong = self._wrong(ends)
+        # Of what moved most outputs, the last of the first row.
         order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % batch, at))
         for at in order[:2]:
             copy, row = divmod(at, batch)
-            of_copy = probe.positions[copy * batch : (copy + 1) * batch]
-            alone = of_copy & (np.arange(batch) == row)[:, None]
-            for positions in (alone, of_copy):
-                own_probe = probe._replace(positions=positions, seeds=probe.seeds[copy : copy + 1])
-                if positions.any() and (leak := self._leak_of(own_probe)) is not None:
+            positions = probe.positions[copy * batch : (copy + 1) * batch]
+            for some in (positions & (np.arange(batch) == row)[:, None], positions):
+                own = probe._replace(positions=some, seeds=probe.seeds[copy : copy + 1])
+                if some.any() and (leak := self._leak_of(own)) is not None:
                     return leak
         return None
 
-    def _only(self, probe: Probe, cells: Int[np.ndarray, "N 2"]) -> Leak | None:
-        """Return the leak of some of the inputs that a probe changes."""
-        if len(cells) == probe.positions.sum():
-            return None
-        positions = np.zeros_like(probe.positions)
-        positions[tuple(cells.T)] = True
-        return self._leak_of(probe._replace(positions=positions))
-
     def _wrong(self, ends: Sequence[JudgedChange]) -> Int[np.ndarray, " B"]:
-        """Return how many outputs of each row moved that must not, of what the model gives."""
-        sized = [one for one in ends if one.moved.size]
-        counts = [(one.moved > self._floor(one.change)).reshape(len(one.moved), -1).sum(axis=1) for one in sized]
-        most = max((one.most for one in ends), default=0.0)
+        """Return how many outputs of each row moved that must not, of those that the model gives."""
+        sized = [one for one in ends if one.forbidden.size]
+        counts = [
+            (one.forbidden > self._floor(one.change)).reshape(len(one.forbidden), -1).sum(axis=1) for one in sized
+        ]
         if not any(each.any() for each in counts):
-            self._rounded = max(self._rounded, most)
+            self._rounded = max(self._rounded, *(one.most for one in ends), 0.0)
         return np.sum(counts or [[0]], axis=0)
-
-    def _look_beyond(self, probe: Probe, ends: Sequence[JudgedChange]) -> None:
-        """See whether outputs move that one layer hides, where no attention was seen that says how many there are."""
-        if self.attended or probe.sequence or probe.is_padding or self._beyond is not None:
-            return
-        batch = len(self.tokens[0])
-        for one in ends:
-            moved = one.change.by_position
-            if moved is None or moved.shape != probe.positions.shape:
-                continue
-            for row, own in enumerate(probe.positions):
-                positions = (*np.flatnonzero(own).tolist(),)
-                hidden = self.tokens[0][row % batch] & ~self.claim.may_move(row % batch, positions, 1)
-                if positions and (hidden & (moved[row] > self._floor(one.change))).any():
-                    at = int(np.where(hidden, moved[row], 0).argmax())
-                    message = (
-                        f"position {at} moves by {moved[row, at]:.2g} when position {positions[0]} changes, which one "
-                        f"layer of {self.expression} hides. attn saw no attention call, so the layers are not known"
-                    )
-                    self._beyond = Finding("no-mask", "error", message, made_at=(self.output.place,))
-                    return
 
     def _leak(self, probe: Probe, judged: Sequence[JudgedChange], ends: Sequence[JudgedChange]) -> Leak | None:
         """Return the first output that moved and must not, where what the model gives moved too; None is none.
 
-        What moves inside alone leaks nothing, as scores of keys that are hidden afterwards.
+        Outputs inside that move alone leak nothing, as scores of keys that are hidden afterwards.
         """
         reached = np.zeros_like(self.tokens[0])
         for end in ends:
-            own = end.change.by_position
-            reached |= (end.change.by_row[:, None] if own is None or own.shape != reached.shape else own) > 0
+            moved = end.change.moved
+            reached |= (moved if moved.shape == reached.shape else moved.max(axis=1, keepdims=True)) > 0
         most = max((one.most for one in ends), default=0.0)
         calls = 0  # of attention, before the last output that did not move
-        for each in judged:
-            change, moved = each.change, each.moved
-            if moved.shape == reached.shape:
-                moved = np.where(reached, moved, 0)
+        for change, forbidden, allowed in judged:
+            output = change.output
+            if forbidden.shape == reached.shape:
+                forbidden = np.where(reached, forbidden, 0)
             elif not most:
                 continue
-            if not moved.size or not moved.max() > self._floor(change):
-                calls = change.calls[1]
+            if forbidden.max(initial=0) <= self._floor(change):
+                calls = output.calls[1]
                 continue
-            row, *position = (int(one) for one in np.unravel_index(int(moved.argmax()), moved.shape))
-            kind, place = _cause(change), change.place
-            if change.calls[1] > calls and (kind in ("attention", "other") or change.calls[1] > change.calls[0]):
+            row, *position = (int(one) for one in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
+            kind, place = _cause(output), output.place
+            if output.calls[1] > calls and (kind in ("attention", "other") or output.calls[1] > output.calls[0]):
                 kind = "cache" if self.claim.past and self._has_cache else "attention"
-                place = self.places[calls] if calls < len(self.places) else place
-            is_own_row = probe.positions[row].any()
-            changed = (row, int(np.flatnonzero(probe.positions[row])[-1])) if is_own_row else probe.first
-            name = change.name[0]
+                place = self._calls.places[calls] if calls < len(self._calls.places) else place
+            own, first = np.flatnonzero(probe.positions[row]).tolist(), np.argwhere(probe.positions)[0].tolist()
+            changed = (row, own[-1]) if own else (first[0], first[1])
             at = position[0] if position else None
-            return Leak(row, at, changed, name, place, kind, float(moved.max()), float(each.allowed.max()))
+            return Leak(row, at, changed, output.name[0], place, kind, float(forbidden.max()), float(allowed.max()))
         self._rounded = max(self._rounded, most)
         return None
 
+    # --- what is not read, order, padding ---------------------------------------------------------------------
+
     def _unread(self) -> Iterator[Finding]:
         """Yield that outputs do not move which may read the last token of a row, or one in the middle of another."""
-        for row in dict.fromkeys((0, min(1, len(self.tokens[0]) - 1))):
-            words = np.flatnonzero(self.tokens[0][row])
+        tokens = self.tokens[0]
+        for row in dict.fromkeys((0, min(1, len(tokens) - 1))):
+            words = np.flatnonzero(tokens[row])
             position = int(words[len(words) // 2 if row else -1])
             if (row, position) not in self._moved_alone:
-                positions = np.zeros_like(self.tokens[0])
-                positions[row, position] = True
-                self._judged_changes(Probe(positions))
+                self._judged_changes(Probe(_cells(tokens, (row, position))))
             moved = self._moved_alone[row, position]
-            still = np.flatnonzero(self.claim.direct[row][:, position] & self.tokens[0][row] & ~moved)
+            still = np.flatnonzero(self.claim.direct[row][:, position] & tokens[row] & ~moved)
             if len(still):
                 listed = ", ".join(map(str, still[:5])) + (" …" if len(still) > 5 else "")
                 outputs, do = ("output", "does") if len(still) == 1 else ("outputs", "do")
@@ -588,23 +548,24 @@ class ProbedForward:
         order = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
         for row, own in enumerate(tokens):
             order[row, own] = np.roll(np.flatnonzero(own), 1)
-        ids = np.take_along_axis(first.layout.rows_of(first.ids), order, axis=1)
-        if (ids == first.layout.rows_of(first.ids)).all() or tokens.sum(axis=1).max() < 3:
+        before = first.layout.rows_of(first.ids)
+        ids = np.take_along_axis(before, order, axis=1)
+        if (ids == before).all() or tokens.sum(axis=1).max() < 3:
             return
-        self.forwards += 1
-        try:
-            changes = self.forward.permuted(order, dict.fromkeys(first.arguments, ids))
-        except Exception:  # whatever the program's own code raises
-            return
-        output = next((one for one in changes if one.name == self.output.name), None)
-        if output is None or output.by_position is None:
-            return
-        floor = max(noise_floor(self.dtype), 1e-5) * max(output.size, 1e-6) * 4
-        if float(np.where(tokens, output.by_position, 0).max()) <= floor:
+        changes = self._tried(lambda: self.forward.permuted(order, dict.fromkeys(first.arguments, ids)))
+        output = next((one for one in changes if one.output.name == self.output.name), None)
+        floor = max(noise_floor(self.dtype), 1e-5)
+        if output is not None and np.where(tokens, output.moved, 0).max() <= floor * max(output.size, 1e-6) * 4:
             message = "no position reaches the outputs: words in another order give the same outputs, in that order"
             yield Finding("positions", "note", message, advice="add position embeddings, unless order must not matter")
 
-    # --- padding and labels -----------------------------------------------------------------------------------
+    def _tried(self, run: Callable[[], list[OutputChange]]) -> list[OutputChange]:
+        """Return changes; none where the program's own code fails."""
+        self.forwards += 1
+        try:
+            return run()
+        except Exception:  # whatever the program's own code raises
+            return []
 
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""
@@ -612,9 +573,8 @@ class ProbedForward:
         if not rows or not self.claim.is_padded or self.claim.past:
             return
         if self.forward.draws:
-            yield Finding(
-                "positions", "note", "it draws random numbers, so rows are not compared without their padding"
-            )
+            message = "it draws random numbers, so rows are not compared without their padding"
+            yield Finding("positions", "note", message)
             return
         floor = max(noise_floor(self.dtype), 1e-4)
         for row in rows:
@@ -626,16 +586,15 @@ class ProbedForward:
                 message = f"row {row} does not run without its padding ({type(error).__name__}), so it is not compared"
                 yield Finding("positions", "note", message)
                 return
-            wrong = next((one for one in changes if _most(one) > floor * max(one.size, 1e-6) * 4), None)
+            wrong = next((one for one in changes if one.most > floor * max(one.size, 1e-6) * 4), None)
             if wrong is not None:
-                message = (
-                    f"row {row} has other outputs without its padding: {wrong.name[0] or 'the model'} differs by "
-                    f"{_most(wrong):.2g} of {wrong.size:.2g}"
-                )
-                advice = (
-                    None if self._counts_words else "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
-                )
-                yield Finding("positions", "error", message, advice=advice, made_at=(wrong.place,))
+                name = wrong.output.name[0] or "the model"
+                message = f"row {row} has other outputs without its padding: {name} differs by {wrong.most:.2g}"
+                advice = "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
+                yield Finding(
+                    "positions", "error", f"{message} of {wrong.size:.2g}",
+                    advice=None if self._counts_words else advice, made_at=(wrong.output.place,),
+                )  # fmt: skip
                 return
 
     @property
@@ -653,13 +612,15 @@ class ProbedForward:
         return sum(dim > 2 for dim in shapes) > 1 or max(shapes, default=0) > 3
 
 
-def _most(change: OutputChange) -> float:
-    return float((change.by_row if change.by_position is None else change.by_position).max())
+def _cells(like: Bool[np.ndarray, "B T"], where: Any) -> Bool[np.ndarray, "B T"]:
+    cells = np.zeros_like(like)
+    cells[where] = True
+    return cells
 
 
-def _cause(change: OutputChange) -> Cause:
-    name = f"{change.module.__name__} {change.name[0].rpartition('.')[2]}"
-    cause: Cause = "attention" if re.search("(?i:attn|attention)", change.name[0]) else "other"
+def _cause(output: ModuleOutput) -> Cause:
+    name = f"{type(output.module).__name__} {output.name[0].rpartition('.')[2]}"
+    cause: Cause = "attention" if re.search("(?i:attn|attention)", output.name[0]) else "other"
     return next((one for one, pattern in _CAUSES if re.search(pattern, name)), cause)
 
 
