@@ -89,7 +89,8 @@ def check(
     reported = {(finding.layer, finding.kind) for finding in found}
     found += _unseen_windows(runner, longest)
     found += findings_of(runner, compared, reported)
-    found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
+    known_padding = runner.first_position - 1 if runner.first_position else None
+    found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, known_padding)
     return Report(
         model=runner.checkpoint.name,
         architecture=runner.checkpoint.part.architecture,
@@ -130,7 +131,7 @@ def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
     seen: list[dict[Sublayer, CapturedLayer]] = []
     for side in ("right", "left"):
-        seen += runner.audited(sentences, side)
+        seen += runner.captured(sentences, side)
     for sentence in seen:
         for (layer, kind), attention in sentence.items():
             for finding in layer_findings(attention, runner.dtype):

@@ -1,7 +1,4 @@
-"""A checkpoint run in the several ways that `attn check` compares, and audited layer by layer.
-
-Everything here runs the model that was loaded, on tokens that its own tokenizer made; nothing is judged.
-"""
+"""Runs of a checkpoint in the several ways that `attn check` compares, and its layers as they attend."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,27 +52,16 @@ class SentenceRun(NamedTuple):
 
 @dataclass(frozen=True)
 class CapturedLayer:
-    """One layer's attention to one sentence, which stands in a batch with its padding.
+    """Attention of one layer to one sentence of a padded batch."""
 
-    Attributes:
-        trace: over all rows and columns of the batch.
-        implied: the mask that the configuration implies.
-        queries: which rows are tokens of the sentence, and no padding.
-        keys: which columns are.
-        has_mask: whether a mask reached the layer.
-        mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
-        sums: of the weights that the model itself computed, for every row.
-        findings: of the reader of its call.
-    """
-
-    trace: LayerTrace
+    trace: LayerTrace  # over all rows and columns of the batch
     implied: ExpectedMask
-    queries: slice
-    keys: slice
-    has_mask: bool
-    mask: Any
-    sums: Float[np.ndarray, "H Q"]
-    findings: tuple[Finding, ...]
+    queries: slice  # the rows that are tokens of the sentence, and no padding
+    keys: slice  # the columns that are
+    has_mask: bool  # whether a mask reached the layer
+    mask: Any  # the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known
+    sums: Float[np.ndarray, "H Q"]  # of the weights that the model itself computed
+    findings: tuple[Finding, ...]  # of the reader of its call
 
 
 class ModelRunner:
@@ -91,34 +77,24 @@ class ModelRunner:
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
 
-    @property
-    def known_padding(self) -> int | None:
-        """The id by which the model itself tells padding from tokens, to count their positions; None if it does not."""
-        return self.first_position - 1 if self.first_position else None
-
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
         return self.checkpoint.read_for_both(text, None, target)
 
-    # --- layer by layer ---
-
-    def audited(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Run sentences in one batch, padded on a side, and yield every layer of each."""
+    def captured(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, CapturedLayer]]:
+        """Run sentences in one batch, padded on a side, and yield the layers of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
-        for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
-            yield from self._audited(self._padded(some, side))
-
-    def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Yield the layers of each sentence."""
-        set_backend(self.model, "eager")
         request = replace(self.checkpoint.request, keeps_calls=True)
-        rows = batch._replace(spans=[batch.whole] * len(batch.spans))
-        recorded = record(self.model, self.model, rows, request, self.checkpoint.kinds)
-        self.recorded = list(recorded.layers[0])
-        for number, span in enumerate(batch.spans):
-            yield {place: self._seen(recorded, number, place, span) for place in recorded.layers[number]}
+        for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
+            batch = self._padded(some, side)
+            set_backend(self.model, "eager")
+            rows = batch._replace(spans=[batch.whole] * len(batch.spans))
+            recorded = record(self.model, self.model, rows, request, self.checkpoint.kinds)
+            self.recorded = list(recorded.layers[0])
+            for number, span in enumerate(batch.spans):
+                yield {place: self._captured(recorded, number, place, span) for place in recorded.layers[number]}
 
-    def _seen(self, recorded: Recorder, number: int, place: Sublayer, span: Span) -> CapturedLayer:
+    def _captured(self, recorded: Recorder, number: int, place: Sublayer, span: Span) -> CapturedLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
@@ -130,8 +106,6 @@ class ModelRunner:
             mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
         findings = recorded.calls[place].findings
         return CapturedLayer(layer, self.implied[place], rows, columns, bool(masks), mask, sums, findings)
-
-    # --- in one way and another ---
 
     @cached_property
     def layers(self) -> dict[str, str]:
@@ -156,20 +130,19 @@ class ModelRunner:
         for (name, call), before in outputs.items():
             kind = self.layers[name]
             last = max(count[kind], kinds.count(kind) - 1) - 1
-            place = -1 if call == _GIVEN else count[kind] if name else last
+            layer = -1 if call == _GIVEN else count[kind] if name else last
             count[kind] += call != _GIVEN
             pieces = [step[name, call] for step in other.steps if (name, call) in step]
             positions = other.span.of(kind)[0]
             length = positions.stop - positions.start
             axes = _axes_of_row(before.shape, length)
             if axes is not None and len(pieces) == len(other.steps):
-                both = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), before))
-                row, single = next(both)[other.row : other.row + 1, positions], next(both)[:, :length]
+                after, single = (one.movedim(axes, (0, 1)).flatten(2) for one in (torch.cat(pieces, axes[1]), before))
+                row, single = after[other.row : other.row + 1, positions], single[:, :length]
                 if row.shape == single.shape:
-                    precise = torch.promote_types(single.dtype, torch.float32)
-                    change, size = (each.to(precise).norm(dim=-1) for each in (row.to(precise) - single, single))
-                    tiny = torch.finfo(torch.float32).tiny
-                    yield (place, kind), float((change / size.clamp_min(tiny)).max())  # NaN stays
+                    row, single = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in (row, single))
+                    size = single.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+                    yield (layer, kind), float(((row - single).norm(dim=-1) / size).max())  # NaN stays
 
     def alone(self, sentence: EncodedInput) -> SentenceRun:
         """Run one sentence."""
@@ -201,8 +174,8 @@ class ModelRunner:
     def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
         """Run a padded batch whose last tokens run one by one with a cache, as in generation.
 
-        A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
-        encoder's text that is padded, or the sound. Recurrent layers go on by one token at a time here too.
+        A decoder alone is padded on its left, so that all sentences end together. An encoder's text is padded on the
+        right. Recurrent layers run one token at a time here too.
         """
         side = "right" if self.is_beside_encoder else "left"
         batch = self._padded(sentences, side)
@@ -214,7 +187,7 @@ class ModelRunner:
 
     @property
     def is_beside_encoder(self) -> bool:
-        """Whether what writes texts is a decoder beside an encoder, which may be left out."""
+        """Whether texts are written by a decoder that attends to an encoder."""
         return "decoder" in self.checkpoint.kinds
 
     @property
@@ -224,10 +197,18 @@ class ModelRunner:
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
-        """Run documents packed into one sequence."""
-        return [run._replace(row=0) for run in self._runs(self._packed(sentences))]
-
-    # --- inputs ---
+        """Run documents packed into one sequence, which a model that looks back tells apart by their positions."""
+        if self.checkpoint.is_encoder_decoder or not self.looks_back:
+            raise NotExposedError("its documents are told apart by a mask alone")
+        if "position_ids" not in self.checkpoint.parameters:
+            raise NotExposedError("it takes no position ids, which tell packed documents apart")
+        ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
+        positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
+        inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
+        ends = [0, *accumulate(len(sentence.tokens) for sentence in sentences)]
+        spans, whole = [slice(*both) for both in pairwise(ends)], slice(0, ends[-1])
+        batch = PaddedBatch(inputs, [Span(one, one) for one in spans], Span(whole, whole))
+        return [run._replace(row=0) for run in self._runs(batch)]
 
     def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[SentenceRun]:
         """Run a batch at once, or piece by piece with the keys and values of earlier ones kept, as generation does.
@@ -265,30 +246,28 @@ class ModelRunner:
 
     @contextmanager
     def _outputs(self) -> Iterator[_Outputs]:
-        """Yield what the layers give, and what the first one of each kind is given, in what runs inside."""
+        """Yield the outputs of the layers in what runs inside, and the vectors that the first of each kind is given."""
         outputs: _Outputs = {}
-        times: Counter[str] = Counter()
 
-        def enter(name: str, args: Any) -> None:
-            vectors = (one for one in tensors_in(args) if one.is_floating_point() and one.dim() >= 2)
-            for one in islice(vectors, 1):
-                outputs.setdefault((name, _GIVEN), one.detach().clone())
+        def enter(name: str, module: Any, args: Any, kwargs: Any) -> None:
+            keep(name, _GIVEN, (args, kwargs))
 
-        def leave(name: str, output: Any) -> None:
-            for one in islice((one for one in tensors_in(output) if one.dim() and one.is_floating_point()), 1):
-                outputs[name, times[name]] = one.detach().clone()
-                times[name] += 1
+        def leave(name: str, module: Any, args: Any, output: Any) -> None:
+            keep(name, sum(key[0] == name and key[1] != _GIVEN for key in outputs), output)
 
-        kinds, modules = [*self.layers.values()], dict(self.model.named_modules())
+        def keep(name: str, call: int, values: Any) -> None:
+            vectors = next((one for one in tensors_in(values) if one.is_floating_point() and one.dim() >= 2), None)
+            if vectors is not None:
+                outputs.setdefault((name, call), vectors.detach().clone())
+
+        modules, kinds = dict(self.model.named_modules()), set[str]()
         with ExitStack() as hooks:
-            for number, (name, kind) in enumerate(self.layers.items()):
-                after = modules[name].register_forward_hook(lambda _, __, output, name=name: leave(name, output))
-                hooks.callback(after.remove)
-                if kind not in kinds[:number]:
-                    before = modules[name].register_forward_pre_hook(
-                        lambda _, args, kwargs, name=name: enter(name, (args, kwargs)), with_kwargs=True
-                    )
+            for name, kind in self.layers.items():
+                hooks.callback(modules[name].register_forward_hook(partial(leave, name)).remove)
+                if kind not in kinds:
+                    before = modules[name].register_forward_pre_hook(partial(enter, name), with_kwargs=True)
                     hooks.callback(before.remove)
+                kinds.add(kind)
             yield outputs
 
     def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
@@ -302,22 +281,6 @@ class ModelRunner:
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
         inputs = [sentence.inputs for sentence in sentences]
         return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
-
-    def _packed(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
-        """Return one sequence of several sentences, where each stands, and the whole of it.
-
-        A model that looks back is told by positions that begin again, as in training.
-        """
-        if self.checkpoint.is_encoder_decoder or not self.looks_back:
-            raise NotExposedError("its documents are told apart by a mask alone")
-        if "position_ids" not in self.checkpoint.parameters:
-            raise NotExposedError("it takes no position ids, which tell packed documents apart")
-        ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
-        positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
-        inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
-        ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
-        own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
-        return PaddedBatch(inputs, [Span(one, one) for one in own], Span(whole, whole))
 
 
 def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:

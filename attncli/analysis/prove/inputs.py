@@ -1,4 +1,4 @@
-"""What the inputs of a forward say: which vectors are those of its tokens, and which of them are padding."""
+"""Inputs of a forward: which vectors are those of its tokens, and which of them are padding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from attncli.analysis.calls.masks import together
 from attncli.analysis.calls.steps import ThreadState
 from attncli.errors import InputError
+from attncli.files import to_numpy
 from attncli.masks.conventions import read_added
 from attncli.recording.detach import mask_values
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from attncli.masks.expressions import Numbers
     from attncli.recording.call import AttentionCall, MaskArgument
     from attncli.recording.input_hint import InputHint
-    from attncli.recording.rerun import Forward, ModuleOutput, OutputName, SequenceLayout
+    from attncli.recording.rerun import Forward, OutputName, SequenceLayout
 
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
 _NOT_IDS = re.compile("label|mask|length|(^|[._])(pos|type|segment)")  # of arguments
@@ -73,18 +74,20 @@ class CollectedHints(ThreadState):
 
 
 class SeenCalls:
-    """The attention calls of a forward, of which nothing is kept but where they are and what their masks show.
+    """The lines, shapes and masks of the attention calls of a forward.
 
     Attributes:
         places: the line of each.
         shapes: `(B, H, Q, K)` of each.
-        outputs: what the first call of each line gave, by its number.
+        outputs: those of the first call of each line, by its number.
+        count: how many calls there were, with those of runs that attn added.
     """
 
     def __init__(self) -> None:
         self.places: list[str] = []
         self.shapes: list[tuple[int, int, int, int]] = []
         self.outputs: dict[int, Any] = {}
+        self.count = 0
         self._shown: dict[tuple[int, int], Bool[np.ndarray, "_ Q K"]] = {}
         self._again, self._operands = 0, dict[int, dict[str, Any]]()
 
@@ -95,6 +98,7 @@ class SeenCalls:
 
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits."""
+        self.count += 1
         if call.output is not None and str(call.place) not in self.places:
             self.outputs[len(self.places)] = call.output.detach().clone()
         self.places.append(str(call.place))
@@ -109,17 +113,14 @@ class SeenCalls:
 
     def take_again(self, call: AttentionCall) -> None:
         """Take in a call of a forward that runs again."""
+        self.count += 1
         if self._again in self.first_at.values():
             vectors = {"q": call.q, "k": call.k, "v": call.v}
             self._operands[self._again] = {name: one.clone() for name, one in vectors.items() if one is not None}
         self._again += 1
 
     def operands(self, run: Callable[[], object]) -> dict[int, dict[str, Any]]:
-        """Return q, k and v of the first call of each line, as far as they are known, in a forward that runs again.
-
-        Args:
-            run: has the forward run.
-        """
+        """Return q, k and v of the first call of each line, as far as they are known, in a forward that `run` runs."""
         self._again, self._operands = 0, {}
         run()
         return self._operands
@@ -130,16 +131,15 @@ class SeenCalls:
         if shown is None or len(shown) != batch:
             return None
         seen: Bool[np.ndarray, "B T"] = np.asarray(shown.any(axis=1))
-        ends = np.maximum.accumulate(seen, axis=1), np.maximum.accumulate(seen[:, ::-1], axis=1)[:, ::-1]
-        is_at_ends = bool((seen == (ends[0] & ends[1])).all()) and bool(seen.any(axis=1).all())
-        return KnownTokens(seen, "calls") if is_at_ends else None
+        ends = np.maximum.accumulate(seen, axis=1) & np.maximum.accumulate(seen[:, ::-1], axis=1)[:, ::-1]
+        return KnownTokens(seen, "calls") if (seen == ends).all() and seen.any(axis=1).all() else None
 
     def shown(self, batch: int, length: int, past: int) -> Bool[np.ndarray, "B T T"]:
         """Return which positions masks show to each query, in any layer."""
-        found = self._shown.get((length, past + length))
-        if found is None or len(found) not in (1, batch):
+        shown = self._shown.get((length, past + length))
+        if shown is None or len(shown) not in (1, batch):
             return np.zeros((batch, length, length), bool)
-        return np.broadcast_to(found[..., past:], (batch, length, length))
+        return np.broadcast_to(shown[..., past:], (batch, length, length))
 
 
 def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
@@ -190,27 +190,15 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
     called = {name: one for name, one in forward.tensors.items() if _may_be_ids(name, one)}
-    embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
-    named = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
-    # Of ids that the model is called with, or else of those that count no positions; the largest tables of these.
-    called_with = [one for one in named if any(equal_ids(one.ids, each) for each in called.values())]
-    if words := called_with or [one for one in named if not _counts(one.ids)]:
-        most = max(_size(one) for one in words)
-        # Those of a decoder may be made of its labels.
-        decodes = any("decoder" in name for name, _ in forward.module.named_modules())
-        largest = [one for one in named if _size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
-        words = [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
-        found = [
-            InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words if one.ids is not None
-        ]
-        alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in found]
-        for number, (each, names) in enumerate(zip(found, alike, strict=True)):
+    if embedded := _embedded_ids(forward, called):
+        sequences = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in embedded]
+        alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in sequences]
+        for number, (each, names) in enumerate(zip(sequences, alike, strict=True)):
             # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
             nth = sum(names == earlier for earlier in alike[:number])
             own = names if len(names) != alike.count(names) else names[nth : nth + 1]
-            found[number] = each._replace(arguments=tuple(own))
-        *others, last = found
-        # A decoder's come last.
+            sequences[number] = each._replace(arguments=tuple(own))
+        *others, last = sequences  # a decoder's come last
         others = [one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1]
         return [last._replace(is_first=True), *others]
     for name, tensor in forward.tensors.items():
@@ -224,8 +212,25 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
     raise InputError("it embeds no ids and is given no vectors [B, T, D], so no position can be changed")
 
 
+def _embedded_ids(forward: Forward, called: dict[str, Any]) -> list[Any]:
+    """Return the outputs of embeddings of words: of ids that are arguments, or else that count no positions."""
+
+    def size(output: Any) -> int:
+        return int(output.module.num_embeddings)
+
+    embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
+    named = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
+    words = [one for one in named if any(equal_ids(one.ids, each) for each in called.values())]
+    words = words or [one for one in named if not _counts(one.ids)]
+    most = max(map(size, words), default=0)
+    # Those of a decoder may be made of its labels.
+    decodes = any("decoder" in name for name, _ in forward.module.named_modules())
+    largest = [one for one in named if size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
+    return [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
+
+
 class KnownTokens(NamedTuple):
-    """Which positions of a sequence are no padding, and what says so."""
+    """Positions of a sequence that are no padding, and their source."""
 
     tokens: Bool[np.ndarray, "B T"]
     source: Literal["ids", "argument", "calls"]  # `calls`: the masks that are on trial
@@ -247,35 +252,30 @@ def tokens_of(
         number: how many sequences there are.
         past: how many keys stand in a cache before it.
     """
-    from attncli.files import to_numpy
-
     batch, length, _ = sequence.layout
-    sure, unsure = (hints.of("tokens", is_sure, batch, length) for is_sure in (True, False))
-    unpadded = hints.of("unpadded", True, batch, length)
-    if (values := unpadded if sure is None else sure) is not None:
-        return KnownTokens(values.astype(bool), "ids")
+    stated = [hints.of(*each, batch, length) for each in (("tokens", True), ("unpadded", True), ("tokens", False))]
+    sure = next((one for one in stated[:2] if one is not None), None)
+    if sure is not None:
+        return KnownTokens(sure.astype(bool), "ids")
     on_trial: KnownTokens | None = None
     for name, tensor in forward.tensors.items():
-        if number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name)):
+        is_of_other = number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name))
+        if is_of_other or "mask" not in name or tuple(tensor.shape) != (batch, past + length):
             continue
-        if "mask" in name and tuple(tensor.shape) == (batch, past + length):
-            values = to_numpy(tensor)
-            if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
-                if "key_padding" not in name:
-                    return KnownTokens(values[:, past:] == 1, "argument")
+        values = to_numpy(tensor)
+        if np.isin(values, (0, 1)).all():
+            if "key_padding" in name:
                 on_trial = KnownTokens(values[:, past:] == 0, "calls")
-            elif "key_padding" in name and np.isin(values, (0, 1)).all():
-                on_trial = KnownTokens(values[:, past:] == 0, "calls")
-    if unsure is not None:
-        if number > 1 and sequence.is_first:
-            unsure = unsure | (np.arange(length) == 0)  # a decoder may begin with the id of padding
-        return KnownTokens(unsure.astype(bool), "ids")
+            elif values.any(axis=1).all():
+                return KnownTokens(values[:, past:] == 1, "argument")
+    # A decoder may begin with the id of padding.
+    begins = (np.arange(length) == 0) & (number > 1 and sequence.is_first)
+    if (unsure := stated[2]) is not None:
+        return KnownTokens(unsure.astype(bool) | begins, "ids")
     tables = (forward.outputs[name].module for name in sequence.sources if name in forward.outputs)
     index: Any = next((one.padding_idx for one in tables if getattr(one, "padding_idx", None) is not None), None)
     if index is not None and sequence.ids is not None:  # such as ids [T, B]
-        tokens = sequence.layout.rows_of(sequence.ids) != index
-        begins = number > 1 and sequence.is_first  # a decoder may begin with the id of padding
-        return KnownTokens(tokens | (np.arange(length) == 0) if begins else tokens, "ids")
+        return KnownTokens((sequence.layout.rows_of(sequence.ids) != index) | begins, "ids")
     return on_trial or (None if past or number > 1 else calls.tokens(batch, length))
 
 
@@ -330,8 +330,6 @@ def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
 
 def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
     """Return how long the prefix of each row is, whose tokens have the type 0 before others of the type 1."""
-    from attncli.files import to_numpy
-
     types = forward.tensors.get("token_type_ids")
     if types is None or tuple(types.shape) != (batch, length):
         return None
@@ -349,11 +347,6 @@ def _may_be_ids(name: str, tensor: Any) -> bool:
     """Return whether an argument may be ids of words."""
     is_whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.element_size() > 1
     return is_whole and tensor.dim() in (1, 2) and tensor.numel() > 0 and not _NOT_IDS.search(name)
-
-
-def _size(output: ModuleOutput) -> int:
-    """Return how many vectors an embedding has."""
-    return int(output.module.num_embeddings)  # type: ignore[arg-type]
 
 
 def _counts(ids: Any) -> bool:

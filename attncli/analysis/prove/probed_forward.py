@@ -94,7 +94,6 @@ class ProbedForward:
         hints: what its inputs say.
         expression: which key each query may see.
         lengths: how many tokens each row has; None is what its inputs say.
-        has_cache: whether keys before its own may be a cache's, and not such as memory slots.
 
     Raises:
         UsageError: the expression leaves out a number that nothing says, or does not fit.
@@ -102,9 +101,9 @@ class ProbedForward:
     """
 
     def __init__(
-        self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any, has_cache: bool
+        self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any
     ) -> None:
-        self.forward, self.expression, self._has_cache, self._calls = forward, expression, has_cache, calls
+        self.forward, self.expression, self._calls = forward, expression, calls
         self.forwards = 0
         self._ids: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
         self.sequences = sequences_of(forward, calls.shapes)
@@ -512,7 +511,7 @@ class ProbedForward:
             row, *position = (int(one) for one in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
             kind, place = _cause(output), output.place
             if output.calls[1] > calls and (kind in ("attention", "other") or output.calls[1] > output.calls[0]):
-                kind = "cache" if self.claim.past and self._has_cache else "attention"
+                kind = "cache" if self.claim.past else "attention"
                 place = self._calls.places[calls] if calls < len(self._calls.places) else place
             own, first = np.flatnonzero(probe.positions[row]).tolist(), np.argwhere(probe.positions)[0].tolist()
             changed = (row, own[-1]) if own else (first[0], first[1])
