@@ -10,18 +10,19 @@ import gc
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import CellType, FunctionType, MethodType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 
 _MOST_SHARED = 256  # objects that cannot be copied
-_COPIED = (dict, list, tuple, set, frozenset, nn.Module, MethodType, FunctionType, CellType)  # whatever they hold
+_COPIED = (dict, list, tuple, set, frozenset, nn.Module, MethodType, FunctionType)  # whatever they hold
 
 
 class ForwardCopy:
@@ -34,20 +35,21 @@ class ForwardCopy:
     Attributes:
         arguments: copies of them.
         shared: the attributes that hold something that cannot be copied, which forwards that run again share.
+        random: the random states.
     """
 
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self.shared: list[str] = []
         self._names = {id(each): name for name, each in module.named_modules()}
         self._alive: list[Any] = []  # what `_memo` knows by its id
-        self._memo: dict[int, Any] = {id(one): one for one in module.parameters()}
+        self._memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
         for path, each in module.named_modules():
             for name, value in vars(each).items():
                 if hasattr(type(value), "__del__"):  # a copy would end what it holds
                     self._share(value, f"{path}.{name}")
         args, kwargs = arguments
         # One tensor of ids may be two arguments, as ids and labels are: each is a copy of its own.
-        arguments = tuple(map(_own_ids, args)), {name: _own_ids(one) for name, one in kwargs.items()}
+        arguments = tuple(map(_own_ids, args)), {name: _own_ids(value) for name, value in kwargs.items()}
         self._module, self.arguments = self._copied((module, arguments), {})
         self.random = RandomStates()
 
@@ -72,17 +74,36 @@ class ForwardCopy:
 
     def _copied(self, value: Any, replaced: Mapping[int, torch.Tensor]) -> Any:
         """Return a deep copy in which what cannot be copied is shared."""
+        copiers = copy._deepcopy_dispatch  # type: ignore[attr-defined]
         for _ in range(_MOST_SHARED):
             try:
-                with self._copying_closures():
+                with patch.dict(copiers, {FunctionType: self._copy_function}):
                     return copy.deepcopy(value, {**self._memo, **replaced})
             except Exception as error:
                 frames = (frame for frame, _ in walk_tb(error.__traceback__))
-                copied = [one.f_locals["x"] for one in frames if one.f_code is copy.deepcopy.__code__]
+                copied = [frame.f_locals["x"] for frame in frames if frame.f_code is copy.deepcopy.__code__]
                 if not copied:
                     raise
                 self._share_one_of(copied)
         raise RecursionError(f"more than {_MOST_SHARED} objects cannot be copied")
+
+    def _copy_function(self, function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+        """Copy a function whose closure holds modules, as a forward that a program replaced; return any other one."""
+        if not self._holds_modules(function):
+            return function
+        closure = tuple(CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())
+        code, name, defaults = function.__code__, function.__name__, function.__defaults__
+        copied = FunctionType(code, function.__globals__, name, defaults, closure)
+        copied.__kwdefaults__ = function.__kwdefaults__
+        vars(copied).update(vars(function))
+        return copied
+
+    def _holds_modules(self, function: FunctionType, depth: int = 4) -> bool:
+        values = [cell.cell_contents for cell in function.__closure__ or ()]
+        if any(id(getattr(value, "__self__", value)) in self._names for value in values):
+            return True
+        functions = [value for value in values if isinstance(value, FunctionType)]
+        return depth > 0 and any(self._holds_modules(inside, depth - 1) for inside in functions)
 
     def _share_one_of(self, copied: list[Any]) -> None:
         """Share the object whose copy failed: the outermost that Python's library made, or else the innermost.
@@ -95,57 +116,16 @@ class ForwardCopy:
             self._alive.append(last)
             self._memo[id(last)] = last.detach().clone().requires_grad_(last.requires_grad)
             return
-        holder = next((one for one in reversed(copied) if isinstance(one, nn.Module)), None)
+        holder = next((value for value in reversed(copied) if isinstance(value, nn.Module)), None)
         values = {} if holder is None else vars(holder)
         name = next((name for name, value in values.items() if any(value is one for one in copied)), "its arguments")
         path = self._names.get(id(holder), "")
-        self._share(next((one for one in copied if _is_of_python(one)), last), f"{path}.{name}")
+        self._share(next((value for value in copied if _is_of_python(value)), last), f"{path}.{name}")
 
     def _share(self, value: Any, name: str) -> None:
         self._alive.append(value)
         self._memo[id(value)] = value
         self.shared.append(name.lstrip("."))
-
-    @contextmanager
-    def _copying_closures(self) -> Iterator[None]:
-        """Have `deepcopy` copy functions whose closure holds modules, as forwards that a program replaced."""
-
-        def copy_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-            if not self._holds_modules(function):
-                return function
-            closure, defaults = copy.deepcopy((function.__closure__, function.__defaults__), memo)
-            code = function.__code__
-            copied = FunctionType(code, function.__globals__, function.__name__, defaults, closure)
-            copied.__kwdefaults__ = function.__kwdefaults__
-            copied.__dict__.update(function.__dict__)
-            return copied
-
-        def copy_cell(cell: CellType, memo: dict[int, Any]) -> CellType:
-            memo[id(cell)] = copied = CellType()
-            copied.cell_contents = copy.deepcopy(_contents(cell), memo)
-            return copied
-
-        copiers: dict[type, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined]
-        before = dict(copiers)
-        copiers.update({FunctionType: copy_function, CellType: copy_cell})
-        try:
-            yield
-        finally:
-            copiers.clear()
-            copiers.update(before)
-
-    def _holds_modules(self, function: FunctionType, depth: int = 4) -> bool:
-        held = [*map(_contents, function.__closure__ or ()), *(function.__defaults__ or ())]
-        if any(id(getattr(one, "__self__", one)) in self._names for one in held):
-            return True
-        return depth > 0 and any(isinstance(one, FunctionType) and self._holds_modules(one, depth - 1) for one in held)
-
-
-def _contents(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
 
 
 def _own_ids(value: Any) -> Any:
@@ -180,12 +160,12 @@ class RandomStates:
     @property
     def are_changed(self) -> bool:
         """Whether random numbers were drawn since."""
-        return any(pickle.dumps(_state(one)) != pickle.dumps(state) for one, state in self._states.values())
+        return any(pickle.dumps(_state(generator)) != pickle.dumps(state) for generator, state in self._states.values())
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Put all generators into these states, and back afterwards."""
-        now = [(one, _state(one)) for one, _ in self._states.values()]
+        now = [(generator, _state(generator)) for generator, _ in self._states.values()]
         _put(self._states.values())
         try:
             yield
@@ -197,17 +177,18 @@ def _state(generator: Any) -> Any:
     return _GENERATORS[type(generator)][0](generator)
 
 
-def _put(states: Any) -> None:
+def _put(states: Iterable[tuple[Any, Any]]) -> None:
     for generator, state in states:
         _GENERATORS[type(generator)][1](generator, state)
 
 
-_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+def _set_bits(generator: np.random.Generator, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]] = {  # how to get and set a state
     torch.Generator: (lambda one: one.get_state().numpy(), lambda one, state: one.set_state(torch.from_numpy(state))),
     random.Random: (random.Random.getstate, random.Random.setstate),
     np.random.RandomState: (lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state)),
-    np.random.Generator: (
-        lambda one: one.bit_generator.state,
-        lambda one, state: setattr(one.bit_generator, "state", state),
-    ),
+    np.random.Generator: (lambda one: one.bit_generator.state, _set_bits),
 }

@@ -1,4 +1,4 @@
-"""Forwards of a program's modules, each of which can run again on a copy with other inputs."""
+"""Forwards of a program's modules, which can run again on a copy with other inputs."""
 
 from __future__ import annotations
 
@@ -32,28 +32,11 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 _ATTENTION = re.compile("Attention|Attn")
+_NO_IDS: Mapping[str, Any] = {}
 _CHANNELS_FIRST = nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
-
-
-class InputChange(NamedTuple):
-    """A change of some inputs of a batch: their ids, their vectors, or both.
-
-    Attributes:
-        positions: which inputs change, of a batch that may hold its rows several times.
-        sources: whose vectors do: embeddings, or the name of an argument.
-        ids: the other ids of all positions, by the name of an argument.
-        size: how far vectors go, in standard deviations of all vectors.
-        seeds: of the directions in which they go, one for each copy of the batch.
-    """
-
-    positions: Bool[np.ndarray, "B T"]
-    sources: tuple[OutputName | str, ...] = ()
-    ids: Mapping[str, Int[np.ndarray, "B T"]] = {}
-    size: float = 4.0
-    seeds: tuple[int, ...] = (0,)
 
 
 class SequenceLayout(NamedTuple):
@@ -64,12 +47,7 @@ class SequenceLayout(NamedTuple):
     is_time_first: bool = False
 
     def laid_out(self, values: torch.Tensor, module: nn.Module | None = None) -> torch.Tensor | None:
-        """Return values as `[B, T, F]`; None where they are not one vector for each position, or may be scores.
-
-        Args:
-            values: an output.
-            module: that gave it; None where its channels come last.
-        """
+        """Return the output of a module as `[B, T, F]`; None where it is not one vector for each position."""
         batch, length, shape = self.batch, self.length, tuple(values.shape)
         if len(shape) == 4 and shape[1] == shape[2]:
             return None  # heads or positions
@@ -100,37 +78,22 @@ class SequenceLayout(NamedTuple):
 
 
 class ModuleOutput(NamedTuple):
-    """An output of a module.
-
-    Attributes:
-        name: of the module in the model, and the number of the call where it is called several times.
-        module: it.
-        place: the line of the program that called it.
-        calls: how many attention calls there had been before it, and with it.
-        values: the output.
-        ids: of an embedding, what chose its vectors.
-    """
+    """An output of a module."""
 
     name: OutputName
     module: nn.Module
-    place: str
-    calls: tuple[int, int]
+    place: str  # the line of the program that called it
+    calls: tuple[int, int]  # how many attention calls there had been before it, and with it
     values: torch.Tensor
-    ids: torch.Tensor | None = None
+    ids: torch.Tensor | None = None  # of an embedding, what chose its vectors
 
 
 class OutputChange(NamedTuple):
-    """The distance of an output of a module from what it was before.
+    """The distance of an output of a module from what it was before."""
 
-    Attributes:
-        output: before.
-        moved: the largest change of each position, or of each row where it has no vector for each position.
-        size: the largest number before, if anything changed.
-    """
-
-    output: ModuleOutput
-    moved: Float[np.ndarray, "B T"] | Float[np.ndarray, "B 1"]
-    size: float
+    output: ModuleOutput  # before
+    moved: Float[np.ndarray, "B T"] | Float[np.ndarray, "B 1"]  # of each position, or of each row where it has none
+    size: float  # the largest number before, if anything changed
 
     @property
     def most(self) -> float:
@@ -152,16 +115,15 @@ def output_change(output: ModuleOutput, values: torch.Tensor, before: torch.Tens
     return OutputChange(output, moved, size)
 
 
-class _Run:
-    """A module that runs, and the outputs of those inside of it.
+_Moved = Callable[[OutputName | str, torch.Tensor], torch.Tensor | None]  # other vectors of an output or argument
 
-    Args:
-        module: that is about to run.
-        count: gives how many attention calls there were until now.
-        start: the working directory that files are named from.
-        names: of the outputs that are kept; None is all.
-        moved: gives other vectors in place of an output, or None.
-    """
+
+def _unmoved(*_: Any) -> None:
+    return None
+
+
+class _Run:
+    """A module that runs, and the outputs of those inside of it with some names, or all."""
 
     def __init__(
         self,
@@ -169,7 +131,7 @@ class _Run:
         count: Callable[[], int],
         start: str,
         names: Collection[OutputName] | None = None,
-        moved: Callable[[OutputName, torch.Tensor], torch.Tensor | None] = lambda *_: None,
+        moved: _Moved = _unmoved,
     ) -> None:
         self.modules = {id(each): name for name, each in module.named_modules()}
         self.running: list[tuple[nn.Module, int]] = []
@@ -196,7 +158,7 @@ class _Run:
             return None
         self._unread += self._calls() == calls and bool(_ATTENTION.search(type(module).__name__))
         name = self.modules.get(id(module), type(module).__name__)
-        outputs = (one for one in tensors_in(output) if one.dim() and one.is_floating_point())
+        outputs = (one for _, one in _named_tensors(output) if one.dim() and one.is_floating_point())
         instead = None
         # All outputs of the model itself count; of a module inside the first, as weights may come second.
         for values in islice(outputs, None if name == "" else 1):
@@ -230,7 +192,7 @@ class Forward:
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str) -> None:
         self.module, self._count, self._start = module, count, start
         self.copy = ForwardCopy(module, arguments)
-        self._unwatch_hooks = _watch_hooks(module)
+        self._hooks = [*_watched_hooks(module)]
         self.run = self._first = _Run(module, count, start)
         self.layout = SequenceLayout(1, 1)
         self.others: list[SequenceLayout] = []
@@ -245,7 +207,7 @@ class Forward:
     @property
     def precision(self) -> tuple[str, float]:
         """The name of the coarsest type of its outputs, and the distance from 1 to the next number of it."""
-        coarsest = max((one.values.dtype for one in self.outputs.values()), key=lambda one: torch.finfo(one).eps)
+        coarsest = max((output.values.dtype for output in self.outputs.values()), key=lambda one: torch.finfo(one).eps)
         return str(coarsest).removeprefix("torch."), torch.finfo(coarsest).eps
 
     @cached_property
@@ -257,8 +219,8 @@ class Forward:
             signature = inspect.signature(self.module.forward)
             named = signature.bind_partial(*args, **kwargs).arguments
             # What `**options` collects is named as it was given.
-            collecting = (one.name for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD)
-            named = named | named.pop(next(collecting, ""), {})
+            collecting = [name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+            named = named | named.pop("".join(collecting), {})
         return dict(_named_tensors(named))
 
     def enter(self, module: nn.Module) -> None:
@@ -275,62 +237,70 @@ class Forward:
     def end(self) -> None:
         """End with the program's own forward, which the others are compared with."""
         self.draws = self.copy.random.are_changed
-        self.copy.drop_hooks(self._unwatch_hooks())
+        for hook in self._hooks:
+            hook.remove()
+        self.copy.drop_hooks({hook.key for hook in self._hooks if not hook.is_changing})
 
-    def again(self, change: InputChange | None = None) -> list[OutputChange]:
+    def again(
+        self,
+        positions: Bool[np.ndarray, "B T"] | None = None,
+        sources: Sequence[OutputName | str] = (),
+        ids: Mapping[str, Int[np.ndarray, "B T"]] = _NO_IDS,
+        size: float = 4.0,
+        seeds: Sequence[int] = (0,),
+    ) -> list[OutputChange]:
         """Run it once more, and return how far each output is from that of the program's own forward.
 
         Args:
-            change: of its inputs; None changes nothing. Where its batch holds the rows several times, as `repeats`
-                allows, outputs of modules inside are left out.
+            positions: which inputs change: their ids, their vectors, or both. Where the batch holds its rows several
+                times, as `repeats` allows, outputs of modules inside are left out.
+            sources: whose vectors change: embeddings, or the name of an argument.
+            ids: the other ids of all positions, by the name of an argument.
+            size: how far vectors go, in standard deviations of all vectors.
+            seeds: of the directions in which they go, one for each copy of the batch.
         """
-        copies = 1 if change is None else len(change.positions) // self.layout.batch
+
+        def moved(name: OutputName | str, values: torch.Tensor) -> torch.Tensor | None:
+            if positions is None or name not in sources:
+                return None
+            spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * size
+            shape = positions.shape[1], values.shape[-1]
+            drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(shape[0] + seed)) for seed in seeds]
+            noise = torch.stack(drawn).repeat_interleave(len(positions) // len(seeds), dim=0).to(values.device) * spread
+            is_moved = torch.from_numpy(np.ascontiguousarray(positions)).to(values.device)
+            added = torch.where(is_moved[..., None], noise, 0).to(values.dtype)
+            return values + (added.transpose(0, 1) if self.layout.is_time_first else added).reshape(values.shape)
+
+        copies = 1 if positions is None else len(positions) // self.layout.batch
         before, changes = self.outputs if copies == 1 else self._repeated, []
-        layouts = [one.times(copies) for one in (self.layout, *self.others)]
-        for name, output in self._outputs(self._changed(change, copies), before, change).items():
+        layouts = [layout.times(copies) for layout in (self.layout, *self.others)]
+        for name, output in self._outputs(self._replaced(copies, positions, ids, moved), before, moved).items():
             both = output.values, before[name].values
             if both[0].shape != both[1].shape:
                 continue
-            pairs = ([layout.laid_out(each, output.module) for each in both] for layout in layouts)
-            pair = next((pair for pair in pairs if pair[0] is not None), None)  # both have one shape
+            laid_out = ([layout.laid_out(tensor, output.module) for tensor in both] for layout in layouts)
+            pair = next(filter(None, ([values for values in each if values is not None] for each in laid_out)), [])
             # A row for each expert's token would look like a row of the batch, but of the model's own output.
-            is_of_rows = (both[0].dim() > 2 or name[0] == "") and not layouts[0].is_time_first
-            if pair is None and is_of_rows and len(both[0]) == layouts[0].batch:
-                pair = [each.flatten(1)[:, None] for each in both]
-            if pair is not None:
+            is_of_rows = (both[0].dim() > 2 or name[0] == "") and not self.layout.is_time_first
+            if not pair and is_of_rows and len(both[0]) == layouts[0].batch:
+                pair = [tensor.flatten(1)[:, None] for tensor in both]
+            if pair:
                 changes.append(output_change(before[name], *pair))
         return changes
 
     def repeats(self, copies: int, names: Collection[OutputName], tolerance: float) -> bool:
         """Return whether a batch that holds its rows several times gives the same outputs for each.
 
-        Args:
-            copies: how many times.
-            names: of outputs with a vector for each position, which are compared, now and by `again`.
-            tolerance: how far they may be, relative to the largest number.
+        The outputs have a vector for each position. The tolerance is relative to the largest number.
         """
         try:
-            self._repeated = self._outputs(self._changed(None, copies), names)
+            self._repeated = self._outputs(self._replaced(copies), names)
         except Exception:  # whatever the program's own code raises for more rows than it knows
             return False
         layout = self.layout.times(copies)
         changes = self._compared(self._repeated, layout, lambda before: before.repeat(copies, 1, 1))
-        is_same = all(one.most <= tolerance * max(one.size, 1e-6) for one in changes)
+        is_same = all(change.most <= tolerance * max(change.size, 1e-6) for change in changes)
         return is_same and len(changes) == len(names)
-
-    def permuted(self, order: Int[np.ndarray, "B T"], ids: Mapping[str, Int[np.ndarray, "B T"]]) -> list[OutputChange]:
-        """Run it with other ids, and return how far outputs are from those of the program's, in another order.
-
-        Args:
-            order: the position of its row that comes at each.
-            ids: by the name of an argument.
-        """
-        outputs = self._outputs(self._changed(InputChange(np.ones_like(order, bool), ids=ids), 1), self.outputs)
-
-        def permute(before: torch.Tensor) -> torch.Tensor:
-            return before.gather(1, torch.from_numpy(order).to(before.device)[..., None].expand_as(before))
-
-        return self._compared(outputs, self.layout, permute)
 
     def alone(self, row: int, first: int, last: int) -> list[OutputChange]:
         """Run one row without the positions before `first` and from `last` on, and return how far its outputs are.
@@ -361,7 +331,7 @@ class Forward:
             calls: how many attention calls there were when it ran.
             output: of the last one, `[B, H, T, D]`.
         """
-        after = (one for one in self.outputs.values() if one.calls == (calls, calls))
+        after = (output for output in self.outputs.values() if output.calls == (calls, calls))
         first = next((one for one in after if isinstance(one.module, nn.Linear)), None)
         if first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
             return None
@@ -370,8 +340,8 @@ class Forward:
         if linear.in_features != pair[0].shape[2] or first.values.shape[:2] != pair[0].shape[:2]:
             return None
         with torch.no_grad():
-            both = (F.linear(one, linear.weight, linear.bias) for one in pair)
-            is_right, is_viewed = (torch.allclose(one, first.values, 1e-3, 1e-4) for one in both)
+            both = (F.linear(tensor, linear.weight, linear.bias) for tensor in pair)
+            is_right, is_viewed = (torch.allclose(tensor, first.values, 1e-3, 1e-4) for tensor in both)
         return first.place if is_viewed and not is_right else None
 
     def _compared(
@@ -389,19 +359,21 @@ class Forward:
         return changes
 
     def _outputs(
-        self, replaced: Mapping[int, torch.Tensor], names: Collection[OutputName], change: InputChange | None = None
+        self, replaced: Mapping[int, torch.Tensor], names: Collection[OutputName], moved: _Moved = _unmoved
     ) -> dict[OutputName, ModuleOutput]:
         """Run a copy, and return some of its outputs."""
-
-        def moved(name: OutputName, values: torch.Tensor) -> torch.Tensor | None:
-            return self._moved(values, change) if change is not None and name in change.sources else None
-
         with self.copy.fresh(replaced) as (module, (args, kwargs)), redirect_stdout(StringIO()):
             self.run = _Run(module, self._count, self._start, names, moved)
             module(*args, **kwargs)
         return self.run.outputs
 
-    def _changed(self, change: InputChange | None, copies: int) -> dict[int, torch.Tensor]:
+    def _replaced(
+        self,
+        copies: int,
+        positions: Bool[np.ndarray, "B T"] | None = None,
+        ids: Mapping[str, Int[np.ndarray, "B T"]] = _NO_IDS,
+        moved: _Moved = _unmoved,
+    ) -> dict[int, torch.Tensor]:
         """Return other tensors for arguments, by their ids, in a batch that holds its rows several times."""
         replaced = {}
         batch, length, is_time_first = self.layout
@@ -410,33 +382,15 @@ class Forward:
             axis = int(is_time_first and one.dim() > 1 and tuple(one.shape[:2]) == (length, batch))
             if copies > 1 and one.dim() > axis and one.shape[axis] == batch:
                 values = torch.cat([one] * copies, dim=axis)
-            if change is not None and name in change.ids:
-                both = (self.layout.of(each).reshape(values.shape) for each in (change.positions, change.ids[name]))
-                is_other, ids = (torch.from_numpy(each).to(one.device) for each in both)
-                values = torch.where(is_other, ids.to(one.dtype), values)
-            if change is not None and name in change.sources:
-                values = self._moved(values, change)
+            if positions is not None and name in ids:
+                both = (self.layout.of(each).reshape(values.shape) for each in (positions, ids[name]))
+                is_other, other = (torch.from_numpy(tensor).to(one.device) for tensor in both)
+                values = torch.where(is_other, other.to(one.dtype), values)
+            vectors = moved(name, values)
+            values = values if vectors is None else vectors
             if values is not one:
                 replaced[id(one)] = values.detach().requires_grad_(one.requires_grad)
         return replaced
-
-    def _moved(self, values: torch.Tensor, change: InputChange) -> torch.Tensor:
-        """Return values whose vectors at some positions are others, in a batch that may hold its rows several times."""
-        spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * change.size
-        rows, length = change.positions.shape
-        shape = length, values.shape[-1]
-        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(length + seed)) for seed in change.seeds]
-        noise = torch.stack(drawn).repeat_interleave(rows // len(drawn), dim=0).to(values.device) * spread
-        positions = torch.from_numpy(np.ascontiguousarray(change.positions)).to(values.device)
-        added = torch.where(positions[..., None], noise, 0).to(values.dtype)
-        if self.layout.is_time_first:
-            added = added.transpose(0, 1)
-        return values + added.reshape(values.shape)
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an output or of arguments."""
-    return (one for _, one in _named_tensors(value))
 
 
 def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -461,38 +415,32 @@ def _shapes(value: Any) -> Any:
     return value if isinstance(value, bool | str) else type(value).__name__
 
 
-def _watch_hooks(module: nn.Module) -> Callable[[], set[int]]:
-    """Watch the hooks of the program's modules; those of libraries set weights and collect outputs.
+class _WatchedHook:
+    """A hook of a program, and whether it changes what its module is given or gives."""
 
-    Returns:
-        A function that ends this, and returns the keys of those that changed nothing until then.
-    """
-    watched: list[tuple[dict[int, Any], int, Any, Any]] = []
-    changing: set[int] = set()
+    def __init__(self, hooks: dict[int, Any], key: int) -> None:
+        self._hooks, self.key, self._hook, self.is_changing = hooks, key, hooks[key], False
+        hooks[key] = self
 
-    def watch(key: int, hook: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if (result := hook(*args, **kwargs)) is not None:
-                changing.add(key)
-            return result
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._hook(*args, **kwargs)
+        self.is_changing |= result is not None
+        return result
 
-        return run
+    def remove(self) -> None:
+        """Put the program's own back, if this is still there."""
+        if self._hooks.get(self.key) is self:
+            self._hooks[self.key] = self._hook
 
+
+def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
+    """Watch the hooks of the program; those of libraries set weights and collect outputs."""
     for each in module.modules():
         # The module's own hooks before its forward have begun.
-        for hooks in (each._forward_hooks, *([] if each is module else [each._forward_pre_hooks])):
+        for hooks in (each._forward_hooks, {} if each is module else each._forward_pre_hooks):
             for key, hook in [*hooks.items()]:
                 if not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers.")):
-                    hooks[key] = run = watch(key, hook)
-                    watched.append((hooks, key, hook, run))
-
-    def end() -> set[int]:
-        for hooks, key, hook, run in watched:
-            if hooks.get(key) is run:
-                hooks[key] = hook
-        return {key for _, key, *_ in watched} - changing
-
-    return end
+                    yield _WatchedHook(hooks, key)
 
 
 # --- forwards of a program --------------------------------------------------------------------------------------

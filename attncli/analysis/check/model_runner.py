@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +13,6 @@ import torch
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
-from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
@@ -25,7 +21,6 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
 from attncli.masks.findings import Finding
-from attncli.recording.rerun import tensors_in
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
@@ -34,18 +29,14 @@ if TYPE_CHECKING:
     from attncli.engines.torch.engine import Checkpoint
 
 
-_Outputs = dict[tuple[str, int], torch.Tensor]  # by the name of the layer, and the number of its call
-_GIVEN = -1  # instead of that number: the vectors that the first layer of a kind is given
-
-
 class RunFailedError(NotExposedError):
     """The model runs, but not in this way."""
 
 
 class SentenceRun(NamedTuple):
-    """A sentence in the outputs of the layers, of one forward or of several with a cache."""
+    """A sentence in the hidden states of one forward, or of several with a cache."""
 
-    steps: Sequence[_Outputs]
+    steps: Sequence[dict[Sublayer, torch.Tensor]]
     row: int  # of the batch
     span: Span  # where it stands there
 
@@ -107,33 +98,11 @@ class ModelRunner:
         findings = recorded.calls[place].findings
         return CapturedLayer(layer, self.implied[place], rows, columns, bool(masks), mask, sums, findings)
 
-    @cached_property
-    def layers(self) -> dict[str, str]:
-        """The kind of each layer, by the layer's name: the outermost modules with a number in a list with attention.
-
-        The model itself, whose name is empty, stands for the last layer: some run their layers not as modules.
-        """
-        own = {"cross": "decoder", "self": self.checkpoint.kinds[0]}
-        attention = find_attention_modules(self.model).by_id.values()
-        lists = {one.layers + ".": own.get(one.kind, one.kind) for one in attention if one.index is not None}
-        found: dict[str, str] = {}
-        for name, module in self.model.named_modules():
-            kind = next((kind for path, kind in lists.items() if name.startswith(path)), None) if lists else own["self"]
-            is_inside = isinstance(module, torch.nn.ModuleList) or any(name.startswith(one + ".") for one in found)
-            if kind is not None and name.rpartition(".")[2].isdigit() and not is_inside:
-                found[name] = kind
-        return found | {"": "decoder" if self.is_beside_encoder else own["self"]}
-
     def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[Sublayer, float]]:
         """Yield the largest change of a token's vector, relative to its length, in each layer; −1 is the embeddings."""
-        (outputs,), count, kinds = alone.steps, Counter[str](), [*self.layers.values()]
-        for (name, call), before in outputs.items():
-            kind = self.layers[name]
-            last = max(count[kind], kinds.count(kind) - 1) - 1
-            layer = -1 if call == _GIVEN else count[kind] if name else last
-            count[kind] += call != _GIVEN
-            pieces = [step[name, call] for step in other.steps if (name, call) in step]
-            positions = other.span.of(kind)[0]
+        for place, before in alone.steps[0].items():
+            pieces = [step[place] for step in other.steps if place in step]
+            positions = other.span.of(place[1])[0]
             length = positions.stop - positions.start
             axes = _axes_of_row(before.shape, length)
             if axes is not None and len(pieces) == len(other.steps):
@@ -142,7 +111,20 @@ class ModelRunner:
                 if row.shape == single.shape:
                     row, single = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in (row, single))
                     size = single.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
-                    yield (layer, kind), float(((row - single).norm(dim=-1) / size).max())  # NaN stays
+                    yield place, float(((row - single).norm(dim=-1) / size).max())  # NaN stays
+
+    def _hidden_states(self, output: Any) -> dict[Sublayer, torch.Tensor]:
+        """Return the hidden states after each layer, from the embeddings on; at least those of the last one."""
+        main = "decoder" if self.is_beside_encoder else self.checkpoint.kinds[0]
+        names = {(main, "hidden_states"), ("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")}
+        states = {
+            (number, kind): tensor
+            for kind, name in names
+            for number, tensor in enumerate(output.get(name) or (), -1)
+            if isinstance(tensor, torch.Tensor)
+        }
+        last = max((layer for layer, kind in self.implied if kind == main), default=0)
+        return states if any(kind == main for _, kind in states) else states | {(last, main): output[0]}
 
     def alone(self, sentence: EncodedInput) -> SentenceRun:
         """Run one sentence."""
@@ -163,8 +145,8 @@ class ModelRunner:
     def with_cache(self, sentence: EncodedInput) -> SentenceRun:
         """Run a sentence with a cache: half of it, all but its last token, that token.
 
-        The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
-        Recurrent layers beside the attention continue by one token at a time.
+        The second step has several queries and more keys, which shows a mask that is aligned at the wrong corner.
+        Recurrent layers run one token at a time.
         """
         count = len(sentence.query_tokens)
         half = max(count // 2, 1)
@@ -207,16 +189,11 @@ class ModelRunner:
         inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
         ends = [0, *accumulate(len(sentence.tokens) for sentence in sentences)]
         spans, whole = [slice(*both) for both in pairwise(ends)], slice(0, ends[-1])
-        batch = PaddedBatch(inputs, [Span(one, one) for one in spans], Span(whole, whole))
+        batch = PaddedBatch(inputs, [Span(span, span) for span in spans], Span(whole, whole))
         return [run._replace(row=0) for run in self._runs(batch)]
 
     def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[SentenceRun]:
-        """Run a batch at once, or piece by piece with the keys and values of earlier ones kept, as generation does.
-
-        Args:
-            batch: of which positions, where given, are those of all tokens.
-            backend: the attention; None is the first of `backends`.
-            ends: where each piece ends; the last one is the length. None are a batch at once.
+        """Run a batch at once, or with a cache in pieces that end at `ends`, as generation does.
 
         Raises:
             RunFailedError: the model does not run on it.
@@ -225,8 +202,9 @@ class ModelRunner:
         set_backend(self.model, backend or self.backends[0])
         inputs = {name: value.to(self.model.device) for name, value in batch.inputs.items()}
         own, start = "decoder_" if self.is_beside_encoder else "", 0
-        more: dict[str, Any] = {"return_dict": True} | ({"use_cache": True, "past_key_values": None} if ends else {})
-        steps: list[_Outputs] = []
+        more: dict[str, Any] = {"return_dict": True, "output_hidden_states": True}
+        more |= {"use_cache": True, "past_key_values": None} if ends else {}
+        steps = []
         with translate_model_errors("the texts", "it does not run", RunFailedError):
             if ends and own:
                 text = {name: value for name, value in inputs.items() if not name.startswith(own)}
@@ -235,40 +213,13 @@ class ModelRunner:
                 piece = dict(inputs)  # masks are of all positions before it too, and an encoder's inputs stay whole
                 for name in (name for name in inputs if ends and name.startswith(own)):
                     piece[name] = inputs[name][:, None if name.endswith("attention_mask") else start : end]
-                with self._outputs() as outputs:
-                    output = self.model(**piece, **more)
-                steps.append(outputs)
+                output = self.model(**piece, **more)
+                steps.append(self._hidden_states(output))
                 start, cache = end, output.get("past_key_values")
                 if ends and cache is None:
                     raise NotExposedError("it keeps no cache")
                 more |= {"past_key_values": cache} if ends else {}
         return [SentenceRun(steps, row, span) for row, span in enumerate(batch.spans)]
-
-    @contextmanager
-    def _outputs(self) -> Iterator[_Outputs]:
-        """Yield the outputs of the layers in what runs inside, and the vectors that the first of each kind is given."""
-        outputs: _Outputs = {}
-
-        def enter(name: str, module: Any, args: Any, kwargs: Any) -> None:
-            keep(name, _GIVEN, (args, kwargs))
-
-        def leave(name: str, module: Any, args: Any, output: Any) -> None:
-            keep(name, sum(key[0] == name and key[1] != _GIVEN for key in outputs), output)
-
-        def keep(name: str, call: int, values: Any) -> None:
-            vectors = next((one for one in tensors_in(values) if one.is_floating_point() and one.dim() >= 2), None)
-            if vectors is not None:
-                outputs.setdefault((name, call), vectors.detach().clone())
-
-        modules, kinds = dict(self.model.named_modules()), set[str]()
-        with ExitStack() as hooks:
-            for name, kind in self.layers.items():
-                hooks.callback(modules[name].register_forward_hook(partial(leave, name)).remove)
-                if kind not in kinds:
-                    before = modules[name].register_forward_pre_hook(partial(enter, name), with_kwargs=True)
-                    hooks.callback(before.remove)
-                kinds.add(kind)
-            yield outputs
 
     def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
         if not self.looks_back:

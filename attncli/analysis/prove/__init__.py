@@ -38,7 +38,7 @@ _MOST_FORWARDS = 8  # different ones of a program that are proved
 
 
 def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> ModelProof:
-    """Ask a model whether its outputs depend on what a mask expression says, and on nothing else.
+    """Prove that the outputs of a model depend on the positions that a mask expression allows, and on nothing else.
 
     The model runs once, and a copy of it once more for each probe, with the same random state, buffers and caches. None
     of its numbers, its gradients or the random state changes.
@@ -46,9 +46,9 @@ def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Mode
     Args:
         model: an `nn.Module` with outputs `[B, T, …]`.
         inputs: what it is called with: a dictionary of arguments by name, a tuple or list, or one tensor.
-        expression: which key each query may see, as `causal & pad`. Without numbers, `pad` and `docs` are what the
-            inputs say of padding and of positions; `window` and `chunk` what the model's configuration says.
-        lengths: how many tokens each row has, for `pad`; None is what the inputs say.
+        expression: which key each query may see, as `causal & pad`. Without numbers, `pad` and `docs` follow from
+            padding and positions of the inputs; `window` and `chunk` from the model's configuration.
+        lengths: how many tokens each row has, for `pad`; None reads the inputs.
 
     Raises:
         LoadError: torch is not installed.
@@ -150,15 +150,15 @@ class Prover:
         from attncli.analysis.prove.probed_forward import ProbedForward
 
         self._is_recording = False
-        is_meant = self._only is not None or any(one.calls[1] for one in forward.outputs.values())  # it attends
+        is_meant = self._only is not None or any(output.calls[1] for output in forward.outputs.values())  # it attends
         if not is_meant and type(forward.module).__module__.startswith("torch."):
             return
         self._hints.is_paused = True
         try:
             probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths)
             proof = probed.proof()
-            codes = {one.code for one in proof.others}
-            checked = [one for one in self._checked.errors() if one.code not in codes]
+            codes = {finding.code for finding in proof.others}
+            checked = [finding for finding in self._checked.errors() if finding.code not in codes]
             proof = replace(proof, others=(*proof.others, *checked))
             (self.proofs if is_meant else self._unattended).append(proof)
             if is_meant:
@@ -182,9 +182,9 @@ class Prover:
         """Compare the losses of a step, which is over, with the ids that its forward reads."""
         losses, self._losses = self._losses, []
         if losses and self._probed is not None and self._probed.ids:
-            found = label_findings(losses, self._ids, self._probed.has_heads)
-            others = self.proofs[-1].others
-            self.proofs[-1] = replace(self.proofs[-1], others=(*others, *(one for one in found if one not in others)))
+            findings = dict.fromkeys(self.proofs[-1].others)
+            findings |= dict.fromkeys(label_findings(losses, self._ids, self._probed.has_heads))
+            self.proofs[-1] = replace(self.proofs[-1], others=tuple(findings))
 
 
 class _CheckedCalls(Calls):
@@ -204,4 +204,5 @@ class _CheckedCalls(Calls):
     def errors(self) -> list[Finding]:
         """Return what is wrong with the calls, but for positions: a proof runs rows without their padding."""
         self.settle()
-        return list({one: None for one in self.findings if one.severity == "error" and one.code != "positions"})
+        findings = dict.fromkeys(self.findings)
+        return [finding for finding in findings if finding.severity == "error" and finding.code != "positions"]

@@ -1,4 +1,4 @@
-"""What a mask expression claims of a forward: which position may move which output."""
+"""Claim of a mask expression about a forward: which position may move which output."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ def parsed(expression: str) -> Expression:
 
 
 class Claim:
-    """Which outputs a position may move.
-
-    Attributes:
-        shown_wrongly: how many queries the masks of the forward show each position to that may not see it, `[B, T]`.
+    """Outputs that a position may move.
 
     Args:
         expression: which key each query may see in a layer.
         tokens: which positions are no padding, `[B, T]`.
-        past: how many keys stand in a cache before the first position.
+        past: how many keys of a cache come before the first position.
         numbers: gives those of an atom that has none, as of `docs`, in a row; None where nothing does.
         shown: which positions the masks of the forward show to each query.
+
+    Attributes:
+        direct: which positions each output may read in one layer, its own among them, `[B, T, T]`.
+        shown_wrongly: how many queries the masks of the forward show each position to that may not see it, `[B, T]`.
+        is_padded: whether padding is claimed not to be read.
 
     Raises:
         UsageError: nothing says a number that is left out, or it does not fit so many positions.
@@ -74,7 +76,7 @@ class Claim:
         return not np.triu(self.direct, 1).any()
 
     def may_move(self, row: int, positions: tuple[int, ...], layers: int) -> Bool[np.ndarray, " T"]:
-        """Return which outputs positions may move after so many layers of attention; 0 is any number of them."""
+        """Return which outputs positions may move after a number of layers of attention; 0 is any number of them."""
         row = self._first_alike[row]
         if (key := (row, positions, layers)) not in self._moved:
             direct = self.direct[row]

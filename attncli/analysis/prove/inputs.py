@@ -31,11 +31,11 @@ _SPECIAL = re.compile("_token_(id|index)$")  # of a configuration
 
 
 class CollectedHints(ThreadState):
-    """Collects what the inputs of modules say of a forward; its attention calls take it from here too.
+    """Collects the hints of inputs of modules during a forward, for its attention calls too.
 
     Attributes:
-        all: that was said in the forward first, and then what was said before it, the last first.
-        is_paused: whether the forward runs again, of which nothing is taken.
+        all: hints of the forward, and then those before it, the last first.
+        is_paused: whether the forward runs again, whose hints are ignored.
     """
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class CollectedHints(ThreadState):
         self._depth, self._before = 0, 0
 
     def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
-        """Return what was said first of a batch of this shape; None where nothing was."""
-        values = [one.values for one in self.all if (one.kind, one.is_sure) == (kind, is_sure)]
+        """Return the first hint for a batch of this shape, or None."""
+        values = [hint.values for hint in self.all if (hint.kind, hint.is_sure) == (kind, is_sure)]
         fits = [one for one in values if one.shape[1] == length]
-        return next((np.broadcast_to(one, (batch, length)) for one in fits if len(one) in (1, batch)), None)
+        return next((np.broadcast_to(values, (batch, length)) for values in fits if len(values) in (1, batch)), None)
 
     def add(self, hint: InputHint) -> None:
         """See `Hints` of `recording.input_hint`."""
@@ -59,7 +59,7 @@ class CollectedHints(ThreadState):
     def begin_module(self) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
         if self._depth == 0 and not self.is_paused:
-            self.all = [one.hint for one in reversed(self.pending)]
+            self.all = [pending.hint for pending in reversed(self.pending)]
             self._before = len(self.all)
         self._depth += 1
         return super().begin_module()
@@ -116,7 +116,7 @@ class SeenCalls:
         self.count += 1
         if self._again in self.first_at.values():
             vectors = {"q": call.q, "k": call.k, "v": call.v}
-            self._operands[self._again] = {name: one.clone() for name, one in vectors.items() if one is not None}
+            self._operands[self._again] = {name: q.clone() for name, q in vectors.items() if q is not None}
         self._again += 1
 
     def operands(self, run: Callable[[], object]) -> dict[int, dict[str, Any]]:
@@ -130,9 +130,9 @@ class SeenCalls:
         shown = self._shown.get((length, length))
         if shown is None or len(shown) != batch:
             return None
-        seen: Bool[np.ndarray, "B T"] = np.asarray(shown.any(axis=1))
-        ends = np.maximum.accumulate(seen, axis=1) & np.maximum.accumulate(seen[:, ::-1], axis=1)[:, ::-1]
-        return KnownTokens(seen, "calls") if (seen == ends).all() and seen.any(axis=1).all() else None
+        tokens: Bool[np.ndarray, "B T"] = np.asarray(shown.any(axis=1))
+        inside = np.maximum.accumulate(tokens, axis=1) & np.maximum.accumulate(tokens[:, ::-1], axis=1)[:, ::-1]
+        return KnownTokens(tokens, "calls") if (tokens == inside).all() and tokens.any(axis=1).all() else None
 
     def shown(self, batch: int, length: int, past: int) -> Bool[np.ndarray, "B T T"]:
         """Return which positions masks show to each query, in any layer."""
@@ -150,21 +150,13 @@ def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
 
 
 class InputSequence(NamedTuple):
-    """A sequence of a forward.
+    """A sequence of a forward."""
 
-    Attributes:
-        sources: the embeddings of its ids, or the argument that is its vectors.
-        layout: how it lies in tensors.
-        ids: of the embeddings, or that the model is called with; None of vectors.
-        arguments: of the model, that are these ids.
-        is_first: whether the claim is about its outputs.
-    """
-
-    sources: tuple[OutputName | str, ...]
+    sources: tuple[OutputName | str, ...]  # the embeddings of its ids, or the argument that is its vectors
     layout: SequenceLayout
-    ids: Any = None
-    is_first: bool = False
-    arguments: tuple[str, ...] = ()
+    ids: Any = None  # of the embeddings, or that the model is called with; None of vectors
+    is_first: bool = False  # whether the claim is about its outputs
+    arguments: tuple[str, ...] = ()  # of the model, that are these ids
 
 
 def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) -> list[InputSequence]:
@@ -172,27 +164,23 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
 
     The one that the claim is about comes first; others are as of an encoder.
 
-    Args:
-        forward: which has ended.
-        shapes: of its attention calls.
-
     Raises:
         InputError: there are none.
     """
     from attncli.recording.rerun import SequenceLayout
 
     lengths = [(batch, length) for batch, _, length, _ in shapes]
-    is_time_first_module = any(getattr(one, "batch_first", True) is False for one in forward.module.modules())
+    is_time_first_module = any(getattr(module, "batch_first", True) is False for module in forward.module.modules())
 
     def layout(shape: tuple[int, ...]) -> SequenceLayout:
         batch, length = (1, shape[0]) if len(shape) == 1 else shape[:2]
         is_time_first = (length, batch) in lengths and (is_time_first_module or (batch, length) not in lengths)
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
-    called = {name: one for name, one in forward.tensors.items() if _may_be_ids(name, one)}
+    called = {name: tensor for name, tensor in forward.tensors.items() if _may_be_ids(name, tensor)}
     if embedded := _embedded_ids(forward, called):
-        sequences = [InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in embedded]
-        alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in sequences]
+        sequences = [InputSequence((output.name,), layout(tuple(output.ids.shape)), output.ids) for output in embedded]
+        alike = [[name for name, tensor in called.items() if equal_ids(sequence.ids, tensor)] for sequence in sequences]
         for number, (each, names) in enumerate(zip(sequences, alike, strict=True)):
             # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
             nth = sum(names == earlier for earlier in alike[:number])
@@ -218,15 +206,16 @@ def _embedded_ids(forward: Forward, called: dict[str, Any]) -> list[Any]:
     def size(output: Any) -> int:
         return int(output.module.num_embeddings)
 
-    embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
-    named = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
-    words = [one for one in named if any(equal_ids(one.ids, each) for each in called.values())]
-    words = words or [one for one in named if not _counts(one.ids)]
+    embedded = [output for output in forward.outputs.values() if output.ids is not None and output.ids.dim() in (1, 2)]
+    named = [output for output in embedded if not _NOT_WORDS.search(output.name[0])] or embedded
+    words = [output for output in named if any(equal_ids(output.ids, tensor) for tensor in called.values())]
+    words = words or [output for output in named if not _counts(output.ids)]
     most = max(map(size, words), default=0)
     # Those of a decoder may be made of its labels.
     decodes = any("decoder" in name for name, _ in forward.module.named_modules())
-    largest = [one for one in named if size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
-    return [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
+    words += [output for output in named if decodes and not _counts(output.ids)]
+    ids = [output.ids for output in words if size(output) == most]
+    return [output for output in named if any(equal_ids(output.ids, tensor) for tensor in ids)]
 
 
 class KnownTokens(NamedTuple):
@@ -239,22 +228,14 @@ class KnownTokens(NamedTuple):
 def tokens_of(
     forward: Forward, hints: CollectedHints, calls: SeenCalls, sequence: InputSequence, number: int, past: int
 ) -> KnownTokens | None:
-    """Return which positions of a sequence are no padding; None where nothing says.
+    """Return which positions of a sequence are no padding; None where that is not known.
 
     Ids say it by the `padding_idx` of their embedding, then an attention mask that the model is called with, of what
-    is cached too, and the masks of attention calls last.
-
-    Args:
-        forward: which has ended.
-        hints: what its inputs say.
-        calls: its attention.
-        sequence: of which.
-        number: how many sequences there are.
-        past: how many keys stand in a cache before it.
+    is cached too, and the masks of attention calls last. There are `number` sequences, and `past` keys in a cache.
     """
     batch, length, _ = sequence.layout
     stated = [hints.of(*each, batch, length) for each in (("tokens", True), ("unpadded", True), ("tokens", False))]
-    sure = next((one for one in stated[:2] if one is not None), None)
+    sure = next((hint for hint in stated[:2] if hint is not None), None)
     if sure is not None:
         return KnownTokens(sure.astype(bool), "ids")
     on_trial: KnownTokens | None = None
@@ -273,7 +254,7 @@ def tokens_of(
     if (unsure := stated[2]) is not None:
         return KnownTokens(unsure.astype(bool) | begins, "ids")
     tables = (forward.outputs[name].module for name in sequence.sources if name in forward.outputs)
-    index: Any = next((one.padding_idx for one in tables if getattr(one, "padding_idx", None) is not None), None)
+    index: Any = next((table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None), None)
     if index is not None and sequence.ids is not None:  # such as ids [T, B]
         return KnownTokens((sequence.layout.rows_of(sequence.ids) != index) | begins, "ids")
     return on_trial or (None if past or number > 1 else calls.tokens(batch, length))
@@ -282,17 +263,10 @@ def tokens_of(
 def other_ids(
     forward: Forward, sequence: InputSequence, padding: KnownTokens, claim: Claim | None, seed: int
 ) -> Int[np.ndarray, "B T"]:
-    """Return other ids of words for all positions; those that tell more than a word stay.
+    """Return other ids of words of the batch for all positions; those that tell more than a word stay.
 
     Such are padding, unless a mask says which positions it is, the special ids of a configuration, and those by which
-    documents begin or end.
-
-    Args:
-        forward: which has ended.
-        sequence: whose ids.
-        padding: which of them are padding.
-        claim: which documents there are; None is one.
-        seed: of the choice among other words of the batch.
+    documents of a claim begin or end.
     """
     ids = sequence.layout.rows_of(sequence.ids)
     special: set[int] = set()
@@ -324,7 +298,7 @@ def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:
 
 
 def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
-    """Return how many keys stand in a cache before so many positions."""
+    """Return how many keys of a cache come before a row of positions."""
     return min((keys - queries for _, _, queries, keys in shapes if queries == length <= keys), default=0)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.prove.claim import Claim, parsed
-from attncli.analysis.prove.design import MOST_SEEDS, bit_groups, blocks, most_copies, room_for_blocks
 from attncli.analysis.prove.heads import mixed_heads
 from attncli.analysis.prove.inputs import (
     CollectedHints,
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _ROUNDING, _ROUNDING_OF_HALF = 16, 2  # steps of a number's type by which sums in another order differ
 _FURTHER = 64.0  # standard deviations, where rounding swallows a change
+_MOST_TOKENS = 2048  # of a forward that holds the rows of a batch several times
+_MOST_SEEDS = 4  # with which the same inputs change: a router shows for some numbers alone what moves its outputs
+_MOST_ALONE = 64  # forwards of a batch that cannot be repeated, one for each position
 _CAUSES: tuple[tuple[Cause, str], ...] = (
     ("convolution", r"Conv\dd|(?i:convolution| conv)"),
     ("router", r"(?i:router|gat(e|ing)\b|moe|expert|switch|sparsemlp)"),
@@ -49,35 +52,21 @@ _CAUSES: tuple[tuple[Cause, str], ...] = (
 
 
 class Probe(NamedTuple):
-    """Inputs to change.
+    """Inputs to change."""
 
-    Attributes:
-        positions: which inputs, of a batch that may hold its rows several times.
-        sequence: which sequence of the model they are in, where there are several: 0 is that of the claim.
-        is_padding: whether they are padding, which nothing may read.
-        seeds: of the ids and directions that take their place, one for each copy of the batch.
-        size: how far vectors go, in standard deviations.
-    """
-
-    positions: Bool[np.ndarray, "B T"]
-    sequence: int = 0
-    is_padding: bool = False
-    seeds: tuple[int, ...] = (0,)
-    size: float = 4.0
+    positions: Bool[np.ndarray, "B T"]  # of a batch that may hold its rows several times
+    sequence: int = 0  # of the model, where there are several: 0 is that of the claim
+    is_padding: bool = False  # whether they are padding, which nothing may read
+    seeds: tuple[int, ...] = (0,)  # of the ids and directions that take their place, one for each copy of the batch
+    size: float = 4.0  # standard deviations by which vectors change
 
 
 class JudgedChange(NamedTuple):
-    """A change of an output, and how far it is one that the claim does not allow.
-
-    Attributes:
-        change: of the output.
-        forbidden: how far outputs moved that must not, of each position or row; empty where nothing is known of them.
-        allowed: how far others did.
-    """
+    """A change of an output, and how far it is one that the claim does not allow."""
 
     change: OutputChange
-    forbidden: Float[np.ndarray, "*any"]
-    allowed: Float[np.ndarray, "*any"]
+    forbidden: Float[np.ndarray, "*any"]  # how far each position or row moved that must not; empty is not known
+    allowed: Float[np.ndarray, "*any"]  # how far others did
 
     @property
     def most(self) -> float:
@@ -107,10 +96,10 @@ class ProbedForward:
         self.forwards = 0
         self._ids: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
         self.sequences = sequences_of(forward, calls.shapes)
-        forward.layout, *forward.others = (one.layout for one in self.sequences)
+        forward.layout, *forward.others = (sequence.layout for sequence in self.sequences)
         layout = forward.layout
         past = past_of(calls.shapes, layout.length)
-        self.attended = max(one.calls[1] for one in forward.outputs.values())
+        self.attended = max(output.calls[1] for output in forward.outputs.values())
         self.output = self._output()
         self._join_sequences()
         self.tokens = self._tokens(hints, lengths, past)
@@ -139,13 +128,13 @@ class ProbedForward:
         layout = self.forward.layout
         outputs = [self.forward.outputs[name] for name in self._last_outputs()]
         if not outputs and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
-            outputs = [one for name, one in self.forward.outputs.items() if self._is_by_row(name)]
+            outputs = [output for name, output in self.forward.outputs.items() if self._is_by_row(name)]
         if not outputs:
             raise InputError(
                 f"no output after its attention has {plural(layout.length, 'position')} in "
                 f"{plural(layout.batch, 'row')}, as its input has"
             )
-        return next((one for one in outputs if not one.name[0]), outputs[-1])
+        return next((output for output in outputs if not output.name[0]), outputs[-1])
 
     def _is_by_row(self, name: OutputName) -> bool:
         """Return whether an output of the model has a vector for each row, and none for each position."""
@@ -155,13 +144,13 @@ class ProbedForward:
 
     def _last_outputs(self) -> list[OutputName]:
         """Return the outputs with a vector for each position after the last attention."""
-        sources = [name for one in self.sequences for name in one.sources]
+        sources = [name for sequence in self.sequences for name in sequence.sources]
         return [
             name
-            for name, one in self.forward.outputs.items()
-            if one.calls[1] == self.attended
+            for name, output in self.forward.outputs.items()
+            if output.calls[1] == self.attended
             and name not in sources
-            and self.forward.layout.laid_out(one.values) is not None
+            and self.forward.layout.laid_out(output.values) is not None
         ]
 
     def _join_sequences(self) -> None:
@@ -169,47 +158,48 @@ class ProbedForward:
 
         These have attention that the other one does not move.
         """
-        first, *others = self.sequences
-        separate = []
-        for one in others:
-            both = [self._attention_moved_by(each) for each in (first, one)] if equal_ids(first.ids, one.ids) else []
-            if both and not (both[0] - both[1] and both[1] - both[0]):
-                names = tuple(dict.fromkeys((*one.arguments, *first.arguments)))
-                first = first._replace(sources=(*one.sources, *first.sources), arguments=names)
-            else:
-                separate.append(one)
-        self.sequences = [first, *separate]
-        self.forward.others = [one.layout for one in separate]
 
-    def _attention_moved_by(self, sequence: InputSequence) -> set[OutputName]:
-        positions = np.zeros(sequence.layout[:2], bool)
-        positions[0, -1] = True
-        changes = self._again(positions, sequence.sources)
-        return {one.output.name for one in changes if one.output.calls[1] > one.output.calls[0] and one.most > 0}
+        def moved_attention(sequence: InputSequence) -> set[OutputName]:
+            changes = self._again(_cells(np.zeros(sequence.layout[:2], bool), (0, -1)), sequence.sources)
+            outputs = [change.output for change in changes if change.most > 0]
+            return {output.name for output in outputs if output.calls[1] > output.calls[0]}
+
+        first, *others = self.sequences
+        self.sequences = [first]
+        for other in others:
+            both = [moved_attention(first), moved_attention(other)] if equal_ids(first.ids, other.ids) else []
+            if both and not (both[0] - both[1] and both[1] - both[0]):
+                names = tuple(dict.fromkeys((*other.arguments, *first.arguments)))
+                first = first._replace(sources=(*other.sources, *first.sources), arguments=names)
+            else:
+                self.sequences.append(other)
+        self.sequences[0] = first
+        self.forward.others = [sequence.layout for sequence in self.sequences[1:]]
 
     def _tokens(self, hints: CollectedHints, lengths: Any, past: int) -> list[Bool[np.ndarray, "B T"]]:
         """Return which positions of each sequence are no padding."""
         pads: list[Any] = [leaf for leaf in leaves(parsed(self.expression)) if is_padding(leaf)]
         if lengths is not None:
             pads = [*leaves(bind_lengths(parse("pad", allow_rows=True), lengths))]
-        found = [tokens_of(self.forward, hints, self._calls, one, len(self.sequences), past) for one in self.sequences]
+        count = len(self.sequences)
+        known = [tokens_of(self.forward, hints, self._calls, sequence, count, past) for sequence in self.sequences]
         batch, length, _ = self.forward.layout
-        if stated := [one for one in pads if not isinstance(one, Pad) or one.lengths is not None]:
+        if stated := [pad for pad in pads if not isinstance(pad, Pad) or pad.lengths is not None]:
             cells = materialise(stated[0], MaskSize(1, past + length, past + length - 1))
             tokens = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
-            found[0] = KnownTokens(tokens, "ids" if found[0] is None else found[0].source)
-        elif pads and batch > 1 and not past and all(one is None for one in found):
+            known[0] = KnownTokens(tokens, "ids" if known[0] is None else known[0].source)
+        elif pads and batch > 1 and not past and not any(known):
             raise UsageError(
                 "pad has no lengths, and the program states none; pass an attention mask, or give --lengths 6,10 "
                 "(lengths=[6, 10] in Python)"
             )
-        found[1:] = found[1:] if pads else [None] * len(found[1:])
+        known[1:] = known[1:] if pads else [None] * (count - 1)
         self.padding = [
-            KnownTokens(np.ones(sequence.layout[:2], bool), "ids") if one is None else one
-            for one, sequence in zip(found, self.sequences, strict=True)
+            tokens or KnownTokens(np.ones(sequence.layout[:2], bool), "ids")
+            for tokens, sequence in zip(known, self.sequences, strict=True)
         ]
-        self._is_on_trial = bool(pads) and not stated and found[0] is not None and found[0].source == "calls"
-        return [one.tokens for one in self.padding]
+        self._is_on_trial = bool(pads) and not stated and known[0] is not None and known[0].source == "calls"
+        return [padding.tokens for padding in self.padding]
 
     def proof(self) -> ModelProof:
         """Run it with all changes that the claim needs, and return what was proved."""
@@ -222,29 +212,29 @@ class ProbedForward:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
         probes = [*self._row_probes(), *self._padding_probes()]
         leaks = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
-        leaks += self._position_leaks(any(one.row != one.changed[0] for one in leaks))
+        leaks += self._position_leaks(any(leak.row != leak.changed[0] for leak in leaks))
         unread = [*self._unread()]
         rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
         for row in rows:
             self._held[row] |= self.claim.sees_all(row)
-        found = [] if leaks else [*self._without_padding(), *self._without_order()]
+        padding = [] if leaks else [*self._without_padding()]
         heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
-        others = [*heads, *unread[:1], *self._of_numbers(), *found]
-        others += [self._of_unknown_layers(one) for one in leaks if self._is_of_unknown_layers(one)]
-        moved = _distinct([one for one in leaks if not self._is_of_unknown_layers(one)])
+        others = [*heads, *unread[:1], *self._of_numbers(), *padding]
+        unknown = [self._of_unknown_layers(leak) for leak in leaks]
+        others += filter(None, unknown)
+        moved = _distinct([leak for leak, finding in zip(leaks, unknown, strict=True) if finding is None])
         return replace(
             proof, moved=moved, others=(*others, *self._conditions()), forwards=self.forwards, rows_changed=len(rows),
             positions=int((self._held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
             inputs_changed=int((self._changed & tokens).sum()), inputs=int(tokens.sum()), is_alone=self._is_alone,
         )  # fmt: skip
 
-    def _is_of_unknown_layers(self, leak: Leak) -> bool:
-        """Return whether several layers of attention explain what moved, where attn saw none."""
+    def _of_unknown_layers(self, leak: Leak) -> Finding | None:
+        """Return the leak as a finding where attn saw no attention, and several layers explain what moved."""
         row, changed = leak.changed
         is_in_row = not self.attended and leak.row == row and leak.position is not None and self.tokens[0][row, changed]
-        return bool(is_in_row and self.claim.may_move(row, (changed,), 0)[leak.position])
-
-    def _of_unknown_layers(self, leak: Leak) -> Finding:
+        if not is_in_row or not self.claim.may_move(row, (changed,), 0)[leak.position]:
+            return None
         message = f"one layer of {self.expression} hides that. attn saw no attention call, so the layers are not known"
         return Finding("no-mask", "error", f"{leak.finding.message}; {message}", made_at=(self.output.place,))
 
@@ -255,17 +245,18 @@ class ProbedForward:
             count = int(self.output.values.isnan().sum())
         else:
             count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
-        place = (self.output.place,)
         if count:
             message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
-            yield Finding("nan", "error", message, count, made_at=place)
+            yield Finding("nan", "error", message, count, made_at=(self.output.place,))
         elif not self._is_alive:
-            yield Finding("unread", "error", "no output moves when a position changes, not even its own", made_at=place)
+            message = "no output moves when a position changes, not even its own"
+            yield Finding("unread", "error", message, made_at=(self.output.place,))
         if self._rounded and self.dtype in HALF:
             message = (
                 f"outputs move that must not, by {self._rounded:.2g}. Rounding of {self.dtype} or a leak may be why"
             )
-            yield Finding("rerun", "error", message, advice="prove the model in float32", made_at=place)
+            advice = "prove the model in float32"
+            yield Finding("rerun", "error", message, advice=advice, made_at=(self.output.place,))
 
     def _conditions(self) -> Iterator[Finding]:
         """Yield what the proof rests on: masks that say what padding is, and objects that all forwards share."""
@@ -278,9 +269,9 @@ class ProbedForward:
     # --- what changes -----------------------------------------------------------------------------------------
 
     def _row_probes(self) -> Iterator[Probe]:
-        """Yield changes of rows, of which each is one without each other, in each sequence."""
+        """Yield changes of rows: for each two rows of a sequence, one changes the first without the second."""
         for which, tokens in enumerate(self.tokens):
-            for group in bit_groups(len(tokens)):
+            for group in _bit_groups(len(tokens)):
                 yield Probe(tokens & np.isin(np.arange(len(tokens)), group)[:, None], which)
 
     def _padding_probes(self) -> Iterator[Probe]:
@@ -292,31 +283,31 @@ class ProbedForward:
     def _position_leaks(self, is_between_rows: bool) -> Iterator[Leak]:
         """Yield the leak of positions that change next, in few forwards: each alone, where there is room for it.
 
-        Where a position may move some outputs of its row alone, it changes in all rows at once.
-
-        Args:
-            is_between_rows: whether rows move each other, so that one alone may change.
+        A position changes in all rows at once, where rows do not move each other.
         """
         tokens = self.tokens[0]
         rows, length = tokens.shape
         own = [0] if is_between_rows else [*range(rows)]
-        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row]).tolist())
+        layers = self.attended or 1
+        words = ((row, (at,)) for row in own for at in np.flatnonzero(tokens[row]).tolist())
+        hides = any((tokens[row] & ~self.claim.may_move(row, at, layers)).any() for row, at in words)
         copies = 1 if is_between_rows else self._copies(length if hides else rows * length)
-        room = room_for_blocks(length, copies)
+        forwards = 2 * ceil(log2(max(length, 2)))
+        room = forwards * copies if copies > 1 else max(forwards, _MOST_ALONE)
         if hides:
-            tries: list[tuple[Sequence[int], Sequence[int]]] = [(own, part) for part in blocks(length, room)[::-1]]
+            tries: list[tuple[Sequence[int], Sequence[int]]] = [(own, part) for part in _blocks(length, room)[::-1]]
         elif copies > 1 and rows * length <= room:
             tries = [([row], [at]) for row in own for at in range(length)]
         else:  # nothing is hidden within a row, and rows must not move each other
-            groups, parts = bit_groups(rows) or [[0]], bit_groups(length) or [[0]]
+            groups, parts = _bit_groups(rows) or [[0]], _bit_groups(length) or [[0]]
             tries = [(groups[number % len(groups)], part) for number, part in enumerate(parts)]
         self._is_alone = all(len(part) == 1 for _, part in tries)
         wrongly = self.claim.shown_wrongly
         if wrongly.any() and not self._is_alone:
             tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())]))
-        changed = [_cells(tokens, np.ix_(*one)) & (tokens | self.claim.is_padded) for one in tries]
+        changed = [_cells(tokens, np.ix_(*part)) & (tokens | self.claim.is_padded) for part in tries]
         changed += [~tokens] if self.claim.is_padded and not tokens.all() else []
-        times = min(max(copies // len(changed), 2), room // len(changed), MOST_SEEDS) if copies > 1 else 1
+        times = min(max(copies // len(changed), 2), room // len(changed), _MOST_SEEDS) if copies > 1 else 1
         probes = [(each, 1 + more) for more in range(max(times, 1)) for each in changed]
         for start in range(0, len(probes), copies):
             some = probes[start : start + copies]
@@ -329,24 +320,17 @@ class ProbedForward:
     def _copies(self, tries: int) -> int:
         """Return how often one forward holds the rows of the batch: once if outputs differ then."""
         rows, length = self.tokens[0].shape
-        most = most_copies(rows, length, tries)
+        most = max(min(_MOST_TOKENS // (rows * length), tries * _MOST_SEEDS), 1)
         if most == 1 or rows == length or self.forward.draws:
             return 1
         self.forwards += 1
         return most if self.forward.repeats(most, self._last_outputs(), min(2**10 * self._eps, 0.05)) else 1
 
-    def _forbids(self, row: int, position: int) -> bool:
-        """Return whether an output of its row may not move when a position changes."""
-        return bool((self.tokens[0][row] & ~self.claim.may_move(row, (position,), self.attended or 1)).any())
-
     # --- what moves -------------------------------------------------------------------------------------------
 
     def _again(self, *change: Any) -> list[OutputChange]:
-        """Run the forward once more, with the fields of an `InputChange` or without one."""
-        from attncli.recording.rerun import InputChange
-
         self.forwards += 1
-        return self.forward.again(InputChange(*change) if change else None)
+        return self.forward.again(*change)
 
     def _changes(self, probe: Probe) -> list[OutputChange]:
         sequence = self.sequences[probe.sequence]
@@ -370,7 +354,7 @@ class ProbedForward:
     def _differs_by_itself(self) -> Finding | None:
         changes: list[OutputChange] = []
         self._operands = self._calls.operands(lambda: changes.extend(self._again()))
-        first = next((one for one in changes if one.most > self._floor(one)), None)
+        first = next((change for change in changes if change.most > self._floor(change)), None)
         if first is None:
             return None
         message = f"two equal runs differ, first in {first.output.name[0] or 'the model'}, by {first.most:.2g}"
@@ -379,7 +363,7 @@ class ProbedForward:
 
     def _judged_changes(self, probe: Probe) -> list[JudgedChange]:
         """Return what moves when a probe changes inputs; where rounding swallows a change, it is tried once more."""
-        judged = [self._judged(probe, one) for one in self._changes(probe)]
+        judged = [self._judged(probe, change) for change in self._changes(probe)]
         if probe.sequence or probe.is_padding:
             return judged
         batch, moved = len(self.tokens[0]), np.zeros(probe.positions.shape, bool)
@@ -405,7 +389,7 @@ class ProbedForward:
         return (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * self._eps * change.size
 
     def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, "B T"]:
-        """Return which outputs a probe may move, after so many calls of attention."""
+        """Return which outputs a probe may move, after a number of calls of attention."""
         batch = len(self.tokens[0])
         return np.stack([
             self.claim.may_move(row % batch, (*np.flatnonzero(own).tolist(),), max(calls, 1))
@@ -437,7 +421,7 @@ class ProbedForward:
         def has_positions(one: JudgedChange) -> bool:
             return one.change.moved.shape[1] > 1 or self.forward.layout.length == 1
 
-        moved = [one for one in judged if one.change.most > 0]
+        moved = [judged_change for judged_change in judged if judged_change.change.most > 0]
         ends = [one for one in moved if not one.change.output.name[0]]
         if any(map(has_positions, ends)):
             return ends
@@ -446,7 +430,7 @@ class ProbedForward:
         return [*ends, *inside[-1:]]
 
     def _leak_of(self, probe: Probe) -> Leak | None:
-        """Return the leak of a probe, of as few inputs as show it; None is none."""
+        """Return the leak of a probe, of as few inputs as show it, or None."""
         judged = self._judged_changes(probe)
         ends = self._ends(judged)
         batch = self.sequences[probe.sequence].layout.batch
@@ -480,16 +464,16 @@ class ProbedForward:
 
     def _wrong(self, ends: Sequence[JudgedChange]) -> Int[np.ndarray, " B"]:
         """Return how many outputs of each row moved that must not, of those that the model gives."""
-        sized = [one for one in ends if one.forbidden.size]
+        sized = [end for end in ends if end.forbidden.size]
         counts = [
-            (one.forbidden > self._floor(one.change)).reshape(len(one.forbidden), -1).sum(axis=1) for one in sized
+            (end.forbidden > self._floor(end.change)).reshape(len(end.forbidden), -1).sum(axis=1) for end in sized
         ]
-        if not any(each.any() for each in counts):
-            self._rounded = max(self._rounded, *(one.most for one in ends), 0.0)
+        if not any(count.any() for count in counts):
+            self._rounded = max(self._rounded, *(end.most for end in ends), 0.0)
         return np.sum(counts or [[0]], axis=0)
 
     def _leak(self, probe: Probe, judged: Sequence[JudgedChange], ends: Sequence[JudgedChange]) -> Leak | None:
-        """Return the first output that moved and must not, where what the model gives moved too; None is none.
+        """Return the first output that moved and must not, if outputs of the model moved too.
 
         Outputs inside that move alone leak nothing, as scores of keys that are hidden afterwards.
         """
@@ -497,7 +481,7 @@ class ProbedForward:
         for end in ends:
             moved = end.change.moved
             reached |= (moved if moved.shape == reached.shape else moved.max(axis=1, keepdims=True)) > 0
-        most = max((one.most for one in ends), default=0.0)
+        most = max((end.most for end in ends), default=0.0)
         calls = 0  # of attention, before the last output that did not move
         for change, forbidden, allowed in judged:
             output = change.output
@@ -520,7 +504,7 @@ class ProbedForward:
         self._rounded = max(self._rounded, most)
         return None
 
-    # --- what is not read, order, padding ---------------------------------------------------------------------
+    # --- what is not read, and padding -------------------------------------------------------------------------
 
     def _unread(self) -> Iterator[Finding]:
         """Yield that outputs do not move which may read the last token of a row, or one in the middle of another."""
@@ -537,34 +521,6 @@ class ProbedForward:
                 outputs, do = ("output", "does") if len(still) == 1 else ("outputs", "do")
                 message = f"{outputs} {listed} may read position {position} and {do} not move when it changes"
                 yield Finding("unread", "note", message, len(still))
-
-    def _without_order(self) -> Iterator[Finding]:
-        """Yield that words in another order give the same outputs in that order, where the claim shows all of them."""
-        tokens, first = self.tokens[0], self.sequences[0]
-        shows_all = all(self.claim.direct[row][np.ix_(own, own)].all() for row, own in enumerate(tokens))
-        if not shows_all or not first.arguments or first.layout.is_time_first or self.forward.draws:
-            return
-        order = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
-        for row, own in enumerate(tokens):
-            order[row, own] = np.roll(np.flatnonzero(own), 1)
-        before = first.layout.rows_of(first.ids)
-        ids = np.take_along_axis(before, order, axis=1)
-        if (ids == before).all() or tokens.sum(axis=1).max() < 3:
-            return
-        changes = self._tried(lambda: self.forward.permuted(order, dict.fromkeys(first.arguments, ids)))
-        output = next((one for one in changes if one.output.name == self.output.name), None)
-        floor = max(noise_floor(self.dtype), 1e-5)
-        if output is not None and np.where(tokens, output.moved, 0).max() <= floor * max(output.size, 1e-6) * 4:
-            message = "no position reaches the outputs: words in another order give the same outputs, in that order"
-            yield Finding("positions", "note", message, advice="add position embeddings, unless order must not matter")
-
-    def _tried(self, run: Callable[[], list[OutputChange]]) -> list[OutputChange]:
-        """Return changes; none where the program's own code fails."""
-        self.forwards += 1
-        try:
-            return run()
-        except Exception:  # whatever the program's own code raises
-            return []
 
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""
@@ -585,7 +541,7 @@ class ProbedForward:
                 message = f"row {row} does not run without its padding ({type(error).__name__}), so it is not compared"
                 yield Finding("positions", "note", message)
                 return
-            wrong = next((one for one in changes if one.most > floor * max(one.size, 1e-6) * 4), None)
+            wrong = next((change for change in changes if change.most > floor * max(change.size, 1e-6) * 4), None)
             if wrong is not None:
                 name = wrong.output.name[0] or "the model"
                 message = f"row {row} has other outputs without its padding: {name} differs by {wrong.most:.2g}"
@@ -601,14 +557,33 @@ class ProbedForward:
         """The ids of each sequence, −1 in padding; none where it is not claimed to be causal."""
         if self.forward.layout.is_time_first or not self.claim.is_causal or self.forward.layout.length < 3:
             return []
-        both = zip(self.tokens, self.sequences, strict=True)
-        return [np.where(own, one.ids.cpu().numpy().reshape(own.shape), -1) for own, one in both if one.ids is not None]
+        ids = [None if sequence.ids is None else sequence.ids.cpu().numpy() for sequence in self.sequences]
+        both = zip(self.tokens, ids, strict=True)
+        return [np.where(tokens, each.reshape(tokens.shape), -1) for tokens, each in both if each is not None]
 
     @property
     def has_heads(self) -> bool:
         """Whether the model gives several outputs for a position."""
-        shapes = [one.values.dim() for one in self.forward.outputs.values() if not one.name[0]]
+        shapes = [output.values.dim() for output in self.forward.outputs.values() if not output.name[0]]
         return sum(dim > 2 for dim in shapes) > 1 or max(shapes, default=0) > 3
+
+
+def _bit_groups(count: int) -> list[list[int]]:
+    """Return groups of numbers below a count: for each two numbers, one group holds the first without the second."""
+    bits = range((count - 1).bit_length())
+    return [[one for one in range(count) if (one >> bit & 1) == value] for bit in bits for value in (1, 0)]
+
+
+def _blocks(length: int, room: int) -> list[range]:
+    """Return at most `room` blocks of positions that change together: each position alone where there is room for it.
+
+    Otherwise they cover the row twice, the second time half a block further on.
+    """
+    if length <= room:
+        return [range(at, at + 1) for at in range(length)]
+    size = ceil(2 * length / max(room - 1, 1))
+    starts = [*range(0, length, size), *range(size // 2, length, size)]
+    return [range(start, min(start + size, length)) for start in starts]
 
 
 def _cells(like: Bool[np.ndarray, "B T"], where: Any) -> Bool[np.ndarray, "B T"]:
@@ -625,7 +600,7 @@ def _cause(output: ModuleOutput) -> Cause:
 
 def _distinct(leaks: Sequence[Leak]) -> tuple[Leak, ...]:
     """Return the first leak of each module, between positions and between rows."""
-    found: dict[tuple[str, str, bool], Leak] = {}
-    for one in leaks:
-        found.setdefault((one.module, one.kind, one.row == one.changed[0]), one)
-    return tuple(found.values())
+    distinct: dict[tuple[str, str, bool], Leak] = {}
+    for leak in leaks:
+        distinct.setdefault((leak.module, leak.kind, leak.row == leak.changed[0]), leak)
+    return tuple(distinct.values())
