@@ -40,11 +40,11 @@ class ForwardCopy:
 
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self.shared: list[str] = []
-        self._names = {id(each): name for name, each in module.named_modules()}
+        self._names = {id(inside): name for name, inside in module.named_modules()}
         self._alive: list[Any] = []  # what `_memo` knows by its id
         self._memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
-        for path, each in module.named_modules():
-            for name, value in vars(each).items():
+        for path, holder in module.named_modules():
+            for name, value in vars(holder).items():
                 if hasattr(type(value), "__del__"):  # a copy would end what it holds
                     self._share(value, f"{path}.{name}")
         args, kwargs = arguments
@@ -55,8 +55,8 @@ class ForwardCopy:
 
     def drop_hooks(self, keys: set[int]) -> None:
         """Leave hooks of modules out of all runs, by their keys."""
-        for each in self._module.modules():
-            for hooks in (each._forward_pre_hooks, each._forward_hooks):
+        for inside in self._module.modules():
+            for hooks in (inside._forward_pre_hooks, inside._forward_hooks):
                 for key in keys & hooks.keys():
                     del hooks[key]
 
@@ -118,7 +118,8 @@ class ForwardCopy:
             return
         holder = next((value for value in reversed(copied) if isinstance(value, nn.Module)), None)
         values = {} if holder is None else vars(holder)
-        name = next((name for name, value in values.items() if any(value is one for one in copied)), "its arguments")
+        ids = set(map(id, copied))
+        name = next((name for name, value in values.items() if id(value) in ids), "its arguments")
         path = self._names.get(id(holder), "")
         self._share(next((value for value in copied if _is_of_python(value)), last), f"{path}.{name}")
 
@@ -148,9 +149,10 @@ class RandomStates:
     def __init__(self) -> None:
         self._states: dict[int, tuple[Any, Any]] = {}
         devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-        for one in (torch.default_generator, *devices, *gc.get_objects()):
-            if type(one) in _GENERATORS:
-                self.add(one)
+        shared: list[Any] = [torch.default_generator, random._inst, np.random.mtrand._rand]  # maybe frozen
+        for generator in (*shared, *devices, *gc.get_objects()):
+            if type(generator) in _GENERATORS:
+                self.add(generator)
 
     def add(self, generator: Any) -> None:
         """Save the state of a generator, unless it is known."""
@@ -187,8 +189,8 @@ def _set_bits(generator: np.random.Generator, state: Any) -> None:
 
 
 _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]] = {  # how to get and set a state
-    torch.Generator: (lambda one: one.get_state().numpy(), lambda one, state: one.set_state(torch.from_numpy(state))),
+    torch.Generator: (lambda rng: rng.get_state().numpy(), lambda rng, state: rng.set_state(torch.from_numpy(state))),
     random.Random: (random.Random.getstate, random.Random.setstate),
-    np.random.RandomState: (lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state)),
-    np.random.Generator: (lambda one: one.bit_generator.state, _set_bits),
+    np.random.RandomState: (lambda rng: rng.get_state(legacy=False), lambda rng, state: rng.set_state(state)),
+    np.random.Generator: (lambda rng: rng.bit_generator.state, _set_bits),
 }

@@ -107,7 +107,7 @@ def output_change(output: ModuleOutput, values: torch.Tensor, before: torch.Tens
     is_changed = (values != before).any(dim=2)
     if is_changed.any():
         precise = torch.promote_types(before.dtype, torch.float32)
-        a, b = (each.detach()[is_changed].to(precise) for each in (values, before))
+        a, b = (tensor.detach()[is_changed].to(precise) for tensor in (values, before))
         is_same = (a == b) | (a.isnan() & b.isnan())
         change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)).amax(dim=-1)
         moved[to_numpy(is_changed)] = to_numpy(change)
@@ -133,7 +133,7 @@ class _Run:
         names: Collection[OutputName] | None = None,
         moved: _Moved = _unmoved,
     ) -> None:
-        self.modules = {id(each): name for name, each in module.named_modules()}
+        self.modules = {id(inside): name for name, inside in module.named_modules()}
         self.running: list[tuple[nn.Module, int]] = []
         self.outputs: dict[OutputName, ModuleOutput] = {}  # in their order
         self._count, self._start, self._begun, self._names, self._moved = count, start, count(), names, moved
@@ -158,7 +158,7 @@ class _Run:
             return None
         self._unread += self._calls() == calls and bool(_ATTENTION.search(type(module).__name__))
         name = self.modules.get(id(module), type(module).__name__)
-        outputs = (one for _, one in _named_tensors(output) if one.dim() and one.is_floating_point())
+        outputs = (tensor for _, tensor in _named_tensors(output) if tensor.dim() and tensor.is_floating_point())
         instead = None
         # All outputs of the model itself count; of a module inside the first, as weights may come second.
         for values in islice(outputs, None if name == "" else 1):
@@ -168,9 +168,9 @@ class _Run:
                 instead = values = moved
             if self._names is None or key in self._names:
                 ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
-                place = "{}:{}".format(*user_line(self._start)[:2])
+                line = "{}:{}".format(*user_line(self._start)[:2])
                 values = values.detach().clone()
-                self.outputs[key] = ModuleOutput(key, module, place, (calls, self._calls()), values, ids)
+                self.outputs[key] = ModuleOutput(key, module, line, (calls, self._calls()), values, ids)
         return instead
 
 
@@ -207,7 +207,8 @@ class Forward:
     @property
     def precision(self) -> tuple[str, float]:
         """The name of the coarsest type of its outputs, and the distance from 1 to the next number of it."""
-        coarsest = max((output.values.dtype for output in self.outputs.values()), key=lambda one: torch.finfo(one).eps)
+        dtypes = {output.values.dtype for output in self.outputs.values()}
+        coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         return str(coarsest).removeprefix("torch."), torch.finfo(coarsest).eps
 
     @cached_property
@@ -219,7 +220,8 @@ class Forward:
             signature = inspect.signature(self.module.forward)
             named = signature.bind_partial(*args, **kwargs).arguments
             # What `**options` collects is named as it was given.
-            collecting = [name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+            kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+            collecting = [name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD]
             named = named | named.pop("".join(collecting), {})
         return dict(_named_tensors(named))
 
@@ -279,7 +281,7 @@ class Forward:
             if both[0].shape != both[1].shape:
                 continue
             laid_out = ([layout.laid_out(tensor, output.module) for tensor in both] for layout in layouts)
-            pair = next(filter(None, ([values for values in each if values is not None] for each in laid_out)), [])
+            pair = next(filter(None, ([one for one in pair if one is not None] for pair in laid_out)), [])
             # A row for each expert's token would look like a row of the batch, but of the model's own output.
             is_of_rows = (both[0].dim() > 2 or name[0] == "") and not self.layout.is_time_first
             if not pair and is_of_rows and len(both[0]) == layouts[0].batch:
@@ -320,7 +322,7 @@ class Forward:
                 value = value[(slice(None),) * axis + (positions,)]
             return value.clone()
 
-        outputs = self._outputs({id(one): cut(one) for one in self.tensors.values()}, self.outputs)
+        outputs = self._outputs({id(tensor): cut(tensor) for tensor in self.tensors.values()}, self.outputs)
         layout = SequenceLayout(1, last - first, is_time_first)
         return self._compared(outputs, layout, lambda before: before[rows, positions])
 
@@ -332,7 +334,7 @@ class Forward:
             output: of the last one, `[B, H, T, D]`.
         """
         after = (output for output in self.outputs.values() if output.calls == (calls, calls))
-        first = next((one for one in after if isinstance(one.module, nn.Linear)), None)
+        first = next((output for output in after if isinstance(output.module, nn.Linear)), None)
         if first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
             return None
         linear: Any = first.module
@@ -353,9 +355,9 @@ class Forward:
         """Return how far outputs of another layout are from the program's own, rearranged."""
         changes = []
         for name, output in outputs.items():
-            one, other = layout.laid_out(output.values), self.layout.laid_out(self.outputs[name].values)
-            if one is not None and other is not None and one.shape == (other := rearrange(other)).shape:
-                changes.append(output_change(self.outputs[name], one, other))
+            values, other = layout.laid_out(output.values), self.layout.laid_out(self.outputs[name].values)
+            if values is not None and other is not None and values.shape == (other := rearrange(other)).shape:
+                changes.append(output_change(self.outputs[name], values, other))
         return changes
 
     def _outputs(
@@ -383,7 +385,7 @@ class Forward:
             if copies > 1 and one.dim() > axis and one.shape[axis] == batch:
                 values = torch.cat([one] * copies, dim=axis)
             if positions is not None and name in ids:
-                both = (self.layout.of(each).reshape(values.shape) for each in (positions, ids[name]))
+                both = (self.layout.of(array).reshape(values.shape) for array in (positions, ids[name]))
                 is_other, other = (torch.from_numpy(tensor).to(one.device) for tensor in both)
                 values = torch.where(is_other, other.to(one.dtype), values)
             vectors = moved(name, values)
@@ -400,8 +402,8 @@ def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tens
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = vars(value)
     items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
-    for key, each in items:
-        yield from _named_tensors(each, f"{name}.{key}".lstrip("."))
+    for key, inside in items:
+        yield from _named_tensors(inside, f"{name}.{key}".lstrip("."))
 
 
 def _shapes(value: Any) -> Any:
@@ -409,7 +411,7 @@ def _shapes(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, dict):
-        return tuple((key, _shapes(each)) for key, each in value.items())
+        return tuple((key, _shapes(inside)) for key, inside in value.items())
     if type(value) in (tuple, list):
         return tuple(map(_shapes, value))
     return value if isinstance(value, bool | str) else type(value).__name__
@@ -435,9 +437,9 @@ class _WatchedHook:
 
 def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
     """Watch the hooks of the program; those of libraries set weights and collect outputs."""
-    for each in module.modules():
+    for inside in module.modules():
         # The module's own hooks before its forward have begun.
-        for hooks in (each._forward_hooks, {} if each is module else each._forward_pre_hooks):
+        for hooks in (inside._forward_hooks, {} if inside is module else inside._forward_pre_hooks):
             for key, hook in [*hooks.items()]:
                 if not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers.")):
                     yield _WatchedHook(hooks, key)
@@ -545,9 +547,9 @@ class ForwardWatch(TorchFunctionMode):
         """See torch.overrides; generators are known before they draw."""
         kwargs = kwargs or {}
         if not self._is_taking:
-            for each in (*args, *kwargs.values()):
-                if type(each) is torch.Generator and self._forward is not None:
-                    self._forward.copy.random.add(each)
+            for argument in (*args, *kwargs.values()):
+                if type(argument) is torch.Generator and self._forward is not None:
+                    self._forward.copy.random.add(argument)
             labels = _labels_of(func, args, kwargs)
             if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
                 self._take_labels(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from attncli.analysis.check.report import Report
@@ -83,9 +83,9 @@ def check(
     room = max(_MOST_TOKENS // longest, 2)
     if len(sentences) > room:
         raise InputError(f"{len(sentences)} texts of up to {longest} tokens do not fit into one batch; give {room}")
-    found = _layer_findings(runner, sentences)
+    findings = _layer_findings(runner, sentences)
     compared = tuple(invariances(runner, sentences))
-    reported = {(finding.layer, finding.kind) for finding in found}
+    reported = {(finding.layer, finding.kind) for finding in findings}
     masks: dict[tuple[str, str], list[int]] = {}
     windows: dict[int, list[int]] = {}  # that no text is long enough to see the edge of
     for number, kind in runner.recorded:
@@ -97,20 +97,20 @@ def check(
         where = f"the window of {width} keys in {layers_named(layers)}"
         advice = f"a text of more than {width} tokens shows its edge"
         message = f"{where} reaches over the longest text, {longest} tokens"
-        found.append(Finding("window", "note", message, advice=advice))
-    found += findings_of(runner, compared, reported)
+        findings.append(Finding("window", "note", message, advice=advice))
+    findings += findings_of(runner, compared, reported)
     known_padding = runner.first_position - 1 if runner.first_position else None
-    found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, known_padding)
+    findings += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, known_padding)
     return Report(
         model=runner.checkpoint.name,
         architecture=runner.checkpoint.part.architecture,
         dtype=runner.dtype,
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
         masks=tuple((expression, kind, tuple(layers)) for (expression, kind), layers in masks.items()),
-        findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity == "note")),
         invariances=compared,
         tower=runner.checkpoint.part.tower,
-        notes=tuple(dict.fromkeys([*runner.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
+        notes=tuple(dict.fromkeys(chain(runner.checkpoint.notes, *(sentence.notes for sentence in sentences)))),
     )
 
 
@@ -127,7 +127,8 @@ def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: st
                 built_in.append(runner.read(" ".join(words), target))
                 break
             words.pop()
-    return sentences + [one for one in built_in if len(one.tokens) not in lengths][:1] if sentences else built_in
+    longer = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
+    return sentences + longer[:1] if sentences else built_in
 
 
 def _layer_findings(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> list[Finding]:

@@ -42,8 +42,8 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
         runs_alone, sizes = False, dict[tuple[int, str], float]()
         try:
             runs_alone = bool(alone())
-            for place, size in chain.from_iterable(map(runner.changes, alone(), other())):
-                sizes[place] = float(np.maximum(sizes.get(place, 0.0), size))  # NaN stays
+            for sublayer, size in chain.from_iterable(map(runner.changes, alone(), other())):
+                sizes[sublayer] = float(np.maximum(sizes.get(sublayer, 0.0), size))  # NaN stays
         except RunFailedError as error:
             # What does not run alone either is said once, of the implementations.
             reason, has_failed = (str(error), True) if runs_alone else (f"alone {error}", name == "backend")
@@ -52,10 +52,10 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
             return replace(result, reason=str(error))
         if not sizes:
             return replace(result, reason="there is nothing to compare")
-        sizes = dict(sorted(sizes.items(), key=lambda each: (each[0][1] == "decoder", each[0][0])))
-        place, change = max(sizes.items(), key=lambda each: (np.isnan(each[1]), each[1]))
+        sizes = dict(sorted(sizes.items(), key=lambda item: (item[0][1] == "decoder", item[0][0])))
+        sublayer, change = max(sizes.items(), key=lambda item: (np.isnan(item[1]), item[1]))
         first = next((place for place, size in sizes.items() if not size <= floor), None)
-        return replace(result, change=change, layer=place, first=first, changes=sizes)
+        return replace(result, change=change, layer=sublayer, first=first, changes=sizes)
 
     right = compare("batch", "alone, padded right", lambda: runner.together(sentences, "right"))
     left = compare("padding-side", "alone, padded left", lambda: runner.together(sentences, "left"))
@@ -80,20 +80,20 @@ def findings_of(
         reported: the layers that have findings already, with their kinds.
     """
     other_layers = runner.checkpoint.other_layers
-    for each in compared:
-        is_note = each.name == "packing"  # no program says that they are packed
-        if each.has_failed:
-            yield Finding(each.name, "note" if is_note else "error", f"{each.ways}: {each.reason}")
-        if each.first is None:
+    for invariance in compared:
+        is_note = invariance.name == "packing"  # no program says that they are packed
+        if invariance.has_failed:
+            yield Finding(invariance.name, "note" if is_note else "error", f"{invariance.ways}: {invariance.reason}")
+        if invariance.first is None:
             continue
-        layer, kind = each.first
-        advice = _ADVICE[each.name]
-        if each.name == "padding-side" and layer < 0 and "position_ids" not in runner.checkpoint.parameters:
+        layer, kind = invariance.first
+        advice = _ADVICE[invariance.name]
+        if invariance.name == "padding-side" and layer < 0 and "position_ids" not in runner.checkpoint.parameters:
             is_note = True
             advice = "its positions are absolute and it takes no position ids; pad on the right"
-        elif each.first in reported:
+        elif invariance.first in reported:
             advice = "see what else is found in this layer"
-        elif each.change is not None and np.isnan(each.change):
+        elif invariance.change is not None and np.isnan(invariance.change):
             advice = "the model itself gives NaN"
         elif runner.dtype in HALF:  # where one rounding moves a choice, as of experts, there is no floor
             is_note = True
@@ -101,6 +101,6 @@ def findings_of(
         elif layer in other_layers:
             advice = f"layer {layer} has {visible(other_layers[layer])}, which reads what stands before"
         where = f"{'the ' + kind if kind != 'self' else 'the'} embeddings" if layer < 0 else f"{kind} layer {layer}"
-        message = f"{each.ways}: hidden states change by {each.change:.2g} of their length, from {where} on"
-        place = None if layer < 0 else layer
-        yield Finding(each.name, "note" if is_note else "error", message, layer=place, kind=kind, advice=advice)
+        message = f"{invariance.ways}: hidden states change by {invariance.change:.2g} of their length, from {where} on"
+        index = None if layer < 0 else layer
+        yield Finding(invariance.name, "note" if is_note else "error", message, layer=index, kind=kind, advice=advice)

@@ -45,25 +45,25 @@ ADVICE = {
 def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with a layer of a model of a dtype; cells are counted from the sentence's first token."""
     expected = layer.implied.expression
-    whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
-    grid = grid_rows(own, np.arange(own.shape[-2]))
+    batch_mask, mask = _subject(layer, slice(None)), _subject(layer, layer.keys)
+    grid = grid_rows(mask, np.arange(mask.shape[-2]))
     needs_none = expected.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needs_none:
         yield Finding("no-mask", "error", f"no mask reached the layer; expected {expected}")
     yield from (finding for finding in layer.findings if finding.severity == "error")
-    is_drawn = layer.implied.is_exact and own.cells.size <= _MOST_DRAWN
-    compared = compare(own, grid_of_expression(expected, own.size)) if is_drawn else None
-    for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
+    is_drawn = layer.implied.is_exact and mask.cells.size <= _MOST_DRAWN
+    compared = compare(mask, grid_of_expression(expected, mask.size)) if is_drawn else None
+    for finding in [*audit(mask, expected, mask.size), *audit_fills(batch_mask, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
             continue  # a layer that chooses among its keys, or one of which nothing is known
         cells = forbidden_by(expected, grid)
-        weighed = _weighed(finding, layer, own.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
+        weighed = _weighed(finding, layer, mask.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
         weighed = replace(weighed, comparison=compared if finding.cells and finding.code != "varies" else None)
         # A window that is too narrow misses keys; what is wrong with it is the window.
         yield replace(weighed, code="window") if finding.code == "missing" and layer.implied.window else weighed
-    yield from _foreign(layer, whole)
-    yield from _rows(layer, own, dtype)
-    yield from _uniform(layer, own)
+    yield from _foreign(layer, batch_mask)
+    yield from _rows(layer, mask, dtype)
+    yield from _uniform(layer, mask)
     if not layer.trace.is_proven(dtype):
         proof = layer.trace.proof
         assert proof is not None
@@ -85,9 +85,9 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
 
-def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
+def _foreign(layer: CapturedLayer, batch_mask: MaskGrid) -> Iterator[Finding]:
     """Yield the cells outside the sentence that it may attend to, which are padding."""
-    cells = whole.allowed.copy()
+    cells = batch_mask.allowed.copy()
     cells[..., layer.keys] = False
     if not (count := int(cells.any(axis=0).sum())):
         return
@@ -95,8 +95,8 @@ def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
     message = f"attends to padding in {plural(count, 'cell')}"
     finding = Finding("pad", "error", message, count, tuple((int(row), int(key)) for row, key in places))
     if cells.size <= _MOST_DRAWN:
-        sentence = whole._replace(cells=whole.allowed & ~cells, name="the sentence")
-        finding = replace(finding, comparison=replace(compare(whole, sentence), first_key=-layer.keys.start))
+        sentence = batch_mask._replace(cells=batch_mask.allowed & ~cells, name="the sentence")
+        finding = replace(finding, comparison=replace(compare(batch_mask, sentence), first_key=-layer.keys.start))
     yield _weighed(finding, layer, cells)
 
 
@@ -120,11 +120,11 @@ def _weights(layer: CapturedLayer, head: int, rows: Int[np.ndarray, " N"], colum
     return layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
 
 
-def _uniform(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
+def _uniform(layer: CapturedLayer, mask: MaskGrid) -> Iterator[Finding]:
     """Yield the heads that weigh all keys alike in every row that has a choice."""
     heads = []
     for head in range(layer.trace.num_heads):
-        allowed = own.allowed[head % len(own.allowed)]
+        allowed = mask.allowed[head % len(mask.allowed)]
         rows = np.flatnonzero(allowed.sum(axis=1) > _A_CHOICE)
         weights = _weights(layer, head, rows, layer.keys)
         most, least = (np.where(allowed[rows], weights, end) for end in (-np.inf, np.inf))

@@ -76,42 +76,44 @@ class ModelRunner:
         """Run sentences in one batch, padded on a side, and yield the layers of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
         request = replace(self.checkpoint.request, keeps_calls=True)
-        for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
-            batch = self._padded(some, side)
+        for batched in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
+            batch = self._padded(batched, side)
             set_backend(self.model, "eager")
             rows = batch._replace(spans=[batch.whole] * len(batch.spans))
             recorded = record(self.model, self.model, rows, request, self.checkpoint.kinds)
             self.recorded = list(recorded.layers[0])
             for number, span in enumerate(batch.spans):
-                yield {place: self._captured(recorded, number, place, span) for place in recorded.layers[number]}
+                yield {layer: self._captured(recorded, number, layer, span) for layer in recorded.layers[number]}
 
-    def _captured(self, recorded: Recorder, number: int, place: Sublayer, span: Span) -> CapturedLayer:
-        layer = recorded.layers[number][place]
-        rows, columns = span.of(place[1])
+    def _captured(self, recorded: Recorder, number: int, sublayer: Sublayer, span: Span) -> CapturedLayer:
+        layer = recorded.layers[number][sublayer]
+        rows, columns = span.of(sublayer[1])
         sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
-        masks = recorded.calls[place].masks
+        masks = recorded.calls[sublayer].masks
         # Values that hide keys are audited as they are; several masks are known by their cells alone.
-        hiding = [one.values for one in masks if one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()]
+        hiding = [m.values for m in masks if m.convention != "additive" or (m.values <= FORBIDDEN_BELOW).any()]
         mask = None
         if len(hiding) == 1 and hiding[0].is_floating_point():
             mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
-        findings = recorded.calls[place].findings
-        return CapturedLayer(layer, self.implied[place], rows, columns, bool(masks), mask, sums, findings)
+        findings = recorded.calls[sublayer].findings
+        return CapturedLayer(layer, self.implied[sublayer], rows, columns, bool(masks), mask, sums, findings)
 
     def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[Sublayer, float]]:
         """Yield the largest change of a token's vector, relative to its length, in each layer; −1 is the embeddings."""
-        for place, before in alone.steps[0].items():
-            pieces = [step[place] for step in other.steps if place in step]
-            positions = other.span.of(place[1])[0]
+        for sublayer, before in alone.steps[0].items():
+            pieces = [step[sublayer] for step in other.steps if sublayer in step]
+            positions = other.span.of(sublayer[1])[0]
             length = positions.stop - positions.start
             axes = _axes_of_row(before.shape, length)
             if axes is not None and len(pieces) == len(other.steps):
-                after, single = (one.movedim(axes, (0, 1)).flatten(2) for one in (torch.cat(pieces, axes[1]), before))
+                both = torch.cat(pieces, axes[1]), before
+                after, single = (states.movedim(axes, (0, 1)).flatten(2) for states in both)
                 row, single = after[other.row : other.row + 1, positions], single[:, :length]
                 if row.shape == single.shape:
-                    row, single = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in (row, single))
+                    precise = torch.promote_types(single.dtype, torch.float32)
+                    row, single = row.to(precise), single.to(precise)
                     size = single.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
-                    yield place, float(((row - single).norm(dim=-1) / size).max())  # NaN stays
+                    yield sublayer, float(((row - single).norm(dim=-1) / size).max())  # NaN stays
 
     def _hidden_states(self, output: Any) -> dict[Sublayer, torch.Tensor]:
         """Return the hidden states after each layer, from the embeddings on; at least those of the last one."""
@@ -188,8 +190,8 @@ class ModelRunner:
         positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
         inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
         ends = [0, *accumulate(len(sentence.tokens) for sentence in sentences)]
-        spans, whole = [slice(*both) for both in pairwise(ends)], slice(0, ends[-1])
-        batch = PaddedBatch(inputs, [Span(span, span) for span in spans], Span(whole, whole))
+        spans, total = [slice(*both) for both in pairwise(ends)], slice(0, ends[-1])
+        batch = PaddedBatch(inputs, [Span(span, span) for span in spans], Span(total, total))
         return [run._replace(row=0) for run in self._runs(batch)]
 
     def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[SentenceRun]:
@@ -201,17 +203,17 @@ class ModelRunner:
         """
         set_backend(self.model, backend or self.backends[0])
         inputs = {name: value.to(self.model.device) for name, value in batch.inputs.items()}
-        own, start = "decoder_" if self.is_beside_encoder else "", 0
+        prefix, start = "decoder_" if self.is_beside_encoder else "", 0
         more: dict[str, Any] = {"return_dict": True, "output_hidden_states": True}
         more |= {"use_cache": True, "past_key_values": None} if ends else {}
         steps = []
         with translate_model_errors("the texts", "it does not run", RunFailedError):
-            if ends and own:
-                text = {name: value for name, value in inputs.items() if not name.startswith(own)}
+            if ends and prefix:
+                text = {name: value for name, value in inputs.items() if not name.startswith(prefix)}
                 more["encoder_outputs"] = self.model.get_encoder()(**text, return_dict=True)
             for end in ends or [batch.whole.target.stop]:
                 piece = dict(inputs)  # masks are of all positions before it too, and an encoder's inputs stay whole
-                for name in (name for name in inputs if ends and name.startswith(own)):
+                for name in (name for name in inputs if ends and name.startswith(prefix)):
                     piece[name] = inputs[name][:, None if name.endswith("attention_mask") else start : end]
                 output = self.model(**piece, **more)
                 steps.append(self._hidden_states(output))
@@ -224,9 +226,9 @@ class ModelRunner:
     def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
         if not self.looks_back:
             raise NotExposedError("its tokens see those after them")
-        inputs, spans, whole = batch
+        inputs, spans, total = batch
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
-            inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
+            inputs["position_ids"] = torch.arange(total.text.stop).expand(len(spans), -1)
         return self._runs(batch, ends=ends)
 
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:

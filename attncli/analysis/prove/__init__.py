@@ -117,14 +117,14 @@ class Prover:
         from attncli.recording.watch import watching
 
         self._only = module
-        seen = Notes()  # attention that is not followed is known by its module
+        unfollowed = Notes()  # attention that is not followed is known by its module
         forwards = ForwardWatch(self._wants, self._prove, self._take_labels, lambda: self._seen.count, self._fail)
-        with watching(self._take_call, None, seen, lambda: self._hints), forwards.watching():
+        with watching(self._take_call, None, unfollowed, lambda: self._hints), forwards.watching():
             yield
         self.proofs = self.proofs or self._unattended
         self._judge_labels()
-        if seen.fault is not None:
-            self.notes.failed(seen.fault)
+        if unfollowed.fault is not None:
+            self.notes.failed(unfollowed.fault)
 
     def _wants(self, module: Any, shapes: tuple[Any, ...]) -> bool:
         self._judge_labels()
@@ -175,8 +175,8 @@ class Prover:
     def _fail(self, fault: Exception) -> None:
         self.notes.failed(fault, "a forward could not be recorded")
 
-    def _take_labels(self, labels: Any, place: str) -> None:
-        self._losses.append(Loss(labels.cpu().numpy().reshape(-1), place))
+    def _take_labels(self, labels: Any, line: str) -> None:
+        self._losses.append(Loss(labels.cpu().numpy().reshape(-1), line))
 
     def _judge_labels(self) -> None:
         """Compare the losses of a step, which is over, with the ids that its forward reads."""

@@ -56,7 +56,7 @@ class Claim:
         self._expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
         self.direct = np.stack([self._cells(row) for row in range(len(tokens))])
         self.shown_wrongly = (shown & ~self.direct & tokens[:, :, None] & tokens[:, None]).sum(axis=1)
-        self._first_alike = [int((self.direct == own).all(axis=(1, 2)).argmax()) for own in self.direct]
+        self._first_alike = [int((self.direct == cells).all(axis=(1, 2)).argmax()) for cells in self.direct]
         self._moved: dict[tuple[int, tuple[int, ...], int], Bool[np.ndarray, " T"]] = {}
         self.is_padded = any(map(is_padding, leaves(expression)))
 
@@ -67,8 +67,8 @@ class Claim:
             keys = np.concatenate([np.ones((1, self.past), bool), self.tokens[row : row + 1]], axis=1)
             expression = with_lengths(expression, keys)
         cells: Any = materialise(expression, MaskSize(length, self.past + length, self.past))
-        own: Bool[np.ndarray, "T T"] = cells.reshape(-1, length, self.past + length).any(axis=0)[:, self.past :]
-        return own | np.eye(length, dtype=bool)
+        shown: Bool[np.ndarray, "T T"] = cells.reshape(-1, length, self.past + length).any(axis=0)[:, self.past :]
+        return shown | np.eye(length, dtype=bool)
 
     @property
     def is_causal(self) -> bool:

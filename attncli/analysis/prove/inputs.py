@@ -47,7 +47,7 @@ class CollectedHints(ThreadState):
     def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
         """Return the first hint for a batch of this shape, or None."""
         values = [hint.values for hint in self.all if (hint.kind, hint.is_sure) == (kind, is_sure)]
-        fits = [one for one in values if one.shape[1] == length]
+        fits = [rows for rows in values if rows.shape[1] == length]
         return next((np.broadcast_to(values, (batch, length)) for values in fits if len(values) in (1, batch)), None)
 
     def add(self, hint: InputHint) -> None:
@@ -94,7 +94,7 @@ class SeenCalls:
     @property
     def first_at(self) -> dict[str, int]:
         """The number of the first call of each line."""
-        return {place: self.places.index(place) for place in dict.fromkeys(self.places)}
+        return {line: self.places.index(line) for line in dict.fromkeys(self.places)}
 
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits."""
@@ -184,11 +184,11 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         for number, (each, names) in enumerate(zip(sequences, alike, strict=True)):
             # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
             nth = sum(names == earlier for earlier in alike[:number])
-            own = names if len(names) != alike.count(names) else names[nth : nth + 1]
-            sequences[number] = each._replace(arguments=tuple(own))
-        *others, last = sequences  # a decoder's come last
-        others = [one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1]
-        return [last._replace(is_first=True), *others]
+            arguments = names if len(names) != alike.count(names) else names[nth : nth + 1]
+            sequences[number] = each._replace(arguments=tuple(arguments))
+        *before, last = sequences  # a decoder's come last
+        before = [other for other in before if other.layout.batch == last.layout.batch and other.layout.length > 1]
+        return [last._replace(is_first=True), *before]
     for name, tensor in forward.tensors.items():
         shape = tuple(tensor.shape)
         is_unbatched = len(shape) == 2 and shape[0] in {length for _, length in lengths}
@@ -234,7 +234,7 @@ def tokens_of(
     is cached too, and the masks of attention calls last. There are `number` sequences, and `past` keys in a cache.
     """
     batch, length, _ = sequence.layout
-    stated = [hints.of(*each, batch, length) for each in (("tokens", True), ("unpadded", True), ("tokens", False))]
+    stated = [hints.of(*kind, batch, length) for kind in (("tokens", True), ("unpadded", True), ("tokens", False))]
     sure = next((hint for hint in stated[:2] if hint is not None), None)
     if sure is not None:
         return KnownTokens(sure.astype(bool), "ids")
@@ -288,13 +288,14 @@ def other_ids(
 
 def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:
     """Return the id that alone begins documents after the first, or ends those before the last, and is nowhere else."""
-    seen = claim.direct | claim.direct.transpose(0, 2, 1)
-    is_start = ~np.diagonal(seen, offset=1, axis1=1, axis2=2)
-    found: set[int] = set()
-    for at, others in ((is_start, ids[:, 1:]), (is_start, ids[:, :-1])):
-        if at.any() and (others[at] == others[at][0]).all() and not (others[~at] == others[at][0]).any():
-            found.add(int(others[at][0]))
-    return found
+    connected = claim.direct | claim.direct.transpose(0, 2, 1)
+    is_start = ~np.diagonal(connected, offset=1, axis1=1, axis2=2)
+    separators: set[int] = set()
+    for candidates in (ids[:, 1:], ids[:, :-1]):
+        first = candidates[is_start][:1]
+        if len(first) and (candidates[is_start] == first).all() and not (candidates[~is_start] == first).any():
+            separators.add(int(first[0]))
+    return separators
 
 
 def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:

@@ -30,7 +30,7 @@ def label_findings(losses: Sequence[Loss], ids: Iterable[Int[np.ndarray, "B T"]]
     `ids` are of the forwards before them, the last one's first. With several outputs for a position, some may read the
     next token already.
     """
-    by_sequence = [[_shift(loss.labels, each) for loss in losses] for each in ids]
+    by_sequence = [[_shift(loss.labels, sequence) for loss in losses] for sequence in ids]
     if not by_sequence or any(1 in shifts for shifts in by_sequence):
         return
     last = by_sequence[0]

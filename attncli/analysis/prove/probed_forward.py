@@ -108,10 +108,10 @@ class ProbedForward:
         self._beginning = min((number for name, number in self._order.items() if name in sources), default=0)
 
         def numbers(row: int, name: str) -> Numbers | None:
-            found = numbers_of(name, hints.all, layout.batch, layout.length)
+            values = numbers_of(name, hints.all, layout.batch, layout.length)
             if name == "prefix":
-                found = prefix_of(forward, layout.batch, layout.length)
-            return None if found is None else found[row : row + 1]
+                values = prefix_of(forward, layout.batch, layout.length)
+            return None if values is None else values[row : row + 1]
 
         shown = calls.shown(layout.batch, layout.length, past)
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
@@ -219,12 +219,12 @@ class ProbedForward:
             self._held[row] |= self.claim.sees_all(row)
         padding = [] if leaks else [*self._without_padding()]
         heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
-        others = [*heads, *unread[:1], *self._of_numbers(), *padding]
+        findings = [*heads, *unread[:1], *self._of_numbers(), *padding]
         unknown = [self._of_unknown_layers(leak) for leak in leaks]
-        others += filter(None, unknown)
+        findings += filter(None, unknown)
         moved = _distinct([leak for leak, finding in zip(leaks, unknown, strict=True) if finding is None])
         return replace(
-            proof, moved=moved, others=(*others, *self._conditions()), forwards=self.forwards, rows_changed=len(rows),
+            proof, moved=moved, others=(*findings, *self._conditions()), forwards=self.forwards, rows_changed=len(rows),
             positions=int((self._held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
             inputs_changed=int((self._changed & tokens).sum()), inputs=int(tokens.sum()), is_alone=self._is_alone,
         )  # fmt: skip
@@ -287,32 +287,32 @@ class ProbedForward:
         """
         tokens = self.tokens[0]
         rows, length = tokens.shape
-        own = [0] if is_between_rows else [*range(rows)]
+        chosen = [0] if is_between_rows else [*range(rows)]
         layers = self.attended or 1
-        words = ((row, (at,)) for row in own for at in np.flatnonzero(tokens[row]).tolist())
+        words = ((row, (at,)) for row in chosen for at in np.flatnonzero(tokens[row]).tolist())
         hides = any((tokens[row] & ~self.claim.may_move(row, at, layers)).any() for row, at in words)
         copies = 1 if is_between_rows else self._copies(length if hides else rows * length)
         forwards = 2 * ceil(log2(max(length, 2)))
         room = forwards * copies if copies > 1 else max(forwards, _MOST_ALONE)
         if hides:
-            tries: list[tuple[Sequence[int], Sequence[int]]] = [(own, part) for part in _blocks(length, room)[::-1]]
+            tries: list[tuple[Sequence[int], Sequence[int]]] = [(chosen, part) for part in _blocks(length, room)[::-1]]
         elif copies > 1 and rows * length <= room:
-            tries = [([row], [at]) for row in own for at in range(length)]
+            tries = [([row], [at]) for row in chosen for at in range(length)]
         else:  # nothing is hidden within a row, and rows must not move each other
             groups, parts = _bit_groups(rows) or [[0]], _bit_groups(length) or [[0]]
             tries = [(groups[number % len(groups)], part) for number, part in enumerate(parts)]
         self._is_alone = all(len(part) == 1 for _, part in tries)
         wrongly = self.claim.shown_wrongly
         if wrongly.any() and not self._is_alone:
-            tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())]))
+            tries.insert(0, (chosen, [int(wrongly.sum(axis=0).argmax())]))
         changed = [_cells(tokens, np.ix_(*part)) & (tokens | self.claim.is_padded) for part in tries]
         changed += [~tokens] if self.claim.is_padded and not tokens.all() else []
         times = min(max(copies // len(changed), 2), room // len(changed), _MOST_SEEDS) if copies > 1 else 1
-        probes = [(each, 1 + more) for more in range(max(times, 1)) for each in changed]
+        probes = [(cells, 1 + more) for more in range(max(times, 1)) for cells in changed]
         for start in range(0, len(probes), copies):
-            some = probes[start : start + copies]
-            some += [(np.zeros_like(tokens), 0)] * (copies - len(some))
-            probe = Probe(np.concatenate([each for each, _ in some]), seeds=tuple(seed for _, seed in some))
+            group = probes[start : start + copies]
+            group += [(np.zeros_like(tokens), 0)] * (copies - len(group))
+            probe = Probe(np.concatenate([cells for cells, _ in group]), seeds=tuple(seed for _, seed in group))
             if (leak := self._leak_of(probe)) is not None:
                 yield leak
                 return
@@ -392,8 +392,8 @@ class ProbedForward:
         """Return which outputs a probe may move, after a number of calls of attention."""
         batch = len(self.tokens[0])
         return np.stack([
-            self.claim.may_move(row % batch, (*np.flatnonzero(own).tolist(),), max(calls, 1))
-            for row, own in enumerate(probe.positions)
+            self.claim.may_move(row % batch, (*np.flatnonzero(changed).tolist(),), max(calls, 1))
+            for row, changed in enumerate(probe.positions)
         ])  # fmt: skip
 
     def _judged(self, probe: Probe, change: OutputChange) -> JudgedChange:
@@ -418,15 +418,15 @@ class ProbedForward:
     def _ends(self, judged: Sequence[JudgedChange]) -> list[JudgedChange]:
         """Return the changes of the model's own outputs; where it gives no vectors that move, of the last inside."""
 
-        def has_positions(one: JudgedChange) -> bool:
-            return one.change.moved.shape[1] > 1 or self.forward.layout.length == 1
+        def has_positions(item: JudgedChange) -> bool:
+            return item.change.moved.shape[1] > 1 or self.forward.layout.length == 1
 
-        moved = [judged_change for judged_change in judged if judged_change.change.most > 0]
-        ends = [one for one in moved if not one.change.output.name[0]]
+        moved = [item for item in judged if item.change.most > 0]
+        ends = [item for item in moved if not item.change.output.name[0]]
         if any(map(has_positions, ends)):
             return ends
         last = self._last_outputs()
-        inside = [one for one in moved if has_positions(one) and one.change.output.name in last]
+        inside = [item for item in moved if has_positions(item) and item.change.output.name in last]
         return [*ends, *inside[-1:]]
 
     def _leak_of(self, probe: Probe) -> Leak | None:
@@ -456,9 +456,9 @@ class ProbedForward:
         for at in order[:2]:
             copy, row = divmod(at, batch)
             positions = probe.positions[copy * batch : (copy + 1) * batch]
-            for some in (positions & (np.arange(batch) == row)[:, None], positions):
-                own = probe._replace(positions=some, seeds=probe.seeds[copy : copy + 1])
-                if some.any() and (leak := self._leak_of(own)) is not None:
+            for cells in (positions & (np.arange(batch) == row)[:, None], positions):
+                single = probe._replace(positions=cells, seeds=probe.seeds[copy : copy + 1])
+                if cells.any() and (leak := self._leak_of(single)) is not None:
                     return leak
         return None
 
@@ -492,15 +492,15 @@ class ProbedForward:
             if forbidden.max(initial=0) <= self._floor(change):
                 calls = output.calls[1]
                 continue
-            row, *position = (int(one) for one in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
-            kind, place = _cause(output), output.place
+            row, *position = (int(index) for index in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
+            kind, line = _cause(output), output.place
             if output.calls[1] > calls and (kind in ("attention", "other") or output.calls[1] > output.calls[0]):
                 kind = "cache" if self.claim.past else "attention"
-                place = self._calls.places[calls] if calls < len(self._calls.places) else place
-            own, first = np.flatnonzero(probe.positions[row]).tolist(), np.argwhere(probe.positions)[0].tolist()
-            changed = (row, own[-1]) if own else (first[0], first[1])
+                line = self._calls.places[calls] if calls < len(self._calls.places) else line
+            in_row, first = np.flatnonzero(probe.positions[row]).tolist(), np.argwhere(probe.positions)[0].tolist()
+            changed = (row, in_row[-1]) if in_row else (first[0], first[1])
             at = position[0] if position else None
-            return Leak(row, at, changed, output.name[0], place, kind, float(forbidden.max()), float(allowed.max()))
+            return Leak(row, at, changed, output.name[0], line, kind, float(forbidden.max()), float(allowed.max()))
         self._rounded = max(self._rounded, most)
         return None
 
@@ -524,7 +524,7 @@ class ProbedForward:
 
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""
-        rows = [row for row, own in enumerate(self.tokens[0]) if not own.all()]
+        rows = [row for row, words in enumerate(self.tokens[0]) if not words.all()]
         if not rows or not self.claim.is_padded or self.claim.past:
             return
         if self.forward.draws:
@@ -559,7 +559,7 @@ class ProbedForward:
             return []
         ids = [None if sequence.ids is None else sequence.ids.cpu().numpy() for sequence in self.sequences]
         both = zip(self.tokens, ids, strict=True)
-        return [np.where(tokens, each.reshape(tokens.shape), -1) for tokens, each in both if each is not None]
+        return [np.where(tokens, ids.reshape(tokens.shape), -1) for tokens, ids in both if ids is not None]
 
     @property
     def has_heads(self) -> bool:
@@ -571,7 +571,7 @@ class ProbedForward:
 def _bit_groups(count: int) -> list[list[int]]:
     """Return groups of numbers below a count: for each two numbers, one group holds the first without the second."""
     bits = range((count - 1).bit_length())
-    return [[one for one in range(count) if (one >> bit & 1) == value] for bit in bits for value in (1, 0)]
+    return [[number for number in range(count) if (number >> bit & 1) == value] for bit in bits for value in (1, 0)]
 
 
 def _blocks(length: int, room: int) -> list[range]:
@@ -595,7 +595,7 @@ def _cells(like: Bool[np.ndarray, "B T"], where: Any) -> Bool[np.ndarray, "B T"]
 def _cause(output: ModuleOutput) -> Cause:
     name = f"{type(output.module).__name__} {output.name[0].rpartition('.')[2]}"
     cause: Cause = "attention" if re.search("(?i:attn|attention)", output.name[0]) else "other"
-    return next((one for one, pattern in _CAUSES if re.search(pattern, name)), cause)
+    return next((kind for kind, pattern in _CAUSES if re.search(pattern, name)), cause)
 
 
 def _distinct(leaks: Sequence[Leak]) -> tuple[Leak, ...]:

@@ -109,7 +109,7 @@ class ModelProof(Displayed):
     def __str__(self) -> str:
         """Return the verdict, what was asked, and what was found, a line each."""
         lines = [f"{self.verdict}: {self.expression} in {self.model} ({self.scope})"]
-        findings = ((f"{each.severity}: {each.message}", *each.made_at, each.advice or "") for each in self.findings)
+        findings = ((f"{item.severity}: {item.message}", *item.made_at, item.advice or "") for item in self.findings)
         return "\n".join([*lines, *("; ".join(filter(None, parts)) for parts in findings)])
 
     def __repr__(self) -> str:
