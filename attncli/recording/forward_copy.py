@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from attncli.errors import InputError
+
 _MOST_SHARED = 256  # objects that cannot be copied
 _COPIED = (dict, list, tuple, set, frozenset, nn.Module, MethodType, FunctionType)  # whatever they hold
 
@@ -85,7 +87,7 @@ class ForwardCopy:
                 if not copied:
                     raise
                 self._share_one_of(copied)
-        raise RecursionError(f"more than {_MOST_SHARED} objects cannot be copied")
+        raise InputError(f"its forward is not proved, as more than {_MOST_SHARED} of its objects cannot be copied")
 
     def _copy_function(self, function: FunctionType, memo: dict[int, Any]) -> FunctionType:
         """Copy a function whose closure holds modules, as a forward that a program replaced; return any other one."""

@@ -64,9 +64,6 @@ CASES = {
     "norm": Case(programs.beside(programs.Norm), "causal", "norm", r"blocks\.0\.mixer.*"),
     "batch norm": Case(programs.beside(programs.BatchNorm), "causal", "norm", r"blocks\.0\.mixer\.norm"),
     "router": Case(programs.experts, "causal", "router", r"blocks\.0\.mixer"),
-    "recurrence": Case(programs.beside(programs.Recurrence), "causal", "other", r"blocks\.0\.mixer\.rnn"),
-    "mean": Case(programs.beside(programs.Mean), "causal", "other", r"blocks\.0\.mixer\.project"),
-    "shift": Case(programs.beside(programs.Shift), "causal", "other", r"blocks\.0\.mixer\.project"),
     "scale": Case(programs.beside(programs.Quantized), "causal", "other", r"blocks\.0\.mixer\.linear"),
     "padding of queries": Case(
         programs.padding_of_queries, "causal & pad", "attention", r"blocks\.0\.attention\.out",
@@ -96,7 +93,7 @@ def test_a_leak_is_named_with_its_module_and_its_kind(name: str) -> None:
     assert first.place.startswith("tests/live/programs/proofs.py:")
     assert first.size > 0
     assert f"; {first.place}" in str(proof)
-    if name in ("inverted mask", "diagonal", "convolution", "norm", "recurrence", "shift"):
+    if name in ("inverted mask", "diagonal", "convolution", "norm"):
         assert first.position < first.changed[1]
 
 

@@ -148,26 +148,18 @@ class ModelRunner:
         """Run a sentence with a cache: half of it, all but its last token, that token.
 
         The second step has several queries and more keys, which shows a mask that is aligned at the wrong corner.
-        Recurrent layers run one token at a time.
         """
-        count = len(sentence.query_tokens)
-        half = max(count // 2, 1)
-        steps = range(half, count + 1) if self.checkpoint.other_layers else sorted({half, max(count - 1, half), count})
-        return self._in_steps(self._padded([sentence], "right"), steps)[0]
+        half = max(len(sentence.query_tokens) // 2, 1)
+        return self._in_steps(self._padded([sentence], "right"), half, 1)[0]
 
     def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
         """Run a padded batch whose last tokens run one by one with a cache, as in generation.
 
-        A decoder alone is padded on its left, so that all sentences end together. An encoder's text is padded on the
-        right. Recurrent layers run one token at a time here too.
+        A decoder alone is padded on its left, so that all sentences end together; else an encoder's text on its right.
         """
-        side = "right" if self.is_beside_encoder else "left"
-        batch = self._padded(sentences, side)
+        batch = self._padded(sentences, "right" if self.is_beside_encoder else "left")
         shortest = min(len(sentence.query_tokens) for sentence in sentences)
-        count = batch.whole.target.stop
-        first = max(count - max(shortest - 1, 1), 1)
-        single = first if self.checkpoint.other_layers else max(count - 2, first)
-        return self._in_steps(batch, sorted({first, *range(single, count + 1)}))
+        return self._in_steps(batch, max(batch.whole.target.stop - max(shortest - 1, 1), 1), 2)
 
     @property
     def is_beside_encoder(self) -> bool:
@@ -223,13 +215,16 @@ class ModelRunner:
                 more |= {"past_key_values": cache} if ends else {}
         return [SentenceRun(steps, row, span) for row, span in enumerate(batch.spans)]
 
-    def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
+    def _in_steps(self, batch: PaddedBatch, first: int, singles: int) -> list[SentenceRun]:
+        """Run a batch with a cache; recurrent layers run one token at a time after the first step."""
         if not self.looks_back:
             raise NotExposedError("its tokens see those after them")
         inputs, spans, total = batch
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(total.text.stop).expand(len(spans), -1)
-        return self._runs(batch, ends=ends)
+        count = total.target.stop
+        single = first if self.checkpoint.other_layers else max(count - singles, first)
+        return self._runs(batch, ends=sorted({first, *range(single, count + 1)}))
 
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
         inputs = [sentence.inputs for sentence in sentences]

@@ -173,7 +173,10 @@ class Prover:
             self._hints.is_paused = False
 
     def _fail(self, fault: Exception) -> None:
-        self.notes.failed(fault, "a forward could not be recorded")
+        if isinstance(fault, AttnError):
+            self.notes.add(str(fault))
+        else:
+            self.notes.failed(fault, "a forward could not be recorded")
 
     def _take_labels(self, labels: Any, line: str) -> None:
         self._losses.append(Loss(labels.cpu().numpy().reshape(-1), line))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -94,7 +95,6 @@ class ProbedForward:
     ) -> None:
         self.forward, self.expression, self._calls = forward, expression, calls
         self.forwards = 0
-        self._ids: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
         self.sequences = sequences_of(forward, calls.shapes)
         forward.layout, *forward.others = (sequence.layout for sequence in self.sequences)
         layout = forward.layout
@@ -113,6 +113,12 @@ class ProbedForward:
                 values = prefix_of(forward, layout.batch, layout.length)
             return None if values is None else values[row : row + 1]
 
+        @cache
+        def ids(which: int, seed: int) -> Int[np.ndarray, "B T"]:
+            claim = self.claim if which == 0 else None
+            return other_ids(forward, self.sequences[which], self.padding[which], claim, seed)
+
+        self._other_ids = ids
         shown = calls.shown(layout.batch, layout.length, past)
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
         self._counts_words = numbers_of("first", hints.all, layout.batch, layout.length) is not None
@@ -210,8 +216,7 @@ class ProbedForward:
         )  # fmt: skip
         if (finding := self._differs_by_itself()) is not None:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
-        probes = [*self._row_probes(), *self._padding_probes()]
-        leaks = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
+        leaks = [leak for probe in self._probes() if (leak := self._leak_of(probe)) is not None]
         leaks += self._position_leaks(any(leak.row != leak.changed[0] for leak in leaks))
         unread = [*self._unread()]
         rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
@@ -241,10 +246,8 @@ class ProbedForward:
     def _of_numbers(self) -> Iterator[Finding]:
         """Yield that outputs are no numbers, or do not move at all, or move as rounding does."""
         values = self.forward.layout.laid_out(self.output.values)
-        if values is None:  # a vector for each row
-            count = int(self.output.values.isnan().sum())
-        else:
-            count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
+        values = self.output.values.reshape(len(self.tokens[0]), 1, -1) if values is None else values
+        count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
         if count:
             message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
             yield Finding("nan", "error", message, count, made_at=(self.output.place,))
@@ -252,10 +255,8 @@ class ProbedForward:
             message = "no output moves when a position changes, not even its own"
             yield Finding("unread", "error", message, made_at=(self.output.place,))
         if self._rounded and self.dtype in HALF:
-            message = (
-                f"outputs move that must not, by {self._rounded:.2g}. Rounding of {self.dtype} or a leak may be why"
-            )
-            advice = "prove the model in float32"
+            moved = f"outputs move that must not, by {self._rounded:.2g}"
+            message, advice = f"{moved}. Rounding of {self.dtype} or a leak may be why", "prove the model in float32"
             yield Finding("rerun", "error", message, advice=advice, made_at=(self.output.place,))
 
     def _conditions(self) -> Iterator[Finding]:
@@ -268,14 +269,11 @@ class ProbedForward:
 
     # --- what changes -----------------------------------------------------------------------------------------
 
-    def _row_probes(self) -> Iterator[Probe]:
-        """Yield changes of rows: for each two rows of a sequence, one changes the first without the second."""
+    def _probes(self) -> Iterator[Probe]:
+        """Yield changes of rows, for each two of a sequence of one without the other, and of padding."""
         for which, tokens in enumerate(self.tokens):
             for group in _bit_groups(len(tokens)):
                 yield Probe(tokens & np.isin(np.arange(len(tokens)), group)[:, None], which)
-
-    def _padding_probes(self) -> Iterator[Probe]:
-        """Yield changes of padding, which nothing may read."""
         for which, tokens in enumerate(self.tokens):
             if (which or self.claim.is_padded) and not tokens.all():
                 yield Probe(~tokens, which, True)
@@ -343,13 +341,6 @@ class ProbedForward:
         except Exception as error:  # whatever the program's own code raises
             message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
             raise InputError(" ".join(message.split())[:300]) from error
-
-    def _other_ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
-        if (sequence, seed) not in self._ids:
-            claim = self.claim if sequence == 0 else None
-            ids = other_ids(self.forward, self.sequences[sequence], self.padding[sequence], claim, seed)
-            self._ids[sequence, seed] = ids
-        return self._ids[sequence, seed]
 
     def _differs_by_itself(self) -> Finding | None:
         changes: list[OutputChange] = []
