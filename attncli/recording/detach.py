@@ -1,9 +1,11 @@
-"""What is copied out of a running program: masks as small as they were, and the tensors of a call to be kept."""
+"""Copies out of a running program: masks as small as they were, and the tensors of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -35,27 +37,19 @@ def detached(call: AttentionCall) -> AttentionCall:
     is_derived = is_derived and (call.weights is None or not _has_blind_rows(call.masks))
     scores, weights = (None, None) if is_derived else (_copy(call.scores), _copy(call.weights))
     masks = tuple(one._replace(values=_compact(one.values).cpu().clone(), source_tensor=None) for one in call.masks)
-    inputs = (call.q, call.k, call.v)
-    if call.q is None and call.project is not None:
-        inputs = call.project()
+    inputs = call.project() if call.q is None and call.project is not None else (call.q, call.k, call.v)
     q, k, v = map(_copy, inputs)
-    sinks, output = _copy(call.sinks), _copy(call.output)
     return replace(
-        call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), sinks=sinks, scores=scores, weights=weights,
-        output=output, projections=(),
+        call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), sinks=_copy(call.sinks), scores=scores,
+        weights=weights, output=_copy(call.output), projections=(),
     )  # fmt: skip
 
 
 def _has_blind_rows(masks: Sequence[MaskArgument]) -> bool:
     """Return whether masks hide every key from a query."""
-    if not masks:
-        return False
     allowed = [one.values > FORBIDDEN_BELOW if one.convention == "additive" else
-               one.values if one.convention == "attend" else one.values == 0 for one in masks]  # fmt: skip
-    together = allowed[0].bool()
-    for each in allowed[1:]:
-        together = together & each.bool()
-    return not bool(together.any(-1).all())
+               one.values.bool() if one.convention == "attend" else one.values == 0 for one in masks]  # fmt: skip
+    return bool(allowed) and not bool(reduce(and_, allowed).any(-1).all())
 
 
 def has_nan(*tensors: torch.Tensor | None) -> bool:
@@ -72,10 +66,10 @@ def is_zero(call: AttentionCall, row: int, head: int, query: int) -> bool | None
 
 
 class TensorCache(Generic[Value]):
-    """What is known of masks, for as long as they are the same; it keeps none of them alive.
+    """Values that are known of masks, for as long as these are the same; it keeps none of them alive.
 
-    A tensor is the same one while its storage lives and PyTorch has counted no change of it. Changes behind PyTorch's
-    back, by NumPy in shared memory, are not seen. What was made in inference mode has no such count and is not known.
+    A tensor is the same one while its storage lives and PyTorch has counted no change of it. Changes by NumPy in shared
+    memory are not seen. What was made in inference mode has no such count and is not known.
     """
 
     def __init__(self) -> None:
@@ -83,26 +77,19 @@ class TensorCache(Generic[Value]):
 
     def get(self, argument: MaskArgument, dtype: str) -> Value | None:
         """Return what is known of a mask in a call of this dtype."""
-        tensor = _source_tensor(argument)
-        if tensor.is_inference():
-            return None
-        found = self._values.get(_identity(argument, tensor, dtype))
+        found = self._values.get(_identity(argument, dtype))
         return None if found is None or found[0].expired() else found[1]
 
     def put(self, argument: MaskArgument, dtype: str, value: Value) -> None:
         """Remember what is known of a mask in a call of this dtype."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        tensor = _source_tensor(argument)
-        if tensor.is_inference():
-            return
-        self._values = {key: one for key, one in self._values.items() if not one[0].expired()}
-        if len(self._values) >= _MOST_TENSORS:
-            self._values.clear()
-        self._values[_identity(argument, tensor, dtype)] = (
-            StorageWeakRef(tensor.untyped_storage()),  # type: ignore[no-untyped-call]
-            value,
-        )
+        if key := _identity(argument, dtype):
+            self._values = {key: one for key, one in self._values.items() if not one[0].expired()}
+            if len(self._values) >= _MOST_TENSORS:
+                self._values.clear()
+            storage = _source_tensor(argument).untyped_storage()
+            self._values[key] = StorageWeakRef(storage), value  # type: ignore[no-untyped-call]
 
 
 def _source_tensor(argument: MaskArgument) -> torch.Tensor:
@@ -110,8 +97,11 @@ def _source_tensor(argument: MaskArgument) -> torch.Tensor:
     return argument.values if argument.source_tensor is None else argument.source_tensor
 
 
-def _identity(argument: MaskArgument, tensor: torch.Tensor, dtype: str) -> tuple[Any, ...]:
-    """Return what tells a mask from every other one that is there at the same time, and from itself changed."""
+def _identity(argument: MaskArgument, dtype: str) -> tuple[Any, ...]:
+    """Return what tells a mask from every other one, and from itself changed; nothing in inference mode."""
+    tensor = _source_tensor(argument)
+    if tensor.is_inference():
+        return ()
     laid_out = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
     return (*laid_out, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
 

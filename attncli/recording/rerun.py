@@ -1,11 +1,9 @@
-"""A forward of a module as a program called it, run again with other inputs, and how far its outputs move.
-
-It runs in a `SavedState`, so that nothing of the program changes.
-"""
+"""Forwards of a program's modules, which can run again on a copy with other inputs."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections import Counter
@@ -25,40 +23,20 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 
+from attncli.errors import InputError
 from attncli.files import to_numpy
 from attncli.recording.call_site import user_line
-from attncli.recording.saved_state import SavedState
+from attncli.recording.forward_copy import ForwardCopy
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ATTENTION = re.compile("Attention|Attn")
-
-
-_AGAIN: list[Forward] = []  # that run again, and are none of the program's
+_NO_IDS: Mapping[str, Any] = {}
+_CHANNELS_FIRST = nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm
+_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
-Selected = Mapping[str, bool] | None
-GIVEN = -1  # instead of that number: what the module was given first
-
-
-class InputChange(NamedTuple):
-    """A change of some inputs of a batch: their ids, their vectors, or both.
-
-    Attributes:
-        positions: which inputs change.
-        sources: whose vectors do: embeddings, or the name of an argument.
-        ids: the other ids of all positions, by the name of an argument.
-        size: how far vectors go, in standard deviations of all vectors.
-        seeds: of the directions in which they go, one for each copy of the batch.
-    """
-
-    positions: Bool[np.ndarray, "B T"]
-    sources: tuple[OutputName | str, ...] = ()
-    ids: Mapping[str, Int[np.ndarray, "B T"]] = {}
-    size: float = 4.0
-    seeds: tuple[int, ...] = (0,)
 
 
 class SequenceLayout(NamedTuple):
@@ -68,12 +46,12 @@ class SequenceLayout(NamedTuple):
     length: int
     is_time_first: bool = False
 
-    def laid_out(self, values: torch.Tensor, is_of_channels: bool = False) -> torch.Tensor | None:
-        """Return values as `[B, T, F]`; None where they are not one vector for each position, or may be scores."""
+    def laid_out(self, values: torch.Tensor, module: nn.Module | None = None) -> torch.Tensor | None:
+        """Return the output of a module as `[B, T, F]`; None where it is not one vector for each position."""
         batch, length, shape = self.batch, self.length, tuple(values.shape)
         if len(shape) == 4 and shape[1] == shape[2]:
             return None  # heads or positions
-        if is_of_channels and len(shape) == 3 and (shape[0], shape[2]) == (batch, length):
+        if isinstance(module, _CHANNELS_FIRST) and len(shape) == 3 and (shape[0], shape[2]) == (batch, length):
             return values.transpose(1, 2)
         if len(shape) > 2 and shape[:2] == ((length, batch) if self.is_time_first else (batch, length)):
             values = values.transpose(0, 1) if self.is_time_first else values
@@ -87,261 +65,244 @@ class SequenceLayout(NamedTuple):
 
     def of(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return values of all positions, `[B, T]`, as they lie in a tensor."""
-        return values.T if self.is_time_first else values
+        return np.ascontiguousarray(values.T if self.is_time_first else values)
 
     def rows_of(self, ids: torch.Tensor) -> Int[np.ndarray, "B T"]:
         """Return ids of all positions, `[B, T]`."""
         shape = (self.length, self.batch) if self.is_time_first else (self.batch, self.length)
-        values = to_numpy(ids).reshape(shape)
-        return values.T if self.is_time_first else values
+        return self.of(to_numpy(ids).reshape(shape))
 
-    def repeated(self, copies: int) -> SequenceLayout:
-        """Return the layout of a batch that holds its rows so many times."""
+    def times(self, copies: int) -> SequenceLayout:
+        """Return the layout of a batch that holds its rows several times."""
         return self._replace(batch=self.batch * copies)
 
 
 class ModuleOutput(NamedTuple):
-    """What a module gave.
-
-    Attributes:
-        name: its name in the model, and the number of the call where it is called several times.
-        module: it.
-        place: the line of the program that called it.
-        calls: how many attention calls there had been before it, and with it.
-        values: what it gave.
-        ids: of an embedding, what chose its vectors.
-    """
+    """An output of a module."""
 
     name: OutputName
     module: nn.Module
-    place: str
-    calls: tuple[int, int]
+    place: str  # the line of the program that called it
+    calls: tuple[int, int]  # how many attention calls there had been before it, and with it
     values: torch.Tensor
-    ids: torch.Tensor | None = None
+    ids: torch.Tensor | None = None  # of an embedding, what chose its vectors
 
 
 class OutputChange(NamedTuple):
-    """How far what a module gives is from what it gave before.
+    """The distance of an output of a module from what it was before."""
 
-    Attributes:
-        name: of the module in the model, and the number of its call.
-        module: its class.
-        place: the line of the program that called it.
-        calls: how many attention calls there had been before it, and with it.
-        by_position: the largest change of each position; None where it gives no vector for each.
-        by_row: the largest change of each row of the batch.
-        size: the largest number that it gave before, if anything changed.
-        relative: the largest change of a vector, relative to its length; NaN where it is none.
-    """
+    output: ModuleOutput  # before
+    moved: Float[np.ndarray, "B T"] | Float[np.ndarray, "B 1"]  # of each position, or of each row where it has none
+    size: float  # the largest number before, if anything changed
 
-    name: OutputName
-    module: type[nn.Module]
-    place: str
-    calls: tuple[int, int]
-    by_position: Float[np.ndarray, "B T"] | None
-    by_row: Float[np.ndarray, " B"]
-    size: float
-    relative: float = np.nan
+    @property
+    def most(self) -> float:
+        """The largest change."""
+        return float(self.moved.max())
 
 
-class Forward:
-    """A forward of a module, which begins when this is made.
+def output_change(output: ModuleOutput, values: torch.Tensor, before: torch.Tensor) -> OutputChange:
+    """Return how far vectors `[B, T, F]` of an output are from those before; NaN in place of NaN has not moved."""
+    moved, size = np.zeros(values.shape[:2]), 0.0
+    is_changed = (values != before).any(dim=2)
+    if is_changed.any():
+        precise = torch.promote_types(before.dtype, torch.float32)
+        a, b = (tensor.detach()[is_changed].to(precise) for tensor in (values, before))
+        is_same = (a == b) | (a.isnan() & b.isnan())
+        change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)).amax(dim=-1)
+        moved[to_numpy(is_changed)] = to_numpy(change)
+        size = float(torch.where(before.isfinite(), before, 0.0).abs().max()) if moved.any() else 0.0
+    return OutputChange(output, moved, size)
 
-    Args:
-        module: which is about to run.
-        arguments: its arguments, those by position and those by name.
-        count: gives how many attention calls there were until now.
-        start: the working directory that files are named from.
-        selected: the modules whose outputs are kept, by name, and whether the first input is too; None keeps all
-            outputs, and it alone can run again.
-    """
+
+_Moved = Callable[[OutputName | str, torch.Tensor], torch.Tensor | None]  # other vectors of an output or argument
+
+
+def _unmoved(*_: Any) -> None:
+    return None
+
+
+class _Run:
+    """A module that runs, and the outputs of those inside of it with some names, or all."""
 
     def __init__(
         self,
         module: nn.Module,
-        arguments: tuple[Any, ...],
         count: Callable[[], int],
         start: str,
-        selected: Selected = None,
+        names: Collection[OutputName] | None = None,
+        moved: _Moved = _unmoved,
     ) -> None:
-        self.module, self._count, self._start, self._selected = module, count, start, selected
-        self._names = {id(each): name for name, each in module.named_modules()}
-        self.saved = SavedState(module, arguments) if selected is None else None
-        self._hooks = [*_watched_hooks(module)]
-        self._change: InputChange | None = None
-        self._begin(self._keep)
-        self.outputs: dict[OutputName, ModuleOutput] = {}  # of the program's own forward, in their order
-        self.layout = SequenceLayout(1, 1)
-        self.others: list[SequenceLayout] = []  # of other sequences, as of an encoder
-        self.draws = False  # whether it draws random numbers
-        self._repeated: dict[OutputName, torch.Tensor] = {}  # what a batch gave that holds its rows several times
-
-    def _begin(self, take: Callable[[ModuleOutput], None]) -> None:
-        self._take, self._begun, self._unread = take, self._count(), 0
+        self.modules = {id(inside): name for name, inside in module.named_modules()}
         self.running: list[tuple[nn.Module, int]] = []
+        self.outputs: dict[OutputName, ModuleOutput] = {}  # in their order
+        self._count, self._start, self._begun, self._names, self._moved = count, start, count(), names, moved
+        self._unread = 0
         self._times: Counter[str] = Counter()  # how often each module was called
 
-    def _keep(self, output: ModuleOutput) -> None:
-        self.outputs[output.name] = output._replace(values=output.values.detach().clone())
+    def _calls(self) -> int:
+        """Return how many attention calls there were; attention that is not read is known by its module's name."""
+        return self._count() - self._begun + self._unread
+
+    def enter(self, module: nn.Module) -> None:
+        """Begin with a module inside of it."""
+        self.running.append((module, self._calls()))
+
+    def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
+        """End with a module, and return what it gives instead of its output; None is its output."""
+        while self.running:
+            inner, calls = self.running.pop()
+            if inner is module:
+                break
+        else:
+            return None
+        self._unread += self._calls() == calls and bool(_ATTENTION.search(type(module).__name__))
+        name = self.modules.get(id(module), type(module).__name__)
+        outputs = (tensor for _, tensor in _named_tensors(output) if tensor.dim() and tensor.is_floating_point())
+        instead = None
+        # All outputs of the model itself count; of a module inside the first, as weights may come second.
+        for values in islice(outputs, None if name == "" else 1):
+            key = name, self._times[name]
+            self._times[name] += 1
+            if (moved := self._moved(key, values)) is not None:
+                instead = values = moved
+            if self._names is None or key in self._names:
+                ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
+                line = "{}:{}".format(*user_line(self._start)[:2])
+                values = values.detach().clone()
+                self.outputs[key] = ModuleOutput(key, module, line, (calls, self._calls()), values, ids)
+        return instead
+
+
+class Forward:
+    """A forward of a module, which begins when this is made, and may run again when it has ended.
+
+    Args:
+        module: that is about to run.
+        arguments: its arguments, those by position and those by name.
+        count: gives how many attention calls there were until now.
+        start: the working directory that files are named from.
+
+    Attributes:
+        layout: of the sequence that changes.
+        others: of other sequences, as of an encoder.
+        draws: whether it draws random numbers.
+    """
+
+    def __init__(self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str) -> None:
+        self.module, self._count, self._start = module, count, start
+        self.copy = ForwardCopy(module, arguments)
+        self._hooks = [*_watched_hooks(module)]
+        self.run = self._first = _Run(module, count, start)
+        self.layout = SequenceLayout(1, 1)
+        self.others: list[SequenceLayout] = []
+        self.draws = False
+        self._repeated: dict[OutputName, ModuleOutput] = {}  # of a batch that holds its rows several times
+
+    @property
+    def outputs(self) -> dict[OutputName, ModuleOutput]:
+        """The outputs of its modules in the program's own run, in their order."""
+        return self._first.outputs
+
+    @property
+    def precision(self) -> tuple[str, float]:
+        """The name of the coarsest type of its outputs, and the distance from 1 to the next number of it."""
+        dtypes = {output.values.dtype for output in self.outputs.values()}
+        coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+        return str(coarsest).removeprefix("torch."), torch.finfo(coarsest).eps
 
     @cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors among its arguments, by name; those in containers have the name of these before theirs."""
-        if self.saved is None:
-            return {}
-        args, kwargs = self.saved.arguments
+        args, kwargs = self.copy.arguments
         named: Mapping[Any, Any] = dict(enumerate(args)) | kwargs
         with suppress(TypeError, ValueError):
             signature = inspect.signature(self.module.forward)
             named = signature.bind_partial(*args, **kwargs).arguments
             # What `**options` collects is named as it was given.
-            collecting = (one.name for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD)
-            named = named | named.pop(next(collecting, ""), {})
+            kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+            collecting = [name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD]
+            named = named | named.pop("".join(collecting), {})
         return dict(_named_tensors(named))
 
-    @property
-    def precision(self) -> tuple[str, float]:
-        """The name of the coarsest type of its outputs, and the distance from 1 to the next number of it."""
-        types = {one.values.dtype for one in self.outputs.values()}
-        coarsest = max(types, key=lambda one: torch.finfo(one).eps)
-        return str(coarsest).removeprefix("torch."), torch.finfo(coarsest).eps
+    def enter(self, module: nn.Module) -> None:
+        """Begin with a module.
 
-    def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        """Begin with a module inside of it."""
-        calls, key = self._calls(), (self._names.get(id(module), ""), GIVEN)
-        self.running.append((module, calls))
-        if self._selected and self._selected.get(key[0]) and key not in self.outputs:
-            vectors = (one for one in _tensors(arguments) if _is_of_vectors(one))
-            for one in islice(vectors, 1):
-                self._take(ModuleOutput(key, module, "", (calls, calls), one))
-
-    def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
-        """End with a module, and return what it gives instead of its output; None is its output."""
-        while self.running:
-            own, calls = self.running.pop()
-            if own is module:
-                break
-        else:
-            return None
-        if self._calls() == calls and _ATTENTION.search(type(module).__name__):
-            self._unread += 1
-        name = self._names.get(id(module), type(module).__name__)
-        found = (one for one in _tensors(output) if one.dim() and one.is_floating_point())
-        if self._selected is not None and name not in self._selected:
-            return None
-        ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
-        place = "{}:{}".format(*user_line(self._start)[:2])
-        instead = None
-        # All that the model itself gives is looked at; of a module inside, the first, as weights may come second.
-        for values in found if module is self.module and self._selected is None else islice(found, 1):
-            key = name, self._times[name]
-            self._times[name] += 1
-            if self._change is not None and key in self._change.sources:
-                instead = values = self._moved(values, self._change)
-            self._take(ModuleOutput(key, module, place, (calls, self._calls()), values, ids))
-        return instead
-
-    def _calls(self) -> int:
-        """Return how many times it attended until now; attention that is not read is known by its module's name."""
-        return self._count() - self._begun + self._unread
+        Raises:
+            InputError: it is one of the program's own, and a copy runs.
+        """
+        if id(module) in self._first.modules and id(module) not in self.run.modules:
+            name = self._first.modules[id(module)]
+            raise InputError(f"its forward reaches {name or 'the model'} by an object that cannot be copied")
+        self.run.enter(module)
 
     def end(self) -> None:
         """End with the program's own forward, which the others are compared with."""
-        self.draws = self.saved is not None and self.saved.draws
-        self.unhook()
+        self.draws = self.copy.random.are_changed
+        for hook in self._hooks:
+            hook.remove()
+        self.copy.drop_hooks({hook.key for hook in self._hooks if not hook.is_changing})
 
-    def unhook(self) -> None:
-        """Have the program's hooks be its own again. What runs again has no hook that only looks, or that is over."""
-        for one in self._hooks:
-            one.take_off()
-        if self.saved is not None:
-            self.saved.end({one.key for one in self._hooks if not one.changes})
-        self._hooks.clear()
-
-    def again(self, change: InputChange | None = None, copies: int = 1) -> list[OutputChange]:
-        """Run it once more, and return how far each module's output is from that of the program's own forward.
+    def again(
+        self,
+        positions: Bool[np.ndarray, "B T"] | None = None,
+        sources: Sequence[OutputName | str] = (),
+        ids: Mapping[str, Int[np.ndarray, "B T"]] = _NO_IDS,
+        size: float = 4.0,
+        seeds: Sequence[int] = (0,),
+    ) -> list[OutputChange]:
+        """Run it once more, and return how far each output is from that of the program's own forward.
 
         Args:
-            change: of its inputs; None changes nothing.
-            copies: how often the batch holds its rows; `repeats` says whether it may. Outputs of modules inside are
-                left out then.
+            positions: which inputs change: their ids, their vectors, or both. Where the batch holds its rows several
+                times, as `repeats` allows, outputs of modules inside are left out.
+            sources: whose vectors change: embeddings, or the name of an argument.
+            ids: the other ids of all positions, by the name of an argument.
+            size: how far vectors go, in standard deviations of all vectors.
+            seeds: of the directions in which they go, one for each copy of the batch.
         """
-        changes: list[OutputChange] = []
-        before = {name: one.values for name, one in self.outputs.items()} if copies == 1 else self._repeated
-        layouts = [one.repeated(copies) for one in (self.layout, *self.others)]
 
-        def compare(output: ModuleOutput) -> None:
-            values = before.get(output.name)
-            if values is not None and (compared := _compared(output, values, layouts, self.module)) is not None:
-                changes.append(compared)
+        def moved(name: OutputName | str, values: torch.Tensor) -> torch.Tensor | None:
+            if positions is None or name not in sources:
+                return None
+            spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * size
+            shape = positions.shape[1], values.shape[-1]
+            drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(shape[0] + seed)) for seed in seeds]
+            noise = torch.stack(drawn).repeat_interleave(len(positions) // len(seeds), dim=0).to(values.device) * spread
+            is_moved = torch.from_numpy(np.ascontiguousarray(positions)).to(values.device)
+            added = torch.where(is_moved[..., None], noise, 0).to(values.dtype)
+            return values + (added.transpose(0, 1) if self.layout.is_time_first else added).reshape(values.shape)
 
-        self._run(self._changed(change, copies), change, compare)
+        copies = 1 if positions is None else len(positions) // self.layout.batch
+        before, changes = self.outputs if copies == 1 else self._repeated, []
+        layouts = [layout.times(copies) for layout in (self.layout, *self.others)]
+        for name, output in self._outputs(self._replaced(copies, positions, ids, moved), before, moved).items():
+            both = output.values, before[name].values
+            if both[0].shape != both[1].shape:
+                continue
+            laid_out = ([layout.laid_out(tensor, output.module) for tensor in both] for layout in layouts)
+            pair = next(filter(None, ([one for one in pair if one is not None] for pair in laid_out)), [])
+            # A row for each expert's token would look like a row of the batch, but of the model's own output.
+            is_of_rows = (both[0].dim() > 2 or name[0] == "") and not self.layout.is_time_first
+            if not pair and is_of_rows and len(both[0]) == layouts[0].batch:
+                pair = [tensor.flatten(1)[:, None] for tensor in both]
+            if pair:
+                changes.append(output_change(before[name], *pair))
         return changes
 
     def repeats(self, copies: int, names: Collection[OutputName], tolerance: float) -> bool:
-        """Return whether a batch that holds its rows so many times gives the same outputs for each.
+        """Return whether a batch that holds its rows several times gives the same outputs for each.
 
-        Args:
-            copies: how many times.
-            names: of outputs with a vector for each position, which are compared, now and by `again`.
-            tolerance: how far they may be, relative to the largest number.
+        The outputs have a vector for each position. The tolerance is relative to the largest number.
         """
-        layout, outputs = self.layout.repeated(copies), list[ModuleOutput]()
         try:
-            self._run(self._changed(None, copies), None, outputs.append)
+            self._repeated = self._outputs(self._replaced(copies), names)
         except Exception:  # whatever the program's own code raises for more rows than it knows
             return False
-        self._repeated = {one.name: one.values.detach().clone() for one in outputs if one.name in names}
-        for name, values in self._repeated.items():
-            once, repeated = self.layout.laid_out(self.outputs[name].values), layout.laid_out(values)
-            if once is None or repeated is None or once.shape[2] != repeated.shape[2]:
-                return False
-            if _differences(repeated, once.repeat(copies, 1, 1)).max() > tolerance * max(_size(once), 1e-6):
-                return False
-        return len(self._repeated) == len(names)
-
-    def line_that_mixes(self, calls: int, output: torch.Tensor) -> str | None:
-        """Return the line of a projection that reads an attention's output with its heads put together by a view.
-
-        Args:
-            calls: how many attention calls there were when it ran.
-            output: of the last one, `[B, H, T, D]`.
-        """
-        after = (one for one in self.outputs.values() if one.calls == (calls, calls))
-        first = next((one for one in after if isinstance(one.module, nn.Linear)), None)
-        if first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
-            return None
-        linear: Any = first.module
-        batch, heads, length, width = output.shape
-        shape = batch, length, heads * width
-        if linear.in_features != shape[2] or tuple(first.values.shape[:2]) != shape[:2]:
-            return None
-        with torch.no_grad():
-            both = (
-                F.linear(one.reshape(shape), linear.weight, linear.bias) for one in (output.transpose(1, 2), output)
-            )
-            right, wrong = (torch.allclose(one, first.values, 1e-3, 1e-4) for one in both)
-        return first.place if wrong and not right else None
-
-    def permuted(self, order: Int[np.ndarray, "B T"], ids: Mapping[str, Int[np.ndarray, "B T"]]) -> list[OutputChange]:
-        """Run it with other ids, and return how far outputs are from those of the program's, in another order.
-
-        Args:
-            order: which position of its row stands at each.
-            ids: by the name of an argument.
-        """
-        changes: list[OutputChange] = []
-
-        def compare(output: ModuleOutput) -> None:
-            before = self.outputs.get(output.name)
-            both = [None if one is None else self.layout.laid_out(one.values) for one in (output, before)]
-            if both[0] is not None and both[1] is not None and both[0].shape == both[1].shape:
-                moved = torch.from_numpy(order).to(both[1].device)[..., None].expand_as(both[1])
-                changes.append(_change(output, both[0], both[1].gather(1, moved)))
-
-        change = InputChange(np.ones_like(order, bool), ids=ids)
-        self._run(self._changed(change, 1), None, compare)
-        return changes
+        layout = self.layout.times(copies)
+        changes = self._compared(self._repeated, layout, lambda before: before.repeat(copies, 1, 1))
+        is_same = all(change.most <= tolerance * max(change.size, 1e-6) for change in changes)
+        return is_same and len(changes) == len(names)
 
     def alone(self, row: int, first: int, last: int) -> list[OutputChange]:
         """Run one row without the positions before `first` and from `last` on, and return how far its outputs are.
@@ -351,7 +312,6 @@ class Forward:
         """
         batch, length, is_time_first = self.layout
         rows, positions = slice(row, row + 1), slice(first, last)
-        own, changes = SequenceLayout(1, last - first, is_time_first), list[OutputChange]()
 
         def cut(value: torch.Tensor) -> torch.Tensor:
             axes = [axis for axis, size in enumerate(value.shape[:4]) if size == length][-2:]
@@ -362,127 +322,77 @@ class Forward:
                 value = value[(slice(None),) * axis + (positions,)]
             return value.clone()
 
-        def compare(output: ModuleOutput) -> None:
-            before = self.outputs.get(output.name)
-            if before is not None:
-                values, together = own.laid_out(output.values), self.layout.laid_out(before.values)
-                if values is not None and together is not None and values.shape[2] == together.shape[2]:
-                    changes.append(_change(output, values, together[rows, positions]))
+        outputs = self._outputs({id(tensor): cut(tensor) for tensor in self.tensors.values()}, self.outputs)
+        layout = SequenceLayout(1, last - first, is_time_first)
+        return self._compared(outputs, layout, lambda before: before[rows, positions])
 
-        self._run({id(one): cut(one) for one in self.tensors.values()}, None, compare)
+    def line_that_mixes(self, calls: int, output: torch.Tensor) -> str | None:
+        """Return the line of a projection that reads an attention's output with its heads put together by a view.
+
+        Args:
+            calls: how many attention calls there were when it ran.
+            output: of the last one, `[B, H, T, D]`.
+        """
+        after = (output for output in self.outputs.values() if output.calls == (calls, calls))
+        first = next((output for output in after if isinstance(output.module, nn.Linear)), None)
+        if first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
+            return None
+        linear: Any = first.module
+        pair = output.transpose(1, 2).flatten(2), output.reshape(len(output), output.shape[2], -1)
+        if linear.in_features != pair[0].shape[2] or first.values.shape[:2] != pair[0].shape[:2]:
+            return None
+        with torch.no_grad():
+            both = (F.linear(tensor, linear.weight, linear.bias) for tensor in pair)
+            is_right, is_viewed = (torch.allclose(tensor, first.values, 1e-3, 1e-4) for tensor in both)
+        return first.place if is_viewed and not is_right else None
+
+    def _compared(
+        self,
+        outputs: Mapping[OutputName, ModuleOutput],
+        layout: SequenceLayout,
+        rearrange: Callable[[torch.Tensor], torch.Tensor],
+    ) -> list[OutputChange]:
+        """Return how far outputs of another layout are from the program's own, rearranged."""
+        changes = []
+        for name, output in outputs.items():
+            values, other = layout.laid_out(output.values), self.layout.laid_out(self.outputs[name].values)
+            if values is not None and other is not None and values.shape == (other := rearrange(other)).shape:
+                changes.append(output_change(self.outputs[name], values, other))
         return changes
 
-    def _run(
-        self, replaced: Mapping[int, torch.Tensor], change: InputChange | None, take: Callable[[ModuleOutput], None]
-    ) -> None:
-        assert self.saved is not None
-        self._change = change
-        self._begin(take)
-        with self.saved.restored(replaced) as (args, kwargs), redirect_stdout(StringIO()):
-            _AGAIN.append(self)
-            try:
-                self.module(*args, **kwargs)
-            finally:
-                _AGAIN.pop()
+    def _outputs(
+        self, replaced: Mapping[int, torch.Tensor], names: Collection[OutputName], moved: _Moved = _unmoved
+    ) -> dict[OutputName, ModuleOutput]:
+        """Run a copy, and return some of its outputs."""
+        with self.copy.fresh(replaced) as (module, (args, kwargs)), redirect_stdout(StringIO()):
+            self.run = _Run(module, self._count, self._start, names, moved)
+            module(*args, **kwargs)
+        return self.run.outputs
 
-    def _changed(self, change: InputChange | None, copies: int) -> dict[int, torch.Tensor]:
+    def _replaced(
+        self,
+        copies: int,
+        positions: Bool[np.ndarray, "B T"] | None = None,
+        ids: Mapping[str, Int[np.ndarray, "B T"]] = _NO_IDS,
+        moved: _Moved = _unmoved,
+    ) -> dict[int, torch.Tensor]:
         """Return other tensors for arguments, by their ids, in a batch that holds its rows several times."""
-        found = {}
-        for name, one in self.tensors.items():
-            values = self._copies_of(one, copies)
-            if change is not None and name in change.ids:
-                both = (np.ascontiguousarray(self.layout.of(each)) for each in (change.positions, change.ids[name]))
-                is_other, ids = (torch.from_numpy(each.reshape(values.shape)).to(one.device) for each in both)
-                values = torch.where(is_other, ids.to(one.dtype), values)
-            if change is not None and name in change.sources:
-                values = self._moved(values, change)
-            if values is not one:
-                found[id(one)] = values.detach().requires_grad_(one.requires_grad)
-        return found
-
-    def _copies_of(self, values: torch.Tensor, copies: int) -> torch.Tensor:
+        replaced = {}
         batch, length, is_time_first = self.layout
-        axis = int(is_time_first and values.dim() > 1 and tuple(values.shape[:2]) == (length, batch))
-        if copies == 1 or values.dim() <= axis or values.shape[axis] != batch:
-            return values
-        return torch.cat([values] * copies, dim=axis)
-
-    def _moved(self, values: torch.Tensor, change: InputChange) -> torch.Tensor:
-        """Return values whose vectors at some positions are others, in a batch that may hold its rows several times."""
-        spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * change.size
-        rows, length = change.positions.shape
-        shape = length, values.shape[-1]
-        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(length + seed)) for seed in change.seeds]
-        noise = torch.stack(drawn).repeat_interleave(rows // len(drawn), dim=0).to(values.device) * spread
-        positions = torch.from_numpy(np.ascontiguousarray(change.positions)).to(values.device)
-        added = torch.where(positions[..., None], noise, 0).to(values.dtype)
-        if self.layout.is_time_first:
-            added = added.transpose(0, 1)
-        return values + added.reshape(values.shape)
-
-
-def _compared(
-    output: ModuleOutput, before: torch.Tensor, layouts: Sequence[SequenceLayout], model: nn.Module
-) -> OutputChange | None:
-    if before.shape != output.values.shape:
-        return None
-    is_of_channels = _is_of_channels(output.module)
-    for layout in layouts:
-        one, other = (layout.laid_out(each, is_of_channels) for each in (output.values, before))
-        if one is not None and other is not None:
-            return _change(output, one, other)
-    # A row for each expert's token would look like a row of the batch, but of the model's own output.
-    is_of_rows = output.values.dim() > 2 or output.module is model
-    if output.values.shape[0] != layouts[0].batch or layouts[0].is_time_first or not is_of_rows:
-        return None
-    rows = (each.flatten(1)[:, None] for each in (output.values, before))
-    return _change(output, *rows)._replace(by_position=None)
-
-
-def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor) -> OutputChange:
-    by_position = _differences(one, other)
-    size = _size(other) if by_position.any() else 0.0
-    name, module, place, calls = output[:4]
-    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size)
-
-
-def _differences(one: torch.Tensor, other: torch.Tensor) -> Float[np.ndarray, "B T"]:
-    """Return the largest difference of each vector `[B, T, F]`; NaN beside NaN is none."""
-    found = np.zeros(one.shape[:2])
-    is_changed = (one != other).any(dim=2)
-    if is_changed.any():
-        precise = torch.promote_types(other.dtype, torch.float32)
-        a, b = (each.detach()[is_changed].to(precise) for each in (one, other))
-        is_same = (a == b) | (a.isnan() & b.isnan())
-        change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)).amax(dim=-1)
-        found[to_numpy(is_changed)] = to_numpy(change)
-    return found
-
-
-def _size(values: torch.Tensor) -> float:
-    return float(torch.where(values.isfinite(), values, 0.0).abs().max())
-
-
-def _is_of_channels(module: nn.Module) -> bool:
-    return isinstance(module, (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm))
-
-
-def _is_of_vectors(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() >= 2
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an output."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _tensors(each)
-    elif is_dataclass(value):
-        yield from _tensors(vars(value))
+        for name, one in self.tensors.items():
+            values = one
+            axis = int(is_time_first and one.dim() > 1 and tuple(one.shape[:2]) == (length, batch))
+            if copies > 1 and one.dim() > axis and one.shape[axis] == batch:
+                values = torch.cat([one] * copies, dim=axis)
+            if positions is not None and name in ids:
+                both = (self.layout.of(array).reshape(values.shape) for array in (positions, ids[name]))
+                is_other, other = (torch.from_numpy(tensor).to(one.device) for tensor in both)
+                values = torch.where(is_other, other.to(one.dtype), values)
+            vectors = moved(name, values)
+            values = values if vectors is None else vectors
+            if values is not one:
+                replaced[id(one)] = values.detach().requires_grad_(one.requires_grad)
+        return replaced
 
 
 def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -491,9 +401,9 @@ def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tens
         return
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = vars(value)
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if type(value) in (tuple, list) else ()
-    for key, each in items:
-        yield from _named_tensors(each, f"{name}.{key}".lstrip("."))
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
+    for key, inside in items:
+        yield from _named_tensors(inside, f"{name}.{key}".lstrip("."))
 
 
 def _shapes(value: Any) -> Any:
@@ -501,49 +411,41 @@ def _shapes(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, dict):
-        return tuple((key, _shapes(each)) for key, each in value.items())
+        return tuple((key, _shapes(inside)) for key, inside in value.items())
     if type(value) in (tuple, list):
         return tuple(map(_shapes, value))
     return value if isinstance(value, bool | str) else type(value).__name__
 
 
 class _WatchedHook:
-    """A hook of a module, and whether it changes what the module is given or gives, or only looks."""
+    """A hook of a program, and whether it changes what its module is given or gives."""
 
-    def __init__(self, module: nn.Module, where: str, key: int, hook: Callable[..., Any]) -> None:
-        self.module, self.where, self.key = module, where, key
-        self._hook, self.changes = hook, False
-        self._all[key] = self
+    def __init__(self, hooks: dict[int, Any], key: int) -> None:
+        self._hooks, self.key, self._hook, self.is_changing = hooks, key, hooks[key], False
+        hooks[key] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._hook(*args, **kwargs)
-        self.changes |= result is not None
+        self.is_changing |= result is not None
         return result
 
-    @property
-    def _all(self) -> dict[int, Callable[..., Any]]:
-        hooks: dict[int, Callable[..., Any]] = getattr(self.module, self.where)
-        return hooks
-
-    def take_off(self) -> None:
-        """Put the program's own function back, if it is still there."""
-        if self._all.get(self.key) is self:
-            self._all[self.key] = self._hook
+    def remove(self) -> None:
+        """Put the program's own back, if this is still there."""
+        if self._hooks.get(self.key) is self:
+            self._hooks[self.key] = self._hook
 
 
 def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
-    """Watch the hooks of the program. Those of libraries set weights and collect outputs; one before it has begun."""
-    for each in module.modules():
-        for where in _HOOKS:
-            for key, hook in [*getattr(each, where).items()]:
-                is_own = not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers."))
-                if is_own and (each is not module or where == "_forward_hooks"):
-                    yield _WatchedHook(each, where, key, hook)
+    """Watch the hooks of the program; those of libraries set weights and collect outputs."""
+    for inside in module.modules():
+        # The module's own hooks before its forward have begun.
+        for hooks in (inside._forward_hooks, {} if inside is module else inside._forward_pre_hooks):
+            for key, hook in [*hooks.items()]:
+                if not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers.")):
+                    yield _WatchedHook(hooks, key)
 
 
 # --- forwards of a program --------------------------------------------------------------------------------------
-
-_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 
 def unwrapped(module: Any) -> Any:
@@ -551,6 +453,107 @@ def unwrapped(module: Any) -> Any:
     while (inside := _WRAPPERS.get(type(module).__name__)) is not None:
         module = getattr(module, inside)
     return module
+
+
+class ForwardWatch(TorchFunctionMode):
+    """Watches the outermost modules that run, and hands over each forward that is wanted when it has ended.
+
+    Args:
+        wanted: tells of a module, and of the shapes of its arguments, whether its forward is.
+        take: takes it, while the program waits; it may be run again.
+        take_labels: takes the labels of a cross-entropy of the program's own, and the line that computes it.
+        count: gives how many attention calls there were until now.
+        fail: takes errors of attn before a forward has ended.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[nn.Module, tuple[Any, ...]], bool],
+        take: Callable[[Forward], None],
+        take_labels: Callable[[torch.Tensor, str], None],
+        count: Callable[[], int],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        super().__init__()
+        self._wanted, self._take, self._take_labels, self._count, self._fail = wanted, take, take_labels, count, fail
+        self._start, self._thread = os.getcwd(), get_ident()  # random states of other threads cannot be put back
+        self._outermost: nn.Module | None = None  # that runs
+        self._forward: Forward | None = None  # of it, if it is wanted
+        self._is_taking = False  # whether it runs again
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch what runs inside."""
+        before = torch_modules.register_module_forward_pre_hook(self._enter)
+        after = torch_modules.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            with self:
+                yield
+        finally:
+            before.remove()
+            after.remove()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Have the program go on, unproved, where its forward cannot be recorded."""
+        try:
+            yield
+        except Exception as fault:
+            if self._is_taking:
+                raise
+            if self._forward is not None:
+                self._forward.end()
+            self._forward = None
+            self._fail(fault)
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        if self._outermost is None:
+            is_in_backward = torch._C._current_graph_task_id() != -1  # as where a checkpoint runs again
+            if is_in_backward or type(module).__name__ in _WRAPPERS:
+                return
+            self._outermost = module
+            arguments = args, sys._getframe(1).f_locals.get("kwargs", {})
+            with self._guarded():
+                if self._wanted(module, _shapes(arguments)):
+                    self._forward = Forward(module, arguments, self._count, self._start)
+        if self._forward is not None:
+            with self._guarded():
+                self._forward.enter(module)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if get_ident() != self._thread or self._outermost is None:
+            return None
+        instead = None
+        if self._forward is not None:
+            with self._guarded():
+                instead = self._forward.run.leave(module, args, output)
+        forward = self._forward
+        if module is self._outermost and not self._is_taking and (forward is None or not forward.run.running):
+            try:
+                if forward is not None:
+                    forward.end()
+                    self._is_taking = True
+                    if output is not None:
+                        self._take(forward)
+            finally:
+                self._outermost, self._forward, self._is_taking = None, None, False
+        return instead
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """See torch.overrides; generators are known before they draw."""
+        kwargs = kwargs or {}
+        if not self._is_taking:
+            for argument in (*args, *kwargs.values()):
+                if type(argument) is torch.Generator and self._forward is not None:
+                    self._forward.copy.random.add(argument)
+            labels = _labels_of(func, args, kwargs)
+            if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+                self._take_labels(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
+        return func(*args, **kwargs)
 
 
 def _labels_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -562,167 +565,3 @@ def _labels_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         is_of_classes = isinstance(index, torch.Tensor) and dim in (-1, index.dim() - 1) and index.shape[-1] == 1
         return index if is_of_classes and values.is_floating_point() else None
     return None
-
-
-class _Functions(TorchFunctionMode):
-    """Hands over the labels of every cross-entropy with the line that asked for it, and generators before they draw."""
-
-    def __init__(
-        self,
-        take_labels: Callable[[torch.Tensor, str], None],
-        take_generator: Callable[[torch.Generator], None],
-        start: str,
-    ) -> None:
-        super().__init__()
-        self._take_labels, self._take_generator, self._start = take_labels, take_generator, start
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """See torch.overrides."""
-        kwargs = kwargs or {}
-        for each in (*args, *kwargs.values()):
-            if type(each) is torch.Generator:
-                self._take_generator(each)
-        labels = _labels_of(func, args, kwargs)
-        if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
-            self._take_labels(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def forwards(
-    wanted: Callable[[nn.Module, tuple[Any, ...]], bool],
-    take: Callable[[Forward], None],
-    take_labels: Callable[[torch.Tensor, str], None],
-    count: Callable[[], int],
-    start: str,
-    selected: Selected = None,
-    fail: Callable[[Exception], None] | None = None,
-) -> Iterator[None]:
-    """Hand over each forward that runs inside and is wanted, when it has ended; it may be run again then.
-
-    Args:
-        wanted: says of an outermost module, and of the shapes of its arguments, whether its forward is.
-        take: takes it, while the program waits.
-        take_labels: takes the labels of a cross-entropy of the program's own, and the line that computes it.
-        count: gives how many attention calls there were until now.
-        start: the working directory that files are named from.
-        selected: see `Forward`.
-        fail: takes what goes wrong before a forward has ended; without it, that is raised.
-    """
-    current: list[Forward | None] = []  # the forward that runs, or None for one that is not wanted
-    outer: list[nn.Module] = []
-    taking: list[bool] = []
-    thread = get_ident()  # of another one, module and random state cannot be put back
-
-    @contextmanager
-    def guarded() -> Iterator[None]:
-        """Have the program go on, unproved, where its forward cannot be recorded."""
-        try:
-            yield
-        except Exception as fault:
-            if fail is None or taking:
-                raise
-            if current and current[0] is not None:
-                current[0].unhook()
-            current[:] = [None]
-            fail(fault)
-
-    def take_generator(generator: torch.Generator) -> None:
-        if current and current[0] is not None and current[0].saved is not None:
-            current[0].saved.saw_generator(generator)
-
-    def enter(module: nn.Module, args: Any) -> None:
-        is_in_backward = torch._C._current_graph_task_id() != -1  # as where a checkpoint runs again
-        if get_ident() != thread or (_AGAIN and not taking):
-            return
-        if not outer and (is_in_backward or type(module).__name__ in _WRAPPERS):
-            return
-        arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
-        if not outer:
-            outer.append(module)
-            current[:] = [None]
-            with guarded():
-                if wanted(module, _shapes(arguments)):
-                    current[:] = [Forward(module, arguments, count, start, selected)]
-        if (forward := current[0]) is not None:
-            with guarded():
-                forward.enter(module, arguments)
-
-    def leave(module: nn.Module, args: Any, output: Any) -> Any:
-        if get_ident() != thread or not outer:
-            return None
-        forward = current[0]
-        instead = None
-        if forward is not None:
-            with guarded():
-                instead = forward.leave(module, args, output)
-            forward = current[0]
-        if module is outer[0] and not taking and (forward is None or not forward.running):
-            try:
-                if forward is not None:
-                    forward.end()
-                    if output is not None:
-                        taking.append(True)  # its modules are entered and left again meanwhile
-                        take(forward)
-            finally:
-                taking.clear()
-                outer.clear()
-                current.clear()
-        return instead
-
-    before = torch_modules.register_module_forward_pre_hook(enter)
-    after = torch_modules.register_module_forward_hook(leave, always_call=True)
-    functions = _Functions(lambda *loss: None if taking else take_labels(*loss), take_generator, start)
-    try:
-        with functions:
-            yield
-    finally:
-        before.remove()
-        after.remove()
-
-
-def recorded(module: nn.Module, arguments: Mapping[str, Any], selected: Selected) -> tuple[Any, list[ModuleOutput]]:
-    """Run a module, and return its output and those of the modules inside that are kept; see `Forward`."""
-    found: list[ModuleOutput] = []
-    with forwards(
-        lambda *_: True, lambda one: found.extend(one.outputs.values()), lambda *_: None, lambda: 0, "", selected
-    ):
-        return module(**arguments), found
-
-
-def changes_in_row(
-    alone: Sequence[ModuleOutput],
-    steps: Sequence[Sequence[ModuleOutput]],
-    row: int,
-    positions: Callable[[str], slice],
-) -> Iterator[OutputChange]:
-    """Yield how far the outputs for a row of a batch are from those of the row by itself.
-
-    Args:
-        alone: the outputs of a batch of that row, without padding.
-        steps: those of a forward, or of several that follow one another with a cache.
-        row: of the batch.
-        positions: which of its positions are those of the row by itself, by the name of a module.
-    """
-    for output in alone:
-        pieces = [one.values for step in steps for one in step if one.name == output.name]
-        own = positions(output.name[0])
-        length = own.stop - own.start
-        axes = _axes_of_row(output.values.shape, length)
-        if axes is not None and len(pieces) == len(steps):
-            both = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), output.values))
-            one, other = next(both)[row : row + 1, own], next(both)[:, :length]
-            if one.shape == other.shape:
-                precise = torch.promote_types(other.dtype, torch.float32)
-                change, length = (each.to(precise).norm(dim=-1) for each in (one.to(precise) - other, other))
-                relative = (change / length.clamp_min(torch.finfo(torch.float32).tiny)).max()  # NaN stays
-                yield _change(output, one, other)._replace(relative=float(relative))
-
-
-def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:
-    """Return which axes are rows and positions of a batch of one row, which a module may have made longer."""
-    likely = {3: [(0, 1), (1, 0), (0, 2)], 4: [(0, 1), (1, 2), (0, 2)]}.get(len(shape), [])  # streams, or heads
-    fits = [axes for axes in likely if shape[axes[0]] == 1 and shape[axes[1]] >= length]
-    return min(fits, key=lambda axes: shape[axes[1]] != length, default=None)

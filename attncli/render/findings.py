@@ -125,7 +125,7 @@ def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:
 
 
 def _by_layers(findings: Sequence[Finding]) -> list[Finding]:
-    """Return one finding for all layers of a kind that have it: the worst, which says where the others are."""
+    """Return one finding for all layers of a kind that have it: the worst, which names the others."""
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for number, finding in enumerate(findings):
         place = number if finding.layer is None else None

@@ -1,4 +1,4 @@
-"""What was proved of a model, and where it leaks."""
+"""Proofs of models, with the lines where they leak."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.check.report import Report
@@ -16,9 +16,8 @@ from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.model_runner import CapturedLayer, ModelRunner
+    from attncli.analysis.check.model_runner import ModelRunner
     from attncli.encoding.encode import EncodedInput
-    from attncli.engines.torch.recorder import Sublayer
 
 # Of different lengths, so that a batch of them is padded.
 DEFAULT_TEXTS = (
@@ -40,7 +39,7 @@ def check(
     special: bool = True,
     **options: Any,
 ) -> Report:
-    """Say what is wrong with the attention of a checkpoint.
+    """Check the attention of a checkpoint for errors.
 
     Its layers run on the texts in a padded batch, with the masks that its own code builds; these, the weights and
     the outputs are held against what its configuration says. Then the same texts run in the ways that should make
@@ -84,86 +83,64 @@ def check(
     room = max(_MOST_TOKENS // longest, 2)
     if len(sentences) > room:
         raise InputError(f"{len(sentences)} texts of up to {longest} tokens do not fit into one batch; give {room}")
-    found = _worst(_layers(runner, sentences))
+    findings = _layer_findings(runner, sentences)
     compared = tuple(invariances(runner, sentences))
-    reported = {(finding.layer, finding.kind) for finding in found}
-    found += _unseen_windows(runner, longest)
-    found += findings_of(runner, compared, reported)
-    found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
+    reported = {(finding.layer, finding.kind) for finding in findings}
+    masks: dict[tuple[str, str], list[int]] = {}
+    windows: dict[int, list[int]] = {}  # that no text is long enough to see the edge of
+    for number, kind in runner.recorded:
+        implied = runner.implied[number, kind]
+        masks.setdefault((str(implied.expression), kind), []).append(number)
+        if implied.window is not None and implied.window >= longest:
+            windows.setdefault(implied.window, []).append(number)
+    for width, layers in windows.items():
+        where = f"the window of {width} keys in {layers_named(layers)}"
+        advice = f"a text of more than {width} tokens shows its edge"
+        message = f"{where} reaches over the longest text, {longest} tokens"
+        findings.append(Finding("window", "note", message, advice=advice))
+    findings += findings_of(runner, compared, reported)
+    known_padding = runner.first_position - 1 if runner.first_position else None
+    findings += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, known_padding)
     return Report(
         model=runner.checkpoint.name,
         architecture=runner.checkpoint.part.architecture,
         dtype=runner.dtype,
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
-        masks=_masks(runner),
-        findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
+        masks=tuple((expression, kind, tuple(layers)) for (expression, kind), layers in masks.items()),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity == "note")),
         invariances=compared,
         tower=runner.checkpoint.part.tower,
-        notes=tuple(dict.fromkeys([*runner.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
+        notes=tuple(dict.fromkeys(chain(runner.checkpoint.notes, *(sentence.notes for sentence in sentences)))),
     )
 
 
 def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: str | None) -> list[EncodedInput]:
-    """Return the sentences; where nothing would be padded, with a built-in one beside them."""
+    """Return the sentences; where nothing would be padded, with a built-in one too."""
     lengths = {len(sentence.tokens) for sentence in sentences}
     if len(lengths) > 1:
         return sentences
-    built_in = list(_built_in(runner, target))
-    return sentences + [one for one in built_in if len(one.tokens) not in lengths][:1] if sentences else built_in
-
-
-def _built_in(runner: ModelRunner, target: str | None) -> Iterator[EncodedInput]:
-    """Yield the built-in sentences, shortened where the model has too few positions."""
+    built_in = []
     for text in DEFAULT_TEXTS:
         words = text.split()
-        while words:
+        while words:  # fewer, where the model has too few positions
             with suppress(InputError):
-                yield runner.read(" ".join(words), target)
+                built_in.append(runner.read(" ".join(words), target))
                 break
             words.pop()
+    longer = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
+    return sentences + longer[:1] if sentences else built_in
 
 
-def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[Finding]:
-    """Yield what is wrong with the layers, for each sentence."""
+def _layer_findings(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> list[Finding]:
+    """Return one finding of each kind per layer: of the sentence in which it concerns most cells."""
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
+    worst: dict[tuple[Any, ...], Finding] = {}
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[Sublayer, CapturedLayer]] = []
-    for side in ("right", "left"):
-        seen += runner.audited(sentences, side)
-    for sentence in seen:
+    for sentence in [*runner.captured(sentences, "right"), *runner.captured(sentences, "left")]:
         for (layer, kind), attention in sentence.items():
             for finding in layer_findings(attention, runner.dtype):
-                yield replace(finding, layer=layer, kind=kind, advice=ADVICE.get(finding.code))
-
-
-def _worst(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding of each kind per layer: of the sentence in which it concerns most cells."""
-    found: dict[tuple[Any, ...], Finding] = {}
-    for finding in findings:
-        key = (finding.layer, finding.kind, finding.code, finding.severity)
-        if key not in found or finding.count > found[key].count:
-            found[key] = finding
-    return list(found.values())
-
-
-def _unseen_windows(runner: ModelRunner, longest: int) -> Iterator[Finding]:
-    """Yield a note for the windows that no text was long enough to see the edge of."""
-    widths: dict[int, list[int]] = {}
-    for place in runner.recorded:
-        width = runner.implied[place].window
-        if width is not None and width >= longest:
-            widths.setdefault(width, []).append(place[0])
-    for width, layers in widths.items():
-        message = (
-            f"the window of {width} keys in {layers_named(layers)} reaches over the longest text, {longest} tokens"
-        )
-        yield Finding("window", "note", message, advice=f"a text of more than {width} tokens shows its edge")
-
-
-def _masks(runner: ModelRunner) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """Return the masks that the configuration implies, each with its kind and its layers."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for layer, kind in runner.recorded:
-        found.setdefault((str(runner.implied[layer, kind].expression), kind), []).append(layer)
-    return tuple((expression, kind, tuple(layers)) for (expression, kind), layers in found.items())
+                key = layer, kind, finding.code, finding.severity
+                if key not in worst or finding.count > worst[key].count:
+                    worst[key] = replace(finding, layer=layer, kind=kind, advice=ADVICE.get(finding.code))
+    return list(worst.values())

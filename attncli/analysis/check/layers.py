@@ -1,4 +1,4 @@
-"""What is wrong with one layer's attention to one sentence: its mask, the rows of its weights, its proof."""
+"""Findings of one layer's attention to one sentence: its mask, the rows of its weights, its proof."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from attncli.attention import noise_floor
 from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.comparison import compare
 from attncli.masks.conventions import read_as
-from attncli.masks.expressions import Grid
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
 from attncli.masks.mask_grid import MaskGrid, grid_of_expression, grid_rows
-from attncli.text import as_ranges
+from attncli.text import as_ranges, plural
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Float, Int
 
     from attncli.analysis.check.model_runner import CapturedLayer
 
@@ -44,29 +43,27 @@ ADVICE = {
 
 
 def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
-    """Yield what is wrong with a layer; cells are counted from the sentence's first token.
-
-    Args:
-        layer: one layer's attention to one sentence.
-        dtype: what the model computes in.
-    """
+    """Yield what is wrong with a layer of a model of a dtype; cells are counted from the sentence's first token."""
     expected = layer.implied.expression
-    whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
-    grid = grid_rows(own, np.arange(own.shape[-2]))
-    yield from _received(layer, grid)
-    is_drawn = layer.implied.is_exact and own.cells.size <= _MOST_DRAWN
-    compared = compare(own, grid_of_expression(expected, own.size)) if is_drawn else None
-    for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
+    batch_mask, mask = _subject(layer, slice(None)), _subject(layer, layer.keys)
+    grid = grid_rows(mask, np.arange(mask.shape[-2]))
+    needs_none = expected.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
+    if not layer.has_mask and not needs_none:
+        yield Finding("no-mask", "error", f"no mask reached the layer; expected {expected}")
+    yield from (finding for finding in layer.findings if finding.severity == "error")
+    is_drawn = layer.implied.is_exact and mask.cells.size <= _MOST_DRAWN
+    compared = compare(mask, grid_of_expression(expected, mask.size)) if is_drawn else None
+    for finding in [*audit(mask, expected, mask.size), *audit_fills(batch_mask, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
             continue  # a layer that chooses among its keys, or one of which nothing is known
         cells = forbidden_by(expected, grid)
-        weighed = _weighed(finding, layer, own.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
+        weighed = _weighed(finding, layer, mask.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
         weighed = replace(weighed, comparison=compared if finding.cells and finding.code != "varies" else None)
         # A window that is too narrow misses keys; what is wrong with it is the window.
         yield replace(weighed, code="window") if finding.code == "missing" and layer.implied.window else weighed
-    yield from _foreign(layer, whole)
-    yield from _rows(layer, own, dtype)
-    yield from _uniform(layer, own)
+    yield from _foreign(layer, batch_mask)
+    yield from _rows(layer, mask, dtype)
+    yield from _uniform(layer, mask)
     if not layer.trace.is_proven(dtype):
         proof = layer.trace.proof
         assert proof is not None
@@ -75,7 +72,7 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
 
 
 def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
-    """Return the mask of the sentence's rows over some columns, with the values that said so where these are known."""
+    """Return the mask of the sentence's rows over some columns, with its values where these are known."""
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
     if layer.mask is None:
@@ -88,57 +85,54 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
 
-def _received(layer: CapturedLayer, grid: Grid) -> Iterator[Finding]:
-    """Yield what is wrong with what was handed to the layer: no mask at all, or what its reader found."""
-    needed = layer.implied.expression.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
-    if not layer.has_mask and not needed:
-        yield Finding("no-mask", "error", f"no mask reached the layer; expected {layer.implied.expression}")
-    yield from (one for one in layer.findings if one.severity == "error")
-
-
-def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
+def _foreign(layer: CapturedLayer, batch_mask: MaskGrid) -> Iterator[Finding]:
     """Yield the cells outside the sentence that it may attend to, which are padding."""
-    cells = whole.allowed.copy()
+    cells = batch_mask.allowed.copy()
     cells[..., layer.keys] = False
     if not (count := int(cells.any(axis=0).sum())):
         return
     places = np.argwhere(cells.any(axis=0))[:MOST_CELLS] - (0, layer.keys.start)
-    message = f"attends to padding in {count} cell{'s' * (count > 1)}"
+    message = f"attends to padding in {plural(count, 'cell')}"
     finding = Finding("pad", "error", message, count, tuple((int(row), int(key)) for row, key in places))
     if cells.size <= _MOST_DRAWN:
-        sentence = whole._replace(cells=whole.allowed & ~cells, name="the sentence")
-        finding = replace(finding, comparison=replace(compare(whole, sentence), first_key=-layer.keys.start))
+        sentence = batch_mask._replace(cells=batch_mask.allowed & ~cells, name="the sentence")
+        finding = replace(finding, comparison=replace(compare(batch_mask, sentence), first_key=-layer.keys.start))
     yield _weighed(finding, layer, cells)
 
 
 def _weighed(finding: Finding, layer: CapturedLayer, cells: Bool[np.ndarray, "#H Q K"]) -> Finding:
     """Return a finding about cells with the weight that they get in the head that gives them most."""
-    most, worst = -1.0, 0
     columns = slice(None) if cells.shape[-1] == layer.trace.num_keys else layer.keys
-    for head in range(layer.trace.num_heads):
-        where = cells[head if len(cells) > 1 else 0]
+
+    def most(head: int) -> float:
+        where = cells[head % len(cells)]
         rows = np.flatnonzero(where.any(axis=-1))
-        if rows.size:
-            weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
-            weight = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
-            most, worst = max((most, worst), (weight, head))
-    message = f"{finding.message}, with up to {most:.2g} of a row's weight in head {worst}"
+        weights = _weights(layer, head, rows, columns)
+        return float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max(initial=-1))
+
+    weight, worst = max((most(head), head) for head in range(layer.trace.num_heads))
+    message = f"{finding.message}, with up to {weight:.2g} of a row's weight in head {worst}"
     return replace(finding, message=message, head=worst)
 
 
-def _uniform(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
+def _weights(layer: CapturedLayer, head: int, rows: Int[np.ndarray, " N"], columns: slice) -> Float[np.ndarray, "N K"]:
+    """Return the weights of some rows of the sentence."""
+    return layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
+
+
+def _uniform(layer: CapturedLayer, mask: MaskGrid) -> Iterator[Finding]:
     """Yield the heads that weigh all keys alike in every row that has a choice."""
     heads = []
     for head in range(layer.trace.num_heads):
-        allowed = own.allowed[head if len(own.allowed) > 1 else 0]
+        allowed = mask.allowed[head % len(mask.allowed)]
         rows = np.flatnonzero(allowed.sum(axis=1) > _A_CHOICE)
-        weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, layer.keys]
+        weights = _weights(layer, head, rows, layer.keys)
         most, least = (np.where(allowed[rows], weights, end) for end in (-np.inf, np.inf))
         most, least = most.max(axis=1), least.min(axis=1)
         if rows.size and (most - least <= _ALIKE * most).all() and not _is_one_token(layer, head):
             heads.append(head)
     if heads:
-        message = f"{len(heads)} head{'s' * (len(heads) > 1)} weigh all keys alike in every row: {as_ranges(heads)}"
+        message = f"{plural(len(heads), 'head')} weigh all keys alike in every row: {as_ranges(heads)}"
         yield Finding("dead-row", "error", message, len(heads), head=heads[0])
 
 
@@ -148,8 +142,9 @@ def _is_one_token(layer: CapturedLayer, head: int) -> bool:
     if trace.k is None or trace.v is None:
         return False
     group = head // (trace.num_heads // trace.num_groups)
-    both = (array[group, layer.keys] for array in (trace.k, trace.v))
-    return all(bool(own.any()) and np.ptp(own, axis=0).max() <= _ALIKE_KEYS * np.abs(own).max() for own in both)
+    vectors = [array[group, layer.keys] for array in (trace.k, trace.v)]
+    is_alike = (np.ptp(array, axis=0).max() <= _ALIKE_KEYS * np.abs(array).max() for array in vectors)
+    return all(array.any() for array in vectors) and all(is_alike)
 
 
 def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Finding]:
@@ -160,18 +155,13 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
     # Sinks take a share of each row and show none.
     apart = np.maximum(sums - 1, 0) if layer.trace.sinks is not None else np.abs(sums - 1)
     is_off = (apart > noise_floor(dtype)) & has_key & ~is_dead
-    if is_dead.any():
-        kind = "NaN" if np.isnan(sums[is_dead]).any() else "zero"
-        yield _of_rows("dead-row", f"rows of weights are {kind} though the mask leaves them keys", is_dead)
-    if is_off.any():
-        furthest = sums[is_off][np.abs(sums[is_off] - 1).argmax()]
-        yield _of_rows(
-            "row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off
-        )
-
-
-def _of_rows(code: str, words: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
-    heads, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
-    count = int(np.count_nonzero(where))
-    message = f"{count} {words}, in {len(heads)} head{'s' * (len(heads) > 1)}"
-    return Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=heads[0])
+    kind = "NaN" if np.isnan(sums[is_dead]).any() else "zero"
+    furthest = sums[is_off][np.abs(sums[is_off] - 1).argmax()] if is_off.any() else 1
+    for code, words, where in (
+        ("dead-row", f"rows of weights are {kind} though the mask leaves them keys", is_dead),
+        ("row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off),
+    ):
+        if count := int(np.count_nonzero(where)):
+            heads, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
+            message = f"{count} {words}, in {plural(len(heads), 'head')}"
+            yield Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=heads[0])

@@ -1,14 +1,9 @@
-"""A checkpoint run in the several ways that `attn check` compares, and audited layer by layer.
-
-Everything here runs the model that was loaded, on tokens that its own tokenizer made; nothing is judged.
-"""
+"""Runs of a checkpoint in the several ways that `attn check` compares, and its layers as they attend."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +13,6 @@ import torch
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
-from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
@@ -27,7 +21,6 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
 from attncli.masks.findings import Finding
-from attncli.recording.rerun import GIVEN, ModuleOutput, OutputChange, changes_in_row, recorded
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
@@ -41,36 +34,25 @@ class RunFailedError(NotExposedError):
 
 
 class SentenceRun(NamedTuple):
-    """How a sentence ran."""
+    """A sentence in the hidden states of one forward, or of several with a cache."""
 
-    steps: Sequence[Sequence[ModuleOutput]]  # what the layers gave, in a forward or in several with a cache
+    steps: Sequence[dict[Sublayer, torch.Tensor]]
     row: int  # of the batch
     span: Span  # where it stands there
 
 
 @dataclass(frozen=True)
 class CapturedLayer:
-    """One layer's attention to one sentence, which stands in a batch with its padding.
+    """Attention of one layer to one sentence of a padded batch."""
 
-    Attributes:
-        trace: over all rows and columns of the batch.
-        implied: the mask that the configuration implies.
-        queries: which rows are tokens of the sentence, and no padding.
-        keys: which columns are.
-        has_mask: whether a mask reached the layer.
-        mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
-        sums: of the weights that the model itself computed, for every row.
-        findings: of the reader of its call.
-    """
-
-    trace: LayerTrace
+    trace: LayerTrace  # over all rows and columns of the batch
     implied: ExpectedMask
-    queries: slice
-    keys: slice
-    has_mask: bool
-    mask: Any
-    sums: Float[np.ndarray, "H Q"]
-    findings: tuple[Finding, ...]
+    queries: slice  # the rows that are tokens of the sentence, and no padding
+    keys: slice  # the columns that are
+    has_mask: bool  # whether a mask reached the layer
+    mask: Any  # the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known
+    sums: Float[np.ndarray, "H Q"]  # of the weights that the model itself computed
+    findings: tuple[Finding, ...]  # of the reader of its call
 
 
 class ModelRunner:
@@ -86,76 +68,65 @@ class ModelRunner:
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
 
-    @property
-    def known_padding(self) -> int | None:
-        """The id by which the model itself tells padding from tokens, to count their positions; None if it does not."""
-        return self.first_position - 1 if self.first_position else None
-
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
         return self.checkpoint.read_for_both(text, None, target)
 
-    # --- layer by layer ---
-
-    def audited(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Run sentences in one batch, padded on a side, and yield every layer of each."""
+    def captured(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, CapturedLayer]]:
+        """Run sentences in one batch, padded on a side, and yield the layers of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
-        for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
-            yield from self._audited(self._padded(some, side))
-
-    def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Yield the layers of each sentence."""
-        set_backend(self.model, "eager")
         request = replace(self.checkpoint.request, keeps_calls=True)
-        rows = batch._replace(spans=[batch.whole] * len(batch.spans))
-        recorded = record(self.model, self.model, rows, request, self.checkpoint.kinds)
-        self.recorded = list(recorded.layers[0])
-        for number, span in enumerate(batch.spans):
-            yield {place: self._seen(recorded, number, place, span) for place in recorded.layers[number]}
+        for batched in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
+            batch = self._padded(batched, side)
+            set_backend(self.model, "eager")
+            rows = batch._replace(spans=[batch.whole] * len(batch.spans))
+            recorded = record(self.model, self.model, rows, request, self.checkpoint.kinds)
+            self.recorded = list(recorded.layers[0])
+            for number, span in enumerate(batch.spans):
+                yield {layer: self._captured(recorded, number, layer, span) for layer in recorded.layers[number]}
 
-    def _seen(self, recorded: Recorder, number: int, place: Sublayer, span: Span) -> CapturedLayer:
-        layer = recorded.layers[number][place]
-        rows, columns = span.of(place[1])
+    def _captured(self, recorded: Recorder, number: int, sublayer: Sublayer, span: Span) -> CapturedLayer:
+        layer = recorded.layers[number][sublayer]
+        rows, columns = span.of(sublayer[1])
         sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
-        masks = recorded.calls[place].masks
+        masks = recorded.calls[sublayer].masks
         # Values that hide keys are audited as they are; several masks are known by their cells alone.
-        hiding = [one.values for one in masks if one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()]
+        hiding = [m.values for m in masks if m.convention != "additive" or (m.values <= FORBIDDEN_BELOW).any()]
         mask = None
         if len(hiding) == 1 and hiding[0].is_floating_point():
             mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
-        findings = recorded.calls[place].findings
-        return CapturedLayer(layer, self.implied[place], rows, columns, bool(masks), mask, sums, findings)
+        findings = recorded.calls[sublayer].findings
+        return CapturedLayer(layer, self.implied[sublayer], rows, columns, bool(masks), mask, sums, findings)
 
-    # --- in one way and another ---
+    def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[Sublayer, float]]:
+        """Yield the largest change of a token's vector, relative to its length, in each layer; −1 is the embeddings."""
+        for sublayer, before in alone.steps[0].items():
+            pieces = [step[sublayer] for step in other.steps if sublayer in step]
+            positions = other.span.of(sublayer[1])[0]
+            length = positions.stop - positions.start
+            axes = _axes_of_row(before.shape, length)
+            if axes is not None and len(pieces) == len(other.steps):
+                both = torch.cat(pieces, axes[1]), before
+                after, single = (states.movedim(axes, (0, 1)).flatten(2) for states in both)
+                row, single = after[other.row : other.row + 1, positions], single[:, :length]
+                if row.shape == single.shape:
+                    precise = torch.promote_types(single.dtype, torch.float32)
+                    row, single = row.to(precise), single.to(precise)
+                    size = single.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+                    yield sublayer, float(((row - single).norm(dim=-1) / size).max())  # NaN stays
 
-    @cached_property
-    def layers(self) -> dict[str, str]:
-        """The kind of each layer, by the layer's name: the outermost modules with a number in a list with attention.
-
-        The model itself, whose name is empty, stands for the last layer: some run their layers not as modules.
-        """
-        own = {"cross": "decoder", "self": self.checkpoint.kinds[0]}
-        attention = find_attention_modules(self.model).by_id.values()
-        lists = {one.layers + ".": own.get(one.kind, one.kind) for one in attention if one.index is not None}
-        found: dict[str, str] = {}
-        for name, module in self.model.named_modules():
-            kind = next((kind for path, kind in lists.items() if name.startswith(path)), None) if lists else own["self"]
-            is_inside = isinstance(module, torch.nn.ModuleList) or any(name.startswith(one + ".") for one in found)
-            if kind is not None and name.rpartition(".")[2].isdigit() and not is_inside:
-                found[name] = kind
-        return found | {"": "decoder" if self.is_beside_encoder else own["self"]}
-
-    def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[tuple[int, str], OutputChange]]:
-        """Yield how far each layer of a sentence is from that of the sentence alone; layer −1 is the embeddings."""
-        (outputs,), count = alone.steps, Counter[str]()
-        places = {}
-        for name in (one.name for one in outputs):
-            kind = self.layers[name[0]]
-            last = max(count[kind], [*self.layers.values()].count(kind) - 1) - 1
-            places[name] = (-1 if name[1] == GIVEN else count[kind] if name[0] else last), kind
-            count[kind] += name[1] != GIVEN
-        for one in changes_in_row(outputs, other.steps, other.row, lambda name: other.span.of(self.layers[name])[0]):
-            yield places[one.name], one
+    def _hidden_states(self, output: Any) -> dict[Sublayer, torch.Tensor]:
+        """Return the hidden states after each layer, from the embeddings on; at least those of the last one."""
+        main = "decoder" if self.is_beside_encoder else self.checkpoint.kinds[0]
+        names = {(main, "hidden_states"), ("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")}
+        states = {
+            (number, kind): tensor
+            for kind, name in names
+            for number, tensor in enumerate(output.get(name) or (), -1)
+            if isinstance(tensor, torch.Tensor)
+        }
+        last = max((layer for layer, kind in self.implied if kind == main), default=0)
+        return states if any(kind == main for _, kind in states) else states | {(last, main): output[0]}
 
     def alone(self, sentence: EncodedInput) -> SentenceRun:
         """Run one sentence."""
@@ -176,31 +147,23 @@ class ModelRunner:
     def with_cache(self, sentence: EncodedInput) -> SentenceRun:
         """Run a sentence with a cache: half of it, all but its last token, that token.
 
-        The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
-        Recurrent layers beside the attention continue by one token at a time.
+        The second step has several queries and more keys, which shows a mask that is aligned at the wrong corner.
         """
-        count = len(sentence.query_tokens)
-        half = max(count // 2, 1)
-        steps = range(half, count + 1) if self.checkpoint.other_layers else sorted({half, max(count - 1, half), count})
-        return self._in_steps(self._padded([sentence], "right"), steps)[0]
+        half = max(len(sentence.query_tokens) // 2, 1)
+        return self._in_steps(self._padded([sentence], "right"), half, 1)[0]
 
     def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
         """Run a padded batch whose last tokens run one by one with a cache, as in generation.
 
-        A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
-        encoder's text that is padded, or the sound. Recurrent layers go on by one token at a time here too.
+        A decoder alone is padded on its left, so that all sentences end together; else an encoder's text on its right.
         """
-        side = "right" if self.is_beside_encoder else "left"
-        batch = self._padded(sentences, side)
+        batch = self._padded(sentences, "right" if self.is_beside_encoder else "left")
         shortest = min(len(sentence.query_tokens) for sentence in sentences)
-        count = batch.whole.target.stop
-        first = max(count - max(shortest - 1, 1), 1)
-        single = first if self.checkpoint.other_layers else max(count - 2, first)
-        return self._in_steps(batch, sorted({first, *range(single, count + 1)}))
+        return self._in_steps(batch, max(batch.whole.target.stop - max(shortest - 1, 1), 1), 2)
 
     @property
     def is_beside_encoder(self) -> bool:
-        """Whether what writes texts is a decoder beside an encoder, which may be left out."""
+        """Whether texts are written by a decoder that attends to an encoder."""
         return "decoder" in self.checkpoint.kinds
 
     @property
@@ -210,63 +173,7 @@ class ModelRunner:
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
-        """Run documents packed into one sequence."""
-        return [run._replace(row=0) for run in self._runs(self._packed(sentences))]
-
-    # --- inputs ---
-
-    def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[SentenceRun]:
-        """Run a batch at once, or piece by piece with the keys and values of earlier ones kept, as generation does.
-
-        Args:
-            batch: of which positions, where given, are those of all tokens.
-            backend: the attention; None is the first of `backends`.
-            ends: where each piece ends; the last one is the length. None are a batch at once.
-
-        Raises:
-            RunFailedError: the model does not run on it.
-            NotExposedError: it keeps no keys and values.
-        """
-        set_backend(self.model, backend or self.backends[0])
-        inputs = {name: value.to(self.model.device) for name, value in batch.inputs.items()}
-        kinds = [*self.layers.values()]
-        kept = {name: kind not in kinds[:number] for number, (name, kind) in enumerate(self.layers.items())}
-        own, start = "decoder_" if self.is_beside_encoder else "", 0
-        more: dict[str, Any] = {"return_dict": True} | ({"use_cache": True, "past_key_values": None} if ends else {})
-        steps: list[list[ModuleOutput]] = []
-        with translate_model_errors("the texts", "it does not run", RunFailedError):
-            if ends and own:
-                text = {name: value for name, value in inputs.items() if not name.startswith(own)}
-                more["encoder_outputs"] = self.model.get_encoder()(**text, return_dict=True)
-            for end in ends or [batch.whole.target.stop]:
-                piece = dict(inputs)  # masks are of all positions before it too, and an encoder's inputs stay whole
-                for name in (name for name in inputs if ends and name.startswith(own)):
-                    piece[name] = inputs[name][:, None if name.endswith("attention_mask") else start : end]
-                output, outputs = recorded(self.model, piece | more, kept)
-                steps.append(outputs)
-                start, cache = end, output.get("past_key_values")
-                if ends and cache is None:
-                    raise NotExposedError("it keeps no cache")
-                more |= {"past_key_values": cache} if ends else {}
-        return [SentenceRun(steps, row, span) for row, span in enumerate(batch.spans)]
-
-    def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
-        if not self.looks_back:
-            raise NotExposedError("its tokens see those after them")
-        inputs, spans, whole = batch
-        if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
-            inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
-        return self._runs(batch, ends=ends)
-
-    def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
-        inputs = [sentence.inputs for sentence in sentences]
-        return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
-
-    def _packed(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
-        """Return one sequence of several sentences, where each stands, and the whole of it.
-
-        A model that looks back is told by positions that begin again, as in training.
-        """
+        """Run documents packed into one sequence, which a model that looks back tells apart by their positions."""
         if self.checkpoint.is_encoder_decoder or not self.looks_back:
             raise NotExposedError("its documents are told apart by a mask alone")
         if "position_ids" not in self.checkpoint.parameters:
@@ -274,6 +181,58 @@ class ModelRunner:
         ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
         positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
         inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
-        ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
-        own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
-        return PaddedBatch(inputs, [Span(one, one) for one in own], Span(whole, whole))
+        ends = [0, *accumulate(len(sentence.tokens) for sentence in sentences)]
+        spans, total = [slice(*both) for both in pairwise(ends)], slice(0, ends[-1])
+        batch = PaddedBatch(inputs, [Span(span, span) for span in spans], Span(total, total))
+        return [run._replace(row=0) for run in self._runs(batch)]
+
+    def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[SentenceRun]:
+        """Run a batch at once, or with a cache in pieces that end at `ends`, as generation does.
+
+        Raises:
+            RunFailedError: the model does not run on it.
+            NotExposedError: it keeps no keys and values.
+        """
+        set_backend(self.model, backend or self.backends[0])
+        inputs = {name: value.to(self.model.device) for name, value in batch.inputs.items()}
+        prefix, start = "decoder_" if self.is_beside_encoder else "", 0
+        more: dict[str, Any] = {"return_dict": True, "output_hidden_states": True}
+        more |= {"use_cache": True, "past_key_values": None} if ends else {}
+        steps = []
+        with translate_model_errors("the texts", "it does not run", RunFailedError):
+            if ends and prefix:
+                text = {name: value for name, value in inputs.items() if not name.startswith(prefix)}
+                more["encoder_outputs"] = self.model.get_encoder()(**text, return_dict=True)
+            for end in ends or [batch.whole.target.stop]:
+                piece = dict(inputs)  # masks are of all positions before it too, and an encoder's inputs stay whole
+                for name in (name for name in inputs if ends and name.startswith(prefix)):
+                    piece[name] = inputs[name][:, None if name.endswith("attention_mask") else start : end]
+                output = self.model(**piece, **more)
+                steps.append(self._hidden_states(output))
+                start, cache = end, output.get("past_key_values")
+                if ends and cache is None:
+                    raise NotExposedError("it keeps no cache")
+                more |= {"past_key_values": cache} if ends else {}
+        return [SentenceRun(steps, row, span) for row, span in enumerate(batch.spans)]
+
+    def _in_steps(self, batch: PaddedBatch, first: int, singles: int) -> list[SentenceRun]:
+        """Run a batch with a cache; recurrent layers run one token at a time after the first step."""
+        if not self.looks_back:
+            raise NotExposedError("its tokens see those after them")
+        inputs, spans, total = batch
+        if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
+            inputs["position_ids"] = torch.arange(total.text.stop).expand(len(spans), -1)
+        count = total.target.stop
+        single = first if self.checkpoint.other_layers else max(count - singles, first)
+        return self._runs(batch, ends=sorted({first, *range(single, count + 1)}))
+
+    def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
+        inputs = [sentence.inputs for sentence in sentences]
+        return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
+
+
+def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:
+    """Return which axes are rows and positions of a batch of one row, which a module may have made longer."""
+    likely = {3: [(0, 1), (1, 0), (0, 2)], 4: [(0, 1), (1, 2), (0, 2)]}.get(len(shape), [])  # streams, or heads
+    fits = [axes for axes in likely if shape[axes[0]] == 1 and shape[axes[1]] >= length]
+    return min(fits, key=lambda axes: shape[axes[1]] != length, default=None)

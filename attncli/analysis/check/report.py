@@ -1,4 +1,4 @@
-"""The report on a checkpoint: its findings, and which ways of running it were compared."""
+"""The report on a checkpoint: its findings, and the ways of running it that were compared."""
 
 from __future__ import annotations
 
@@ -15,56 +15,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Invariance:
-    """Two ways of running the same text that should give the same numbers.
+    """Two ways of running the same text that should give the same numbers."""
 
-    Attributes:
-        name: the code of the finding that it would be.
-        ways: what was compared.
-        change: the largest change of any token's hidden state, relative to its length; None if it was not run.
-        layer: where that is, −1 for the embeddings, with the kind of the layer.
-        first: the first layer whose change is above the noise floor.
-        floor: the noise floor.
-        reason: why it was not run, or what went wrong when it was.
-        has_failed: whether the model did not run in this way.
-        changes: the largest change of each layer.
-    """
-
-    name: str
-    ways: str
-    change: float | None = None
-    layer: tuple[int, str] | None = None
-    first: tuple[int, str] | None = None
-    floor: float | None = None
-    reason: str | None = None
-    has_failed: bool = False
-    changes: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    name: str  # the code of the finding that it would be
+    ways: str  # that were compared
+    change: float | None = (
+        None  # the largest of any token's hidden state, relative to its length; None if it did not run
+    )
+    layer: tuple[int, str] | None = None  # that has this change, −1 for the embeddings, with the kind of the layer
+    first: tuple[int, str] | None = None  # layer whose change is above the noise floor
+    floor: float | None = None  # of noise
+    reason: str | None = None  # why it was not run, or what went wrong when it was
+    has_failed: bool = False  # whether the model did not run in this way
+    changes: Mapping[tuple[int, str], float] = field(default_factory=dict)  # the largest of each layer
 
 
 @dataclass(frozen=True)
 class Report(Displayed):
-    """What a check of a checkpoint has to say; a notebook shows it as `attn check` does.
+    """The findings of a check of a checkpoint; a notebook shows it as `attn check` does."""
 
-    Attributes:
-        model: folder or hub name.
-        architecture: its model type.
-        tower: the model type of the language model that was checked, where it stands inside of another model.
-        dtype: of the weights it was run with.
-        tokens: how many each sentence has.
-        masks: the masks that the configuration implies, with the layers and the kind they are for.
-        findings: what is wrong or worth knowing, the worst first.
-        invariances: what was compared.
-        notes: what the user should know of the texts and the layers, a sentence each.
-    """
-
-    model: str
-    architecture: str
-    dtype: str
-    tokens: tuple[int, ...]
-    masks: tuple[tuple[str, str, tuple[int, ...]], ...]
-    findings: tuple[Finding, ...]
+    model: str  # folder or hub name
+    architecture: str  # its model type
+    dtype: str  # of the weights it was run with
+    tokens: tuple[int, ...]  # how many each sentence has
+    masks: tuple[tuple[str, str, tuple[int, ...]], ...]  # implied by the configuration, with their kind and layers
+    findings: tuple[Finding, ...]  # the worst first
     invariances: tuple[Invariance, ...]
-    notes: tuple[str, ...] = ()
-    tower: str | None = None
+    notes: tuple[str, ...] = ()  # on the texts and the layers, a sentence each
+    tower: str | None = None  # the model type of the language model inside of another model that was checked
 
     def __repr__(self) -> str:
         return f"Report({self.model}, {plural(len(self.findings), 'finding')})"

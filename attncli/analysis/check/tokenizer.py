@@ -1,4 +1,4 @@
-"""What a tokenizer does that has made masks wrong: notes, for a tokenizer alone is never an error."""
+"""Notes about a tokenizer that has made masks wrong."""
 
 from __future__ import annotations
 

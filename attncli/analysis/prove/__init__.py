@@ -1,14 +1,13 @@
-"""Whether a model computes what a mask expression claims: one position changes, and which outputs move is seen.
+"""Proof that a model computes what a mask expression claims: one position changes, and outputs that move are compared.
 
 A mask that looks right proves nothing: a kernel may ignore it, and a convolution, a norm, a router or a cache may leak
-past it. So the model itself is asked: its forward runs again with the vector of one position changed. What must not
-move follows from the expression, closed over the layers: attention to a window of w keys in L layers reaches L·(w − 1)
-back. Rows of a batch must not move each other, whatever the expression.
+past it. So the model's forward runs again with the vector of one position changed. What must not move follows from the
+expression, closed over the layers: attention to a window of w keys in L layers reaches L·(w − 1) back. Rows of a batch
+must not move each other, whatever the expression.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,6 @@ from attncli.analysis.calls.calls import Calls
 from attncli.analysis.prove.claim import parsed
 from attncli.analysis.prove.inputs import CollectedHints, SeenCalls
 from attncli.analysis.prove.labels import Loss, label_findings
-from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
 from attncli.masks.findings import Finding
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int
 
+    from attncli.analysis.prove.probed_forward import ProbedForward
     from attncli.recording.call import AttentionCall
     from attncli.recording.rerun import Forward
 
@@ -39,17 +38,17 @@ _MOST_FORWARDS = 8  # different ones of a program that are proved
 
 
 def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> ModelProof:
-    """Ask a model whether its outputs depend on what a mask expression says, and on nothing else.
+    """Prove that the outputs of a model depend on the positions that a mask expression allows, and on nothing else.
 
-    The model runs once, and once more for each probe, with the same random state, buffers and caches. None of its
-    numbers, its gradients or the random state changes.
+    The model runs once, and a copy of it once more for each probe, with the same random state, buffers and caches. None
+    of its numbers, its gradients or the random state changes.
 
     Args:
         model: an `nn.Module` with outputs `[B, T, …]`.
         inputs: what it is called with: a dictionary of arguments by name, a tuple or list, or one tensor.
-        expression: which key each query may see, as `causal & pad`. Without numbers, `pad` and `docs` are what the
-            inputs say of padding and of positions; `window` and `chunk` what the model's configuration says.
-        lengths: how many tokens each row has, for `pad`; None is what the inputs say.
+        expression: which key each query may see, as `causal & pad`. Without numbers, `pad` and `docs` follow from
+            padding and positions of the inputs; `window` and `chunk` from the model's configuration.
+        lengths: how many tokens each row has, for `pad`; None reads the inputs.
 
     Raises:
         LoadError: torch is not installed.
@@ -60,11 +59,10 @@ def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Mode
     from attncli.recording.rerun import unwrapped
 
     prover = Prover(expression, lengths)
-    args: Sequence[Any] = (
-        () if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
-    )
+    kwargs = inputs if isinstance(inputs, Mapping) else {}
+    args: Sequence[Any] = inputs if isinstance(inputs, (tuple, list)) else [] if inputs is kwargs else [inputs]
     with prover.watching(unwrapped(model)):
-        model(*args, **(inputs if isinstance(inputs, Mapping) else {}))
+        model(*args, **kwargs)
     if prover.error is not None:
         raise prover.error
     if not prover.proofs:
@@ -100,13 +98,10 @@ class Prover:
         self.notes = Notes()
         self.left_out = 0
         self.error: AttnError | None = None
-        self._seen, self._hints = SeenCalls(), CollectedHints()
-        self._checked = _Checked(self._hints)
-        self._is_recording, self._again = False, 0  # how many calls there were in forwards that ran again
+        self._hints, self._only = CollectedHints(), None
+        self._seen, self._checked, self._is_recording = SeenCalls(), _CheckedCalls(self._hints), False
         self._proved: set[Any] = set()
-        self._ran_before = False  # the module that runs, so that it may have a cache
-        self._only: Any = None
-        self._unattended: list[ModelProof] = []  # of modules that are seen to compute no attention
+        self._unattended: list[ModelProof] = []  # of modules that compute no attention that attn sees
         self._losses: list[Loss] = []  # since the last forward began
         self._ids: list[Int[np.ndarray, "B T"]] = []  # of all forwards, the last one's first
         self._probed: ProbedForward | None = None  # of the last forward
@@ -118,90 +113,84 @@ class Prover:
         Args:
             module: whose forward alone is proved; None is each outermost module that computes attention.
         """
-        from attncli.recording.rerun import forwards
+        from attncli.recording.rerun import ForwardWatch
         from attncli.recording.watch import watching
 
         self._only = module
-        seen = Notes()  # attention that is not followed is known by its module
-        with (
-            watching(self._take_call, None, seen, lambda: self._hints),
-            forwards(self._is_proved, self._take, self._take_labels, self._count, os.getcwd(), fail=self._fail),
-        ):
+        unfollowed = Notes()  # attention that is not followed is known by its module
+        forwards = ForwardWatch(self._wants, self._prove, self._take_labels, lambda: self._seen.count, self._fail)
+        with watching(self._take_call, None, unfollowed, lambda: self._hints), forwards.watching():
             yield
         self.proofs = self.proofs or self._unattended
         self._judge_labels()
-        if seen.fault is not None:
-            self.notes.failed(seen.fault)
+        if unfollowed.fault is not None:
+            self.notes.failed(unfollowed.fault)
 
-    def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
+    def _wants(self, module: Any, shapes: tuple[Any, ...]) -> bool:
         self._judge_labels()
-        self._seen, self._checked = SeenCalls(), _Checked(self._hints)
-        self._is_recording = False
+        self._seen, self._checked, self._is_recording = SeenCalls(), _CheckedCalls(self._hints), False
         key = ref(module), module.training, shapes
         if key in self._proved or self._only not in (None, module):
             return False
-        self._ran_before = any(each() is module for each, *_ in self._proved)
         self._proved.add(key)
         self.left_out += len(self.proofs) >= _MOST_FORWARDS
         self._is_recording = len(self.proofs) < _MOST_FORWARDS
         return self._is_recording
 
-    def _count(self) -> int:
-        return len(self._seen.places) + self._again
-
     def _take_call(self, call: AttentionCall) -> None:
         if self._hints.is_paused:
             self._seen.take_again(call)
-            self._again += 1
         else:
             self._seen.take(call)
             if self._is_recording:
                 self._checked.take(call)
 
-    def _take(self, forward: Forward) -> None:
+    def _prove(self, forward: Forward) -> None:
         """Prove a forward, which has ended, while the program waits."""
+        from attncli.analysis.prove.probed_forward import ProbedForward
+
         self._is_recording = False
-        attends = any(one.calls[1] for one in forward.outputs.values())
-        if self._only is None and not attends and type(forward.module).__module__.startswith("torch."):
+        is_meant = self._only is not None or any(output.calls[1] for output in forward.outputs.values())  # it attends
+        if not is_meant and type(forward.module).__module__.startswith("torch."):
             return
         self._hints.is_paused = True
         try:
-            has_cache = self._ran_before or _holds_keys(forward)
-            probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths, has_cache)
+            probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths)
             proof = probed.proof()
-            codes = {one.code for one in proof.others}
-            checked = [one for one in self._checked.errors() if one.code not in codes]
+            codes = {finding.code for finding in proof.others}
+            checked = [finding for finding in self._checked.errors() if finding.code not in codes]
             proof = replace(proof, others=(*proof.others, *checked))
-            (self.proofs if attends or self._only is not None else self._unattended).append(proof)
-            if attends or self._only is not None:
-                self._probed = probed
-                self._ids = [*probed.ids, *self._ids]
+            (self.proofs if is_meant else self._unattended).append(proof)
+            if is_meant:
+                self._probed, self._ids = probed, [*probed.ids, *self._ids]
         except AttnError as error:
-            if not attends and self._only is None:
-                return
-            self.error = error
-            self.notes.add(f"{type(forward.module).__name__} is not proved: {error}")
+            if is_meant:
+                self.error = error
+                self.notes.add(f"{type(forward.module).__name__} is not proved: {error}")
         except Exception as fault:
             self.notes.failed(fault)
         finally:
             self._hints.is_paused = False
 
     def _fail(self, fault: Exception) -> None:
-        self.notes.failed(fault, "a forward could not be recorded")
+        if isinstance(fault, AttnError):
+            self.notes.add(str(fault))
+        else:
+            self.notes.failed(fault, "a forward could not be recorded")
 
-    def _take_labels(self, labels: Any, place: str) -> None:
-        self._losses.append(Loss(labels.cpu().numpy().reshape(-1), place))
+    def _take_labels(self, labels: Any, line: str) -> None:
+        self._losses.append(Loss(labels.cpu().numpy().reshape(-1), line))
 
     def _judge_labels(self) -> None:
-        """Hold the losses of a step, which is over, against what its forward reads."""
+        """Compare the losses of a step, which is over, with the ids that its forward reads."""
         losses, self._losses = self._losses, []
         if losses and self._probed is not None and self._probed.ids:
-            found = label_findings(losses, self._ids, self._probed.has_heads)
-            others = self.proofs[-1].others
-            self.proofs[-1] = replace(self.proofs[-1], others=(*others, *(one for one in found if one not in others)))
+            findings = dict.fromkeys(self.proofs[-1].others)
+            findings |= dict.fromkeys(label_findings(losses, self._ids, self._probed.has_heads))
+            self.proofs[-1] = replace(self.proofs[-1], others=tuple(findings))
 
 
-class _Checked(Calls):
+class _CheckedCalls(Calls):
     """The calls of a forward, for the checks that `attn run` makes of them."""
 
     def __init__(self, hints: CollectedHints) -> None:
@@ -218,17 +207,5 @@ class _Checked(Calls):
     def errors(self) -> list[Finding]:
         """Return what is wrong with the calls, but for positions: a proof runs rows without their padding."""
         self.settle()
-        found = (one for one in self.findings if one.severity == "error" and one.code != "positions")
-        return list(dict.fromkeys(found))
-
-
-def _holds_keys(forward: Forward) -> bool:
-    """Return whether an argument of a forward or an attribute of its modules may be a cache: a tensor, no parameter."""
-    names = [*forward.tensors, *(name for name, _ in forward.module.named_buffers())]
-    attributes = (value for each in forward.module.modules() for value in vars(each).values())
-    held = any(_is_tensor(one) or (isinstance(one, (tuple, list)) and any(map(_is_tensor, one))) for one in attributes)
-    return held or any("past" in name or "cache" in name for name in names)
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value).__name__ == "Tensor"
+        findings = dict.fromkeys(self.findings)
+        return [finding for finding in findings if finding.severity == "error" and finding.code != "positions"]

@@ -1,4 +1,4 @@
-"""What a mask expression claims of a forward: which position may move which output."""
+"""Claim of a mask expression about a forward: which position may move which output."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ def parsed(expression: str) -> Expression:
 
 
 class Claim:
-    """Which outputs a position may move.
-
-    Attributes:
-        shown_wrongly: how many queries the masks of the forward show each position to that may not see it, `[B, T]`.
+    """Outputs that a position may move.
 
     Args:
         expression: which key each query may see in a layer.
         tokens: which positions are no padding, `[B, T]`.
-        past: how many keys stand in a cache before the first position.
+        past: how many keys of a cache come before the first position.
         numbers: gives those of an atom that has none, as of `docs`, in a row; None where nothing does.
         shown: which positions the masks of the forward show to each query.
+
+    Attributes:
+        direct: which positions each output may read in one layer, its own among them, `[B, T, T]`.
+        shown_wrongly: how many queries the masks of the forward show each position to that may not see it, `[B, T]`.
+        is_padded: whether padding is claimed not to be read.
 
     Raises:
         UsageError: nothing says a number that is left out, or it does not fit so many positions.
@@ -54,7 +56,7 @@ class Claim:
         self._expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
         self.direct = np.stack([self._cells(row) for row in range(len(tokens))])
         self.shown_wrongly = (shown & ~self.direct & tokens[:, :, None] & tokens[:, None]).sum(axis=1)
-        self._first_alike = [int((self.direct == own).all(axis=(1, 2)).argmax()) for own in self.direct]
+        self._first_alike = [int((self.direct == cells).all(axis=(1, 2)).argmax()) for cells in self.direct]
         self._moved: dict[tuple[int, tuple[int, ...], int], Bool[np.ndarray, " T"]] = {}
         self.is_padded = any(map(is_padding, leaves(expression)))
 
@@ -65,8 +67,8 @@ class Claim:
             keys = np.concatenate([np.ones((1, self.past), bool), self.tokens[row : row + 1]], axis=1)
             expression = with_lengths(expression, keys)
         cells: Any = materialise(expression, MaskSize(length, self.past + length, self.past))
-        own: Bool[np.ndarray, "T T"] = cells.reshape(-1, length, self.past + length).any(axis=0)[:, self.past :]
-        return own | np.eye(length, dtype=bool)
+        shown: Bool[np.ndarray, "T T"] = cells.reshape(-1, length, self.past + length).any(axis=0)[:, self.past :]
+        return shown | np.eye(length, dtype=bool)
 
     @property
     def is_causal(self) -> bool:
@@ -74,7 +76,7 @@ class Claim:
         return not np.triu(self.direct, 1).any()
 
     def may_move(self, row: int, positions: tuple[int, ...], layers: int) -> Bool[np.ndarray, " T"]:
-        """Return which outputs positions may move after so many layers of attention; 0 is any number of them."""
+        """Return which outputs positions may move after a number of layers of attention; 0 is any number of them."""
         row = self._first_alike[row]
         if (key := (row, positions, layers)) not in self._moved:
             direct = self.direct[row]

@@ -1,4 +1,4 @@
-"""What the inputs of a forward say: which vectors are those of its tokens, and which of them are padding."""
+"""Inputs of a forward: which vectors are those of its tokens, and which of them are padding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from attncli.analysis.calls.masks import together
 from attncli.analysis.calls.steps import ThreadState
 from attncli.errors import InputError
+from attncli.files import to_numpy
 from attncli.masks.conventions import read_as
 from attncli.recording.detach import mask_values
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from attncli.masks.expressions import Numbers
     from attncli.recording.call import AttentionCall, MaskArgument
     from attncli.recording.input_hint import InputHint
-    from attncli.recording.rerun import Forward, ModuleOutput, OutputName, SequenceLayout
+    from attncli.recording.rerun import Forward, OutputName, SequenceLayout
 
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
 _NOT_IDS = re.compile("label|mask|length|(^|[._])(pos|type|segment)")  # of arguments
@@ -30,11 +31,11 @@ _SPECIAL = re.compile("_token_(id|index)$")  # of a configuration
 
 
 class CollectedHints(ThreadState):
-    """Collects what the inputs of modules say of a forward; its attention calls take it from here too.
+    """Collects the hints of inputs of modules during a forward, for its attention calls too.
 
     Attributes:
-        all: that was said in the forward first, and then what was said before it, the last first.
-        is_paused: whether the forward runs again, of which nothing is taken.
+        all: hints of the forward, and then those before it, the last first.
+        is_paused: whether the forward runs again, whose hints are ignored.
     """
 
     def __init__(self) -> None:
@@ -44,10 +45,10 @@ class CollectedHints(ThreadState):
         self._depth, self._before = 0, 0
 
     def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
-        """Return what was said first of a batch of this shape; None where nothing was."""
-        values = [one.values for one in self.all if (one.kind, one.is_sure) == (kind, is_sure)]
-        fits = [one for one in values if one.shape[1] == length]
-        return next((np.broadcast_to(one, (batch, length)) for one in fits if len(one) in (1, batch)), None)
+        """Return the first hint for a batch of this shape, or None."""
+        values = [hint.values for hint in self.all if (hint.kind, hint.is_sure) == (kind, is_sure)]
+        fits = [rows for rows in values if rows.shape[1] == length]
+        return next((np.broadcast_to(values, (batch, length)) for values in fits if len(values) in (1, batch)), None)
 
     def add(self, hint: InputHint) -> None:
         """See `Hints` of `recording.input_hint`."""
@@ -58,7 +59,7 @@ class CollectedHints(ThreadState):
     def begin_module(self) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
         if self._depth == 0 and not self.is_paused:
-            self.all = [one.hint for one in reversed(self.pending)]
+            self.all = [pending.hint for pending in reversed(self.pending)]
             self._before = len(self.all)
         self._depth += 1
         return super().begin_module()
@@ -73,28 +74,31 @@ class CollectedHints(ThreadState):
 
 
 class SeenCalls:
-    """The attention calls of a forward, of which nothing is kept but where they are and what their masks show.
+    """The lines, shapes and masks of the attention calls of a forward.
 
     Attributes:
         places: the line of each.
         shapes: `(B, H, Q, K)` of each.
-        outputs: what the first call of each line gave, by its number.
+        outputs: those of the first call of each line, by its number.
+        count: how many calls there were, with those of runs that attn added.
     """
 
     def __init__(self) -> None:
         self.places: list[str] = []
         self.shapes: list[tuple[int, int, int, int]] = []
         self.outputs: dict[int, Any] = {}
+        self.count = 0
         self._shown: dict[tuple[int, int], Bool[np.ndarray, "_ Q K"]] = {}
         self._again, self._operands = 0, dict[int, dict[str, Any]]()
 
     @property
     def first_at(self) -> dict[str, int]:
         """The number of the first call of each line."""
-        return {place: self.places.index(place) for place in dict.fromkeys(self.places)}
+        return {line: self.places.index(line) for line in dict.fromkeys(self.places)}
 
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits."""
+        self.count += 1
         if call.output is not None and str(call.place) not in self.places:
             self.outputs[len(self.places)] = call.output.detach().clone()
         self.places.append(str(call.place))
@@ -109,17 +113,14 @@ class SeenCalls:
 
     def take_again(self, call: AttentionCall) -> None:
         """Take in a call of a forward that runs again."""
+        self.count += 1
         if self._again in self.first_at.values():
             vectors = {"q": call.q, "k": call.k, "v": call.v}
-            self._operands[self._again] = {name: one.clone() for name, one in vectors.items() if one is not None}
+            self._operands[self._again] = {name: q.clone() for name, q in vectors.items() if q is not None}
         self._again += 1
 
     def operands(self, run: Callable[[], object]) -> dict[int, dict[str, Any]]:
-        """Return q, k and v of the first call of each line, as far as they are known, in a forward that runs again.
-
-        Args:
-            run: has the forward run.
-        """
+        """Return q, k and v of the first call of each line, as far as they are known, in a forward that `run` runs."""
         self._again, self._operands = 0, {}
         run()
         return self._operands
@@ -129,17 +130,16 @@ class SeenCalls:
         shown = self._shown.get((length, length))
         if shown is None or len(shown) != batch:
             return None
-        seen: Bool[np.ndarray, "B T"] = np.asarray(shown.any(axis=1))
-        ends = np.maximum.accumulate(seen, axis=1), np.maximum.accumulate(seen[:, ::-1], axis=1)[:, ::-1]
-        is_at_ends = bool((seen == (ends[0] & ends[1])).all()) and bool(seen.any(axis=1).all())
-        return KnownTokens(seen, "calls") if is_at_ends else None
+        tokens: Bool[np.ndarray, "B T"] = np.asarray(shown.any(axis=1))
+        inside = np.maximum.accumulate(tokens, axis=1) & np.maximum.accumulate(tokens[:, ::-1], axis=1)[:, ::-1]
+        return KnownTokens(tokens, "calls") if (tokens == inside).all() and tokens.any(axis=1).all() else None
 
     def shown(self, batch: int, length: int, past: int) -> Bool[np.ndarray, "B T T"]:
         """Return which positions masks show to each query, in any layer."""
-        found = self._shown.get((length, past + length))
-        if found is None or len(found) not in (1, batch):
+        shown = self._shown.get((length, past + length))
+        if shown is None or len(shown) not in (1, batch):
             return np.zeros((batch, length, length), bool)
-        return np.broadcast_to(found[..., past:], (batch, length, length))
+        return np.broadcast_to(shown[..., past:], (batch, length, length))
 
 
 def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
@@ -147,21 +147,13 @@ def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
 
 
 class InputSequence(NamedTuple):
-    """A sequence of a forward.
+    """A sequence of a forward."""
 
-    Attributes:
-        sources: the embeddings of its ids, or the argument that is its vectors.
-        layout: how it lies in tensors.
-        ids: of the embeddings, or that the model is called with; None of vectors.
-        arguments: of the model, that are these ids.
-        is_first: whether the claim is about its outputs.
-    """
-
-    sources: tuple[OutputName | str, ...]
+    sources: tuple[OutputName | str, ...]  # the embeddings of its ids, or the argument that is its vectors
     layout: SequenceLayout
-    ids: Any = None
-    is_first: bool = False
-    arguments: tuple[str, ...] = ()
+    ids: Any = None  # of the embeddings, or that the model is called with; None of vectors
+    is_first: bool = False  # whether the claim is about its outputs
+    arguments: tuple[str, ...] = ()  # of the model, that are these ids
 
 
 def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) -> list[InputSequence]:
@@ -169,47 +161,31 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
 
     The one that the claim is about comes first; others are as of an encoder.
 
-    Args:
-        forward: which has ended.
-        shapes: of its attention calls.
-
     Raises:
         InputError: there are none.
     """
     from attncli.recording.rerun import SequenceLayout
 
     lengths = [(batch, length) for batch, _, length, _ in shapes]
-    is_time_first_module = any(getattr(one, "batch_first", True) is False for one in forward.module.modules())
+    is_time_first_module = any(getattr(module, "batch_first", True) is False for module in forward.module.modules())
 
     def layout(shape: tuple[int, ...]) -> SequenceLayout:
         batch, length = (1, shape[0]) if len(shape) == 1 else shape[:2]
         is_time_first = (length, batch) in lengths and (is_time_first_module or (batch, length) not in lengths)
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
-    called = {name: one for name, one in forward.tensors.items() if _may_be_ids(name, one)}
-    embedded = [one for one in forward.outputs.values() if one.ids is not None and one.ids.dim() in (1, 2)]
-    named = [one for one in embedded if not _NOT_WORDS.search(one.name[0])] or embedded
-    # Of ids that the model is called with, or else of those that count no positions; the largest tables of these.
-    called_with = [one for one in named if any(equal_ids(one.ids, each) for each in called.values())]
-    if words := called_with or [one for one in named if not _counts(one.ids)]:
-        most = max(_size(one) for one in words)
-        # Those of a decoder may be made of its labels.
-        decodes = any("decoder" in name for name, _ in forward.module.named_modules())
-        largest = [one for one in named if _size(one) == most and (one in words or (decodes and not _counts(one.ids)))]
-        words = [one for one in named if any(equal_ids(one.ids, each.ids) for each in largest)]
-        found = [
-            InputSequence((one.name,), layout(tuple(one.ids.shape)), one.ids) for one in words if one.ids is not None
-        ]
-        alike = [[name for name, one in called.items() if equal_ids(each.ids, one)] for each in found]
-        for number, (each, names) in enumerate(zip(found, alike, strict=True)):
+    called = {name: tensor for name, tensor in forward.tensors.items() if _may_be_ids(name, tensor)}
+    if embedded := _embedded_ids(forward, called):
+        sequences = [InputSequence((output.name,), layout(tuple(output.ids.shape)), output.ids) for output in embedded]
+        alike = [[name for name, tensor in called.items() if equal_ids(sequence.ids, tensor)] for sequence in sequences]
+        for number, (each, names) in enumerate(zip(sequences, alike, strict=True)):
             # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
             nth = sum(names == earlier for earlier in alike[:number])
-            own = names if len(names) != alike.count(names) else names[nth : nth + 1]
-            found[number] = each._replace(arguments=tuple(own))
-        *others, last = found
-        # A decoder's come last.
-        others = [one for one in others if one.layout.batch == last.layout.batch and one.layout.length > 1]
-        return [last._replace(is_first=True), *others]
+            arguments = names if len(names) != alike.count(names) else names[nth : nth + 1]
+            sequences[number] = each._replace(arguments=tuple(arguments))
+        *before, last = sequences  # a decoder's come last
+        before = [other for other in before if other.layout.batch == last.layout.batch and other.layout.length > 1]
+        return [last._replace(is_first=True), *before]
     for name, tensor in forward.tensors.items():
         shape = tuple(tensor.shape)
         is_unbatched = len(shape) == 2 and shape[0] in {length for _, length in lengths}
@@ -221,8 +197,26 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
     raise InputError("it embeds no ids and is given no vectors [B, T, D], so no position can be changed")
 
 
+def _embedded_ids(forward: Forward, called: dict[str, Any]) -> list[Any]:
+    """Return the outputs of embeddings of words: of ids that are arguments, or else that count no positions."""
+
+    def size(output: Any) -> int:
+        return int(output.module.num_embeddings)
+
+    embedded = [output for output in forward.outputs.values() if output.ids is not None and output.ids.dim() in (1, 2)]
+    named = [output for output in embedded if not _NOT_WORDS.search(output.name[0])] or embedded
+    words = [output for output in named if any(equal_ids(output.ids, tensor) for tensor in called.values())]
+    words = words or [output for output in named if not _counts(output.ids)]
+    most = max(map(size, words), default=0)
+    # Those of a decoder may be made of its labels.
+    decodes = any("decoder" in name for name, _ in forward.module.named_modules())
+    words += [output for output in named if decodes and not _counts(output.ids)]
+    ids = [output.ids for output in words if size(output) == most]
+    return [output for output in named if any(equal_ids(output.ids, tensor) for tensor in ids)]
+
+
 class KnownTokens(NamedTuple):
-    """Which positions of a sequence are no padding, and what says so."""
+    """Positions of a sequence that are no padding, and their source."""
 
     tokens: Bool[np.ndarray, "B T"]
     source: Literal["ids", "argument", "calls"]  # `calls`: the masks that are on trial
@@ -231,65 +225,45 @@ class KnownTokens(NamedTuple):
 def tokens_of(
     forward: Forward, hints: CollectedHints, calls: SeenCalls, sequence: InputSequence, number: int, past: int
 ) -> KnownTokens | None:
-    """Return which positions of a sequence are no padding; None where nothing says.
+    """Return which positions of a sequence are no padding; None where that is not known.
 
     Ids say it by the `padding_idx` of their embedding, then an attention mask that the model is called with, of what
-    is cached too, and the masks of attention calls last.
-
-    Args:
-        forward: which has ended.
-        hints: what its inputs say.
-        calls: its attention.
-        sequence: of which.
-        number: how many sequences there are.
-        past: how many keys stand in a cache before it.
+    is cached too, and the masks of attention calls last. There are `number` sequences, and `past` keys in a cache.
     """
-    from attncli.files import to_numpy
-
     batch, length, _ = sequence.layout
-    sure, unsure = (hints.of("tokens", is_sure, batch, length) for is_sure in (True, False))
-    unpadded = hints.of("unpadded", True, batch, length)
-    if (values := unpadded if sure is None else sure) is not None:
-        return KnownTokens(values.astype(bool), "ids")
+    stated = [hints.of(*kind, batch, length) for kind in (("tokens", True), ("unpadded", True), ("tokens", False))]
+    sure = next((hint for hint in stated[:2] if hint is not None), None)
+    if sure is not None:
+        return KnownTokens(sure.astype(bool), "ids")
     on_trial: KnownTokens | None = None
     for name, tensor in forward.tensors.items():
-        if number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name)):
+        is_of_other = number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name))
+        if is_of_other or "mask" not in name or tuple(tensor.shape) != (batch, past + length):
             continue
-        if "mask" in name and tuple(tensor.shape) == (batch, past + length):
-            values = to_numpy(tensor)
-            if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
-                if "key_padding" not in name:
-                    return KnownTokens(values[:, past:] == 1, "argument")
+        values = to_numpy(tensor)
+        if np.isin(values, (0, 1)).all():
+            if "key_padding" in name:
                 on_trial = KnownTokens(values[:, past:] == 0, "calls")
-            elif "key_padding" in name and np.isin(values, (0, 1)).all():
-                on_trial = KnownTokens(values[:, past:] == 0, "calls")
-    if unsure is not None:
-        if number > 1 and sequence.is_first:
-            unsure = unsure | (np.arange(length) == 0)  # a decoder may begin with the id of padding
-        return KnownTokens(unsure.astype(bool), "ids")
+            elif values.any(axis=1).all():
+                return KnownTokens(values[:, past:] == 1, "argument")
+    # A decoder may begin with the id of padding.
+    begins = (np.arange(length) == 0) & (number > 1 and sequence.is_first)
+    if (unsure := stated[2]) is not None:
+        return KnownTokens(unsure.astype(bool) | begins, "ids")
     tables = (forward.outputs[name].module for name in sequence.sources if name in forward.outputs)
-    index: Any = next((one.padding_idx for one in tables if getattr(one, "padding_idx", None) is not None), None)
+    index: Any = next((table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None), None)
     if index is not None and sequence.ids is not None:  # such as ids [T, B]
-        tokens = sequence.layout.rows_of(sequence.ids) != index
-        begins = number > 1 and sequence.is_first  # a decoder may begin with the id of padding
-        return KnownTokens(tokens | (np.arange(length) == 0) if begins else tokens, "ids")
+        return KnownTokens((sequence.layout.rows_of(sequence.ids) != index) | begins, "ids")
     return on_trial or (None if past or number > 1 else calls.tokens(batch, length))
 
 
 def other_ids(
     forward: Forward, sequence: InputSequence, padding: KnownTokens, claim: Claim | None, seed: int
 ) -> Int[np.ndarray, "B T"]:
-    """Return other ids of words for all positions; those that tell more than a word stay.
+    """Return other ids of words of the batch for all positions; those that tell more than a word stay.
 
     Such are padding, unless a mask says which positions it is, the special ids of a configuration, and those by which
-    documents begin or end.
-
-    Args:
-        forward: which has ended.
-        sequence: whose ids.
-        padding: which of them are padding.
-        claim: which documents there are; None is one.
-        seed: of the choice among other words of the batch.
+    documents of a claim begin or end.
     """
     ids = sequence.layout.rows_of(sequence.ids)
     special: set[int] = set()
@@ -311,24 +285,23 @@ def other_ids(
 
 def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:
     """Return the id that alone begins documents after the first, or ends those before the last, and is nowhere else."""
-    seen = claim.direct | claim.direct.transpose(0, 2, 1)
-    is_start = ~np.diagonal(seen, offset=1, axis1=1, axis2=2)
-    found: set[int] = set()
-    for at, others in ((is_start, ids[:, 1:]), (is_start, ids[:, :-1])):
-        if at.any() and (others[at] == others[at][0]).all() and not (others[~at] == others[at][0]).any():
-            found.add(int(others[at][0]))
-    return found
+    connected = claim.direct | claim.direct.transpose(0, 2, 1)
+    is_start = ~np.diagonal(connected, offset=1, axis1=1, axis2=2)
+    separators: set[int] = set()
+    for candidates in (ids[:, 1:], ids[:, :-1]):
+        first = candidates[is_start][:1]
+        if len(first) and (candidates[is_start] == first).all() and not (candidates[~is_start] == first).any():
+            separators.add(int(first[0]))
+    return separators
 
 
 def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
-    """Return how many keys stand in a cache before so many positions."""
+    """Return how many keys of a cache come before a row of positions."""
     return min((keys - queries for _, _, queries, keys in shapes if queries == length <= keys), default=0)
 
 
 def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
     """Return how long the prefix of each row is, whose tokens have the type 0 before others of the type 1."""
-    from attncli.files import to_numpy
-
     types = forward.tensors.get("token_type_ids")
     if types is None or tuple(types.shape) != (batch, length):
         return None
@@ -346,11 +319,6 @@ def _may_be_ids(name: str, tensor: Any) -> bool:
     """Return whether an argument may be ids of words."""
     is_whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.element_size() > 1
     return is_whole and tensor.dim() in (1, 2) and tensor.numel() > 0 and not _NOT_IDS.search(name)
-
-
-def _size(output: ModuleOutput) -> int:
-    """Return how many vectors an embedding has."""
-    return int(output.module.num_embeddings)  # type: ignore[arg-type]
 
 
 def _counts(ids: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Labels of losses beside the ids that a forward reads: whether each output is asked for the next token."""
+"""Labels of losses and the ids that a forward reads: whether each output is asked for the next token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_TOKENS = 3  # different ones, below which anything is like anything
 
 
 class Loss(NamedTuple):
-    """What a loss asks for."""
+    """Labels of a loss."""
 
     labels: Int[np.ndarray, " N"]  # below 0 nothing is asked
     place: str  # the line of the program
@@ -26,14 +26,11 @@ class Loss(NamedTuple):
 def label_findings(losses: Sequence[Loss], ids: Iterable[Int[np.ndarray, "B T"]], has_heads: bool) -> Iterator[Finding]:
     """Yield that the losses of a step ask each output for the token that it reads, or for the one after the next.
 
-    Where one of them asks for the next token, others are of heads that look further, as in multi-token prediction.
-
-    Args:
-        losses: of the step.
-        ids: of the forwards before them, the last one's first.
-        has_heads: whether it gives several outputs for a position, of which some may read the next token already.
+    Where one of them asks for the next token, others are of heads that look further, as in multi-token prediction. The
+    `ids` are of the forwards before them, the last one's first. With several outputs for a position, some may read the
+    next token already.
     """
-    by_sequence = [[_shift(loss.labels, each) for loss in losses] for each in ids]
+    by_sequence = [[_shift(loss.labels, sequence) for loss in losses] for sequence in ids]
     if not by_sequence or any(1 in shifts for shifts in by_sequence):
         return
     last = by_sequence[0]

@@ -1,16 +1,17 @@
-"""A forward that is asked what moves its outputs, and what of that its claim does not allow."""
+"""A forward that runs again with other inputs, and what moves that its claim does not allow."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from math import ceil, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.prove.claim import Claim, parsed
-from attncli.analysis.prove.design import MOST_SEEDS, bit_groups, blocks, most_copies, room_for_blocks
 from attncli.analysis.prove.heads import mixed_heads
 from attncli.analysis.prove.inputs import (
     CollectedHints,
@@ -35,12 +36,15 @@ from attncli.recording.input_hint import numbers_of
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float, Int
 
-    from attncli.recording.rerun import Forward, InputChange, ModuleOutput, OutputChange, OutputName
+    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange, OutputName
 
 _ROUNDING, _ROUNDING_OF_HALF = 16, 2  # steps of a number's type by which sums in another order differ
 _FURTHER = 64.0  # standard deviations, where rounding swallows a change
+_MOST_TOKENS = 2048  # of a forward that holds the rows of a batch several times
+_MOST_SEEDS = 4  # with which the same inputs change: a router shows for some numbers alone what moves its outputs
+_MOST_ALONE = 64  # forwards of a batch that cannot be repeated, one for each position
 _CAUSES: tuple[tuple[Cause, str], ...] = (
     ("convolution", r"Conv\dd|(?i:convolution| conv)"),
     ("router", r"(?i:router|gat(e|ing)\b|moe|expert|switch|sparsemlp)"),
@@ -49,55 +53,30 @@ _CAUSES: tuple[tuple[Cause, str], ...] = (
 
 
 class Probe(NamedTuple):
-    """What to change, to see what moves.
+    """Inputs to change."""
 
-    Attributes:
-        positions: which inputs, of a batch that may hold its rows several times.
-        sequence: which sequence of the model they are in, where there are several: 0 is that of the claim.
-        is_padding: whether they are padding, which nothing may read.
-        seeds: of the ids and directions that take their place, one for each copy of the batch.
-        size: how far vectors go, in standard deviations.
-    """
-
-    positions: Bool[np.ndarray, "B T"]
-    sequence: int = 0
-    is_padding: bool = False
-    seeds: tuple[int, ...] = (0,)
-    size: float = 4.0
-
-    @property
-    def first(self) -> tuple[int, int]:
-        """The row and the position of the first input that changes."""
-        row, position = np.argwhere(self.positions)[0].tolist()
-        return row, position
+    positions: Bool[np.ndarray, "B T"]  # of a batch that may hold its rows several times
+    sequence: int = 0  # of the model, where there are several: 0 is that of the claim
+    is_padding: bool = False  # whether they are padding, which nothing may read
+    seeds: tuple[int, ...] = (0,)  # of the ids and directions that take their place, one for each copy of the batch
+    size: float = 4.0  # standard deviations by which vectors change
 
 
 class JudgedChange(NamedTuple):
-    """A change of what a module gives, and how far it is one that the claim does not allow.
-
-    Attributes:
-        change: it.
-        moved: how far outputs moved that must not; empty where nothing is known of them.
-        allowed: how far others did.
-    """
+    """A change of an output, and how far it is one that the claim does not allow."""
 
     change: OutputChange
-    moved: np.ndarray[Any, Any]
-    allowed: np.ndarray[Any, Any]
+    forbidden: Float[np.ndarray, "*any"]  # how far each position or row moved that must not; empty is not known
+    allowed: Float[np.ndarray, "*any"]  # how far others did
 
     @property
     def most(self) -> float:
         """How far outputs moved at most that must not."""
-        return float(self.moved.max()) if self.moved.size else 0.0
-
-    @property
-    def is_still(self) -> bool:
-        """Whether nothing moved."""
-        return _most(self.change) == 0
+        return float(self.forbidden.max(initial=0))
 
 
 class ProbedForward:
-    """What a forward says when positions of it change.
+    """A forward whose inputs are changed, and whose outputs are held against a claim.
 
     Args:
         forward: which has ended, and can run again.
@@ -105,7 +84,6 @@ class ProbedForward:
         hints: what its inputs say.
         expression: which key each query may see.
         lengths: how many tokens each row has; None is what its inputs say.
-        has_cache: whether keys before its own may be a cache's, and not such as memory slots.
 
     Raises:
         UsageError: the expression leaves out a number that nothing says, or does not fit.
@@ -113,53 +91,56 @@ class ProbedForward:
     """
 
     def __init__(
-        self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any, has_cache: bool
+        self, forward: Forward, calls: SeenCalls, hints: CollectedHints, expression: str, lengths: Any
     ) -> None:
-        self.forward, self.expression, self._has_cache = forward, expression, has_cache
-        self.forwards, self._rounded = 0, 0.0
-        self.places = [*calls.places]
-        self._calls = calls
-        self._others: dict[tuple[int, int], Any] = {}  # the other ids of a sequence, by seed
-        sequences = sequences_of(forward, calls.shapes)
-        forward.layout, *forward.others = (one.layout for one in sequences)
+        self.forward, self.expression, self._calls = forward, expression, calls
+        self.forwards = 0
+        self.sequences = sequences_of(forward, calls.shapes)
+        forward.layout, *forward.others = (sequence.layout for sequence in self.sequences)
         layout = forward.layout
         past = past_of(calls.shapes, layout.length)
-        self.attended = max(one.calls[1] for one in forward.outputs.values())
-        self.sequences = sequences
+        self.attended = max(output.calls[1] for output in forward.outputs.values())
         self.output = self._output()
-        self.sequences = self._joined(sequences)
+        self._join_sequences()
         self.tokens = self._tokens(hints, lengths, past)
         self._order = {name: number for number, name in enumerate(forward.outputs)}
         sources = self.sequences[0].sources
         self._beginning = min((number for name, number in self._order.items() if name in sources), default=0)
 
         def numbers(row: int, name: str) -> Numbers | None:
-            found = numbers_of(name, hints.all, layout.batch, layout.length)
+            values = numbers_of(name, hints.all, layout.batch, layout.length)
             if name == "prefix":
-                found = prefix_of(forward, layout.batch, layout.length)
-            return None if found is None else found[row : row + 1]
+                values = prefix_of(forward, layout.batch, layout.length)
+            return None if values is None else values[row : row + 1]
 
+        @cache
+        def ids(which: int, seed: int) -> Int[np.ndarray, "B T"]:
+            claim = self.claim if which == 0 else None
+            return other_ids(forward, self.sequences[which], self.padding[which], claim, seed)
+
+        self._other_ids = ids
         shown = calls.shown(layout.batch, layout.length, past)
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
         self._counts_words = numbers_of("first", hints.all, layout.batch, layout.length) is not None
         self.dtype, self._eps = forward.precision
-        self._changed = np.zeros_like(self.tokens[0])  # which inputs changed at all, and which of them moved outputs
-        self._held, self._is_alive, self._is_alone = np.zeros_like(self.tokens[0]), False, True
-        self._moved_alone: dict[tuple[int, int], Any] = {}  # which outputs of its row an input moved, changed alone
-        self._beyond: Finding | None = None  # what moved that several layers of unknown number may explain
+        self._rounded = 0.0  # how far outputs moved that must not, where rounding may be why
+        # Inputs that changed, outputs that were held against the claim, and the outputs that an input moved alone.
+        self._changed, self._held = np.zeros_like(self.tokens[0]), np.zeros_like(self.tokens[0])
+        self._moved_alone: dict[tuple[int, int], Bool[np.ndarray, " T"]] = {}
+        self._is_alive, self._is_alone = False, True
 
     def _output(self) -> ModuleOutput:
         """Return the output that the claim is about: the model's, or the last that has a vector for each position."""
         layout = self.forward.layout
-        found = [self.forward.outputs[name] for name in self._last_outputs()]
-        if not found and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
-            found = [one for name, one in self.forward.outputs.items() if self._is_by_row(name)]
-        if not found:
+        outputs = [self.forward.outputs[name] for name in self._last_outputs()]
+        if not outputs and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
+            outputs = [output for name, output in self.forward.outputs.items() if self._is_by_row(name)]
+        if not outputs:
             raise InputError(
                 f"no output after its attention has {plural(layout.length, 'position')} in "
                 f"{plural(layout.batch, 'row')}, as its input has"
             )
-        return next((one for one in found if not one.name[0]), found[-1])
+        return next((output for output in outputs if not output.name[0]), outputs[-1])
 
     def _is_by_row(self, name: OutputName) -> bool:
         """Return whether an output of the model has a vector for each row, and none for each position."""
@@ -167,58 +148,67 @@ class ProbedForward:
         is_pooled = 0 < values.dim() <= 2 and len(values) == batch > 1 and self.forward.layout.laid_out(values) is None
         return not name[0] and is_pooled
 
-    def _joined(self, sequences: Sequence[InputSequence]) -> list[InputSequence]:
-        """Return the sequences; several embeddings of the same ids are one, but of an encoder and its decoder.
+    def _last_outputs(self) -> list[OutputName]:
+        """Return the outputs with a vector for each position after the last attention."""
+        sources = [name for sequence in self.sequences for name in sequence.sources]
+        return [
+            name
+            for name, output in self.forward.outputs.items()
+            if output.calls[1] == self.attended
+            and name not in sources
+            and self.forward.layout.laid_out(output.values) is not None
+        ]
+
+    def _join_sequences(self) -> None:
+        """Join embeddings of the same ids to one sequence, but those of an encoder and its decoder.
 
         These have attention that the other one does not move.
         """
-        first, *others = sequences
-        separate = []
-        for one in others:
-            both = [self._attention_moved_by(each) for each in (first, one)] if equal_ids(first.ids, one.ids) else []
+
+        def moved_attention(sequence: InputSequence) -> set[OutputName]:
+            changes = self._again(_cells(np.zeros(sequence.layout[:2], bool), (0, -1)), sequence.sources)
+            outputs = [change.output for change in changes if change.most > 0]
+            return {output.name for output in outputs if output.calls[1] > output.calls[0]}
+
+        first, *others = self.sequences
+        self.sequences = [first]
+        for other in others:
+            both = [moved_attention(first), moved_attention(other)] if equal_ids(first.ids, other.ids) else []
             if both and not (both[0] - both[1] and both[1] - both[0]):
-                names = tuple(dict.fromkeys((*one.arguments, *first.arguments)))
-                first = first._replace(sources=(*one.sources, *first.sources), arguments=names)
+                names = tuple(dict.fromkeys((*other.arguments, *first.arguments)))
+                first = first._replace(sources=(*other.sources, *first.sources), arguments=names)
             else:
-                separate.append(one)
-        self.forward.others = [one.layout for one in separate]
-        return [first, *separate]
-
-    def _attention_moved_by(self, sequence: InputSequence) -> set[Any]:
-        positions = np.zeros(sequence.layout[:2], bool)
-        positions[0, -1] = True
-        from attncli.recording.rerun import InputChange
-
-        changes = self._again(InputChange(positions, sequence.sources))
-        return {one.name for one in changes if one.calls[1] > one.calls[0] and _most(one) > 0}
+                self.sequences.append(other)
+        self.sequences[0] = first
+        self.forward.others = [sequence.layout for sequence in self.sequences[1:]]
 
     def _tokens(self, hints: CollectedHints, lengths: Any, past: int) -> list[Bool[np.ndarray, "B T"]]:
         """Return which positions of each sequence are no padding."""
         pads: list[Any] = [leaf for leaf in leaves(parsed(self.expression)) if is_padding(leaf)]
         if lengths is not None:
             pads = [*leaves(bind_lengths(parse("pad", allow_rows=True), lengths))]
-        found = [tokens_of(self.forward, hints, self._calls, one, len(self.sequences), past) for one in self.sequences]
+        count = len(self.sequences)
+        known = [tokens_of(self.forward, hints, self._calls, sequence, count, past) for sequence in self.sequences]
         batch, length, _ = self.forward.layout
-        if stated := [one for one in pads if not isinstance(one, Pad) or one.lengths is not None]:
+        if stated := [pad for pad in pads if not isinstance(pad, Pad) or pad.lengths is not None]:
             cells = materialise(stated[0], MaskSize(1, past + length, past + length - 1))
             tokens = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
-            found[0] = KnownTokens(tokens, "ids" if found[0] is None else found[0].source)
-        elif pads and batch > 1 and not past and all(one is None for one in found):
+            known[0] = KnownTokens(tokens, "ids" if known[0] is None else known[0].source)
+        elif pads and batch > 1 and not past and not any(known):
             raise UsageError(
                 "pad has no lengths, and the program states none; pass an attention mask, or give --lengths 6,10 "
                 "(lengths=[6, 10] in Python)"
             )
-        found[1:] = found[1:] if pads else [None] * len(found[1:])
-        sizes = [one.layout[:2] for one in self.sequences]
+        known[1:] = known[1:] if pads else [None] * (count - 1)
         self.padding = [
-            KnownTokens(np.ones(size, bool), "ids") if one is None else one
-            for one, size in zip(found, sizes, strict=True)
+            tokens or KnownTokens(np.ones(sequence.layout[:2], bool), "ids")
+            for tokens, sequence in zip(known, self.sequences, strict=True)
         ]
-        self._is_on_trial = bool(pads) and not stated and found[0] is not None and found[0].source == "calls"
-        return [one.tokens for one in self.padding]
+        self._is_on_trial = bool(pads) and not stated and known[0] is not None and known[0].source == "calls"
+        return [padding.tokens for padding in self.padding]
 
     def proof(self) -> ModelProof:
-        """Ask all that the claim needs, and return what was proved."""
+        """Run it with all changes that the claim needs, and return what was proved."""
         tokens, values = self.tokens[0], self.output.values
         proof = ModelProof(
             self.expression, type(self.forward.module).__name__, 0, len(tokens), 0, 0, 0,
@@ -226,134 +216,151 @@ class ProbedForward:
         )  # fmt: skip
         if (finding := self._differs_by_itself()) is not None:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
-        probes = [*self._of_rows(), *self._of_padding()]
-        moved = [leak for probe in probes if (leak := self._leak_of(probe)) is not None]
-        moved += self._of_positions(any(one.row != one.changed[0] for one in moved))
+        leaks = [leak for probe in self._probes() if (leak := self._leak_of(probe)) is not None]
+        leaks += self._position_leaks(any(leak.row != leak.changed[0] for leak in leaks))
         unread = [*self._unread()]
         rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
         for row in rows:
             self._held[row] |= self.claim.sees_all(row)
-        found = [] if moved else [*self._without_padding(), *self._without_order()]
+        padding = [] if leaks else [*self._without_padding()]
         heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
-        others = [*heads, *unread[:1], *self._of_numbers(self._is_alive), *found]
-        others += [] if self._beyond is None or moved else [self._beyond]
-        others += self._of_conditions()
+        findings = [*heads, *unread[:1], *self._of_numbers(), *padding]
+        unknown = [self._of_unknown_layers(leak) for leak in leaks]
+        findings += filter(None, unknown)
+        moved = _distinct([leak for leak, finding in zip(leaks, unknown, strict=True) if finding is None])
         return replace(
-            proof, moved=_distinct(moved), others=(*others,), forwards=self.forwards, rows_changed=len(rows),
+            proof, moved=moved, others=(*findings, *self._conditions()), forwards=self.forwards, rows_changed=len(rows),
             positions=int((self._held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
             inputs_changed=int((self._changed & tokens).sum()), inputs=int(tokens.sum()), is_alone=self._is_alone,
         )  # fmt: skip
 
-    def _of_numbers(self, is_alive: bool) -> Iterator[Finding]:
-        """Yield that outputs are no numbers, or do not move at all, or move as rounding does: nothing is seen then."""
+    def _of_unknown_layers(self, leak: Leak) -> Finding | None:
+        """Return the leak as a finding where attn saw no attention, and several layers explain what moved."""
+        row, changed = leak.changed
+        is_in_row = not self.attended and leak.row == row and leak.position is not None and self.tokens[0][row, changed]
+        if not is_in_row or not self.claim.may_move(row, (changed,), 0)[leak.position]:
+            return None
+        message = f"one layer of {self.expression} hides that. attn saw no attention call, so the layers are not known"
+        return Finding("no-mask", "error", f"{leak.finding.message}; {message}", made_at=(self.output.place,))
+
+    def _of_numbers(self) -> Iterator[Finding]:
+        """Yield that outputs are no numbers, or do not move at all, or move as rounding does."""
         values = self.forward.layout.laid_out(self.output.values)
-        if values is None:  # a vector for each row
-            count = int(self.output.values.isnan().sum())
-        else:
-            count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
-        place = (self.output.place,)
+        values = self.output.values.reshape(len(self.tokens[0]), 1, -1) if values is None else values
+        count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
         if count:
             message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
-            yield Finding("nan", "error", message, count, made_at=place)
-        elif not is_alive:
-            yield Finding("unread", "error", "no output moves when a position changes, not even its own", made_at=place)
+            yield Finding("nan", "error", message, count, made_at=(self.output.place,))
+        elif not self._is_alive:
+            message = "no output moves when a position changes, not even its own"
+            yield Finding("unread", "error", message, made_at=(self.output.place,))
         if self._rounded and self.dtype in HALF:
-            message = (
-                f"outputs move that must not, by {self._rounded:.2g}. Rounding of {self.dtype} or a leak may be why"
-            )
-            yield Finding("rerun", "error", message, advice="prove the model in float32", made_at=place)
+            moved = f"outputs move that must not, by {self._rounded:.2g}"
+            message, advice = f"{moved}. Rounding of {self.dtype} or a leak may be why", "prove the model in float32"
+            yield Finding("rerun", "error", message, advice=advice, made_at=(self.output.place,))
 
-    def _of_conditions(self) -> Iterator[Finding]:
-        """Yield what the proof rests on: masks that say what padding is, and objects that no forward has of its own."""
+    def _conditions(self) -> Iterator[Finding]:
+        """Yield what the proof rests on: masks that say what padding is, and objects that all forwards share."""
         if self._is_on_trial:
             message = "the lengths of `pad` are those of the masks on trial; no id and no attention mask states them"
             yield Finding("pad", "note", message, advice="give --lengths 6,10 (lengths=[6, 10] in Python)")
-        shared = self.forward.saved.shared if self.forward.saved is not None else []
-        for name in dict.fromkeys(shared):
+        for name in dict.fromkeys(self.forward.copy.shared):
             yield Finding("rerun", "note", f"{name} cannot be copied, so the forwards that attn adds share it")
 
     # --- what changes -----------------------------------------------------------------------------------------
 
-    def _of_rows(self) -> Iterator[Probe]:
-        """Yield changes of rows, of which each is one without each other, in each sequence."""
+    def _probes(self) -> Iterator[Probe]:
+        """Yield changes of rows, for each two of a sequence of one without the other, and of padding."""
         for which, tokens in enumerate(self.tokens):
-            for group in bit_groups(len(tokens)):
+            for group in _bit_groups(len(tokens)):
                 yield Probe(tokens & np.isin(np.arange(len(tokens)), group)[:, None], which)
-
-    def _of_padding(self) -> Iterator[Probe]:
-        """Yield changes of padding, which nothing may read."""
         for which, tokens in enumerate(self.tokens):
             if (which or self.claim.is_padded) and not tokens.all():
                 yield Probe(~tokens, which, True)
 
-    def _of_positions(self, is_between_rows: bool) -> Iterator[Leak]:
+    def _position_leaks(self, is_between_rows: bool) -> Iterator[Leak]:
         """Yield the leak of positions that change next, in few forwards: each alone, where there is room for it.
 
-        Where a position may move some outputs of its row alone, it changes in all rows at once.
-
-        Args:
-            is_between_rows: whether rows move each other, so that one alone may change.
+        A position changes in all rows at once, where rows do not move each other.
         """
         tokens = self.tokens[0]
         rows, length = tokens.shape
-        own = [0] if is_between_rows else [*range(rows)]
-        hides = any(self._forbids(row, at) for row in own for at in np.flatnonzero(tokens[row]).tolist())
+        chosen = [0] if is_between_rows else [*range(rows)]
+        layers = self.attended or 1
+        words = ((row, (at,)) for row in chosen for at in np.flatnonzero(tokens[row]).tolist())
+        hides = any((tokens[row] & ~self.claim.may_move(row, at, layers)).any() for row, at in words)
         copies = 1 if is_between_rows else self._copies(length if hides else rows * length)
-        room = room_for_blocks(length, copies)
+        forwards = 2 * ceil(log2(max(length, 2)))
+        room = forwards * copies if copies > 1 else max(forwards, _MOST_ALONE)
         if hides:
-            tries: list[tuple[Sequence[int], Sequence[int]]] = [(own, part) for part in blocks(length, room)[::-1]]
+            tries: list[tuple[Sequence[int], Sequence[int]]] = [(chosen, part) for part in _blocks(length, room)[::-1]]
         elif copies > 1 and rows * length <= room:
-            tries = [([row], [at]) for row in own for at in range(length)]
+            tries = [([row], [at]) for row in chosen for at in range(length)]
         else:  # nothing is hidden within a row, and rows must not move each other
-            groups = bit_groups(rows) or [[0]]
-            parts = bit_groups(length) or [[0]]
+            groups, parts = _bit_groups(rows) or [[0]], _bit_groups(length) or [[0]]
             tries = [(groups[number % len(groups)], part) for number, part in enumerate(parts)]
         self._is_alone = all(len(part) == 1 for _, part in tries)
         wrongly = self.claim.shown_wrongly
         if wrongly.any() and not self._is_alone:
-            tries.insert(0, (own, [int(wrongly.sum(axis=0).argmax())]))
-        changed = [self._cells(*one) & (tokens | self.claim.is_padded) for one in tries]
+            tries.insert(0, (chosen, [int(wrongly.sum(axis=0).argmax())]))
+        changed = [_cells(tokens, np.ix_(*part)) & (tokens | self.claim.is_padded) for part in tries]
         changed += [~tokens] if self.claim.is_padded and not tokens.all() else []
-        times = min(max(copies // len(changed), 2), room // len(changed), MOST_SEEDS) if copies > 1 else 1
-        probes = [(each, 1 + more) for more in range(max(times, 1)) for each in changed]
+        times = min(max(copies // len(changed), 2), room // len(changed), _MOST_SEEDS) if copies > 1 else 1
+        probes = [(cells, 1 + more) for more in range(max(times, 1)) for cells in changed]
         for start in range(0, len(probes), copies):
-            some = probes[start : start + copies]
-            some += [(np.zeros_like(tokens), 0)] * (copies - len(some))
-            probe = Probe(np.concatenate([each for each, _ in some]), seeds=tuple(seed for _, seed in some))
+            group = probes[start : start + copies]
+            group += [(np.zeros_like(tokens), 0)] * (copies - len(group))
+            probe = Probe(np.concatenate([cells for cells, _ in group]), seeds=tuple(seed for _, seed in group))
             if (leak := self._leak_of(probe)) is not None:
                 yield leak
                 return
 
-    def _cells(self, rows: Sequence[int], part: Sequence[int]) -> Bool[np.ndarray, "B T"]:
-        cells = np.zeros_like(self.tokens[0])
-        cells[np.ix_(rows, part)] = True
-        return cells
-
     def _copies(self, tries: int) -> int:
         """Return how often one forward holds the rows of the batch: once if outputs differ then."""
         rows, length = self.tokens[0].shape
-        most = most_copies(rows, length, tries)
+        most = max(min(_MOST_TOKENS // (rows * length), tries * _MOST_SEEDS), 1)
         if most == 1 or rows == length or self.forward.draws:
             return 1
         self.forwards += 1
         return most if self.forward.repeats(most, self._last_outputs(), min(2**10 * self._eps, 0.05)) else 1
 
-    def _forbids(self, row: int, position: int) -> bool:
-        """Return whether an output of its row may not move when a position changes."""
-        layers = self.attended or 1
-        return bool((self.tokens[0][row] & ~self.claim.may_move(row, (int(position),), layers)).any())
+    # --- what moves -------------------------------------------------------------------------------------------
+
+    def _again(self, *change: Any) -> list[OutputChange]:
+        self.forwards += 1
+        return self.forward.again(*change)
+
+    def _changes(self, probe: Probe) -> list[OutputChange]:
+        sequence = self.sequences[probe.sequence]
+        ids = {}
+        if sequence.arguments:
+            other = np.concatenate([self._other_ids(probe.sequence, seed) for seed in probe.seeds])
+            ids = dict.fromkeys(sequence.arguments, other)
+        try:
+            return self._again(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
+        except Exception as error:  # whatever the program's own code raises
+            message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
+            raise InputError(" ".join(message.split())[:300]) from error
+
+    def _differs_by_itself(self) -> Finding | None:
+        changes: list[OutputChange] = []
+        self._operands = self._calls.operands(lambda: changes.extend(self._again()))
+        first = next((change for change in changes if change.most > self._floor(change)), None)
+        if first is None:
+            return None
+        message = f"two equal runs differ, first in {first.output.name[0] or 'the model'}, by {first.most:.2g}"
+        advice = "seed all that it draws, or call torch.use_deterministic_algorithms(True)"
+        return Finding("rerun", "error", message, advice=advice, made_at=(first.output.place,))
 
     def _judged_changes(self, probe: Probe) -> list[JudgedChange]:
         """Return what moves when a probe changes inputs; where rounding swallows a change, it is tried once more."""
-        judged = [self._judged(probe, one) for one in self._changes(probe)]
+        judged = [self._judged(probe, change) for change in self._changes(probe)]
         if probe.sequence or probe.is_padding:
             return judged
         batch, moved = len(self.tokens[0]), np.zeros(probe.positions.shape, bool)
-        for one in self._ends(judged):
-            if one.change.by_position is not None and one.change.by_position.shape == moved.shape:
-                moved |= one.change.by_position > 0
-            elif one.change.name == self.output.name and len(one.change.by_row) == len(moved):
-                moved |= one.change.by_row[:, None] > 0
+        for change, *_ in self._ends(judged):
+            if change.moved.shape == moved.shape or change.output.name == self.output.name:
+                moved |= change.moved > 0
         is_alive: Bool[np.ndarray, " B"] = np.asarray((probe.positions & moved).any(axis=1))
         words = probe.positions & np.tile(self.tokens[0], (len(moved) // batch, 1))
         if not is_alive[words.any(axis=1)].all() and probe.size < _FURTHER:
@@ -368,253 +375,152 @@ class ProbedForward:
             self._moved_alone[int(row % batch), int(probe.positions[row].argmax())] = moved[row]
         return judged
 
-    def _changes(self, probe: Probe) -> list[OutputChange]:
-        from attncli.recording.rerun import InputChange
-
-        sequence = self.sequences[probe.sequence]
-        copies = len(probe.positions) // sequence.layout.batch
-        ids = {}
-        if sequence.arguments:
-            found = {seed: self._ids(probe.sequence, seed) for seed in {*probe.seeds}}
-            ids = dict.fromkeys(sequence.arguments, np.concatenate([found[seed] for seed in probe.seeds]))
-        change = InputChange(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
-        try:
-            return self._again(change, copies)
-        except Exception as error:  # whatever the program's own code raises
-            message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
-            raise InputError(" ".join(message.split())[:300]) from error
-
-    def _again(self, change: InputChange | None = None, copies: int = 1) -> list[OutputChange]:
-        self.forwards += 1
-        return self.forward.again(change, copies)
-
-    def _ids(self, sequence: int, seed: int) -> Int[np.ndarray, "B T"]:
-        key = sequence, seed
-        if key not in self._others:
-            own, padding = self.sequences[sequence], self.padding[sequence]
-            self._others[key] = other_ids(self.forward, own, padding, self.claim if sequence == 0 else None, seed)
-        return self._others[key]
-
-    def _differs_by_itself(self) -> Finding | None:
-        changes: list[OutputChange] = []
-        self._operands = self._calls.operands(lambda: changes.extend(self._again()))
-        first = next((one for one in changes if _most(one) > self._floor(one)), None)
-        if first is None:
-            return None
-        message = f"two equal runs differ, first in {first.name[0] or 'the model'}, by {_most(first):.2g}"
-        advice = "seed all that it draws, or call torch.use_deterministic_algorithms(True)"
-        return Finding("rerun", "error", message, advice=advice, made_at=(first.place,))
-
-    # --- probed --------------------------------------------------------------------------------------------
-
     def _floor(self, change: OutputChange) -> float:
         """Return how far rounding alone may move an output."""
         return (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * self._eps * change.size
 
     def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, "B T"]:
-        """Return which outputs a probe may move, after so many calls of attention."""
-        # 0 where attention is not seen, and how often it attends is not known.
-        layers, batch = max(calls, 1) if self.attended else 0, len(self.tokens[0])
-        found = [
-            self.claim.may_move(row % batch, (*np.flatnonzero(own).tolist(),), layers)
-            for row, own in enumerate(probe.positions)
-        ]
-        return np.stack(found)
+        """Return which outputs a probe may move, after a number of calls of attention."""
+        batch = len(self.tokens[0])
+        return np.stack([
+            self.claim.may_move(row % batch, (*np.flatnonzero(changed).tolist(),), max(calls, 1))
+            for row, changed in enumerate(probe.positions)
+        ])  # fmt: skip
 
     def _judged(self, probe: Probe, change: OutputChange) -> JudgedChange:
         """Return a change and how far it is one of outputs that must not move."""
         # Outputs of another sequence come before that of the claim begins.
-        is_other = probe.sequence > 0 and self._order[change.name] < self._beginning
+        is_other = probe.sequence > 0 and self._order[change.output.name] < self._beginning
         tokens = self.tokens[probe.sequence if is_other else 0]
         tokens = np.tile(tokens, (len(probe.positions) // len(tokens), 1))
-        is_own = probe.positions.any(axis=1)
-        if change.by_position is None or change.by_position.shape != tokens.shape:
+        is_own, by_row = probe.positions.any(axis=1), change.moved.max(axis=1)
+        if change.moved.shape != tokens.shape:
             if probe.is_padding:
-                moved = change.by_row if self._is_by_row(change.name) else np.zeros(0)
-                return JudgedChange(change, moved, np.zeros_like(moved))
-            return JudgedChange(change, np.where(is_own, 0, change.by_row), np.where(is_own, change.by_row, 0))
-        forbidden = tokens.copy()
+                forbidden = by_row if self._is_by_row(change.output.name) else np.zeros(0)
+                return JudgedChange(change, forbidden, np.zeros_like(forbidden))
+            return JudgedChange(change, np.where(is_own, 0, by_row), np.where(is_own, by_row, 0))
+        is_forbidden = tokens.copy()
         if probe.sequence == 0:
-            forbidden &= ~self._may_move(probe, change.calls[1])
+            is_forbidden &= ~self._may_move(probe, change.output.calls[1])
         elif not probe.is_padding:
-            forbidden[is_own] = False
-        moved = np.where(forbidden, change.by_position, 0)
-        return JudgedChange(change, moved, np.where(forbidden, 0, change.by_position))
+            is_forbidden[is_own] = False
+        return JudgedChange(change, np.where(is_forbidden, change.moved, 0), np.where(is_forbidden, 0, change.moved))
 
     def _ends(self, judged: Sequence[JudgedChange]) -> list[JudgedChange]:
-        """Return the changes of what the model gives; where it gives no vectors that move, of the last ones inside."""
-        moved = [one for one in judged if not one.is_still]
-        ends = [one for one in moved if not one.change.name[0]]
-        if any(one.change.by_position is not None for one in ends):
+        """Return the changes of the model's own outputs; where it gives no vectors that move, of the last inside."""
+
+        def has_positions(item: JudgedChange) -> bool:
+            return item.change.moved.shape[1] > 1 or self.forward.layout.length == 1
+
+        moved = [item for item in judged if item.change.most > 0]
+        ends = [item for item in moved if not item.change.output.name[0]]
+        if any(map(has_positions, ends)):
             return ends
         last = self._last_outputs()
-        inside = [one for one in moved if one.change.by_position is not None and one.change.name in last]
+        inside = [item for item in moved if has_positions(item) and item.change.output.name in last]
         return [*ends, *inside[-1:]]
 
-    def _last_outputs(self) -> list[OutputName]:
-        """Return what has a vector for each position after the last attention: outputs, and modules inside."""
-        sources = [name for one in self.sequences for name in one.sources]
-        layout = self.forward.layout
-        return [
-            name
-            for name, one in self.forward.outputs.items()
-            if one.calls[1] == self.attended and name not in sources and layout.laid_out(one.values) is not None
-        ]
-
     def _leak_of(self, probe: Probe) -> Leak | None:
-        """Return the leak of a probe, of as few inputs as show it; None is none."""
+        """Return the leak of a probe, of as few inputs as show it, or None."""
         judged = self._judged_changes(probe)
         ends = self._ends(judged)
-        self._look_beyond(probe, ends)
         batch = self.sequences[probe.sequence].layout.batch
-        if len(probe.positions) == batch:
-            leak = self._leak(probe, judged, ends)
-            cells = np.argwhere(probe.positions)
-            if leak is None or len(cells) == 1:
-                return leak
-            if leak.row not in cells[:, 0] or (own := self._only(probe, cells[cells[:, 0] == leak.row])) is None:
-                halves = cells[len(cells) // 2 :], cells[: len(cells) // 2]
-                own = next((found for half in halves if (found := self._only(probe, half)) is not None), None)
-            return leak if own is None else own
-        wrong = self._wrong(ends)
-        if not wrong.any():
+        if len(probe.positions) > batch:
+            return self._leak_of_copies(probe, ends, batch)
+        leak = self._leak(probe, judged, ends)
+        if leak is None:
             return None
-        # Of what moved most outputs, the last of the first row; in the batch itself, where all modules are compared.
+        cells = np.argwhere(probe.positions)
+        half = len(cells) // 2
+        for part in (cells[cells[:, 0] == leak.row], cells[half:], cells[:half]):
+            if 0 < len(part) < len(cells):
+                fewer = self._leak_of(probe._replace(positions=_cells(probe.positions, (*part.T,))))
+                if fewer is not None:
+                    return fewer
+        return leak
+
+    def _leak_of_copies(self, probe: Probe, ends: Sequence[JudgedChange], batch: int) -> Leak | None:
+        """Return the leak of a batch that holds its rows several times, found in the batch itself with all modules."""
+        wrong = self._wrong(ends)
+        # Of what moved most outputs, the last of the first row.
         order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % batch, at))
         for at in order[:2]:
             copy, row = divmod(at, batch)
-            of_copy = probe.positions[copy * batch : (copy + 1) * batch]
-            alone = of_copy & (np.arange(batch) == row)[:, None]
-            for positions in (alone, of_copy):
-                own_probe = probe._replace(positions=positions, seeds=probe.seeds[copy : copy + 1])
-                if positions.any() and (leak := self._leak_of(own_probe)) is not None:
+            positions = probe.positions[copy * batch : (copy + 1) * batch]
+            for cells in (positions & (np.arange(batch) == row)[:, None], positions):
+                single = probe._replace(positions=cells, seeds=probe.seeds[copy : copy + 1])
+                if cells.any() and (leak := self._leak_of(single)) is not None:
                     return leak
         return None
 
-    def _only(self, probe: Probe, cells: Int[np.ndarray, "N 2"]) -> Leak | None:
-        """Return the leak of some of the inputs that a probe changes."""
-        if len(cells) == probe.positions.sum():
-            return None
-        positions = np.zeros_like(probe.positions)
-        positions[tuple(cells.T)] = True
-        return self._leak_of(probe._replace(positions=positions))
-
     def _wrong(self, ends: Sequence[JudgedChange]) -> Int[np.ndarray, " B"]:
-        """Return how many outputs of each row moved that must not, of what the model gives."""
-        sized = [one for one in ends if one.moved.size]
-        counts = [(one.moved > self._floor(one.change)).reshape(len(one.moved), -1).sum(axis=1) for one in sized]
-        most = max((one.most for one in ends), default=0.0)
-        if not any(each.any() for each in counts):
-            self._rounded = max(self._rounded, most)
+        """Return how many outputs of each row moved that must not, of those that the model gives."""
+        sized = [end for end in ends if end.forbidden.size]
+        counts = [
+            (end.forbidden > self._floor(end.change)).reshape(len(end.forbidden), -1).sum(axis=1) for end in sized
+        ]
+        if not any(count.any() for count in counts):
+            self._rounded = max(self._rounded, *(end.most for end in ends), 0.0)
         return np.sum(counts or [[0]], axis=0)
 
-    def _look_beyond(self, probe: Probe, ends: Sequence[JudgedChange]) -> None:
-        """See whether outputs move that one layer hides, where no attention was seen that says how many there are."""
-        if self.attended or probe.sequence or probe.is_padding or self._beyond is not None:
-            return
-        batch = len(self.tokens[0])
-        for one in ends:
-            moved = one.change.by_position
-            if moved is None or moved.shape != probe.positions.shape:
-                continue
-            for row, own in enumerate(probe.positions):
-                positions = (*np.flatnonzero(own).tolist(),)
-                hidden = self.tokens[0][row % batch] & ~self.claim.may_move(row % batch, positions, 1)
-                if positions and (hidden & (moved[row] > self._floor(one.change))).any():
-                    at = int(np.where(hidden, moved[row], 0).argmax())
-                    message = (
-                        f"position {at} moves by {moved[row, at]:.2g} when position {positions[0]} changes, which one "
-                        f"layer of {self.expression} hides. attn saw no attention call, so the layers are not known"
-                    )
-                    self._beyond = Finding("no-mask", "error", message, made_at=(self.output.place,))
-                    return
-
     def _leak(self, probe: Probe, judged: Sequence[JudgedChange], ends: Sequence[JudgedChange]) -> Leak | None:
-        """Return the first output that moved and must not, where what the model gives moved too; None is none.
+        """Return the first output that moved and must not, if outputs of the model moved too.
 
-        What moves inside alone leaks nothing, as scores of keys that are hidden afterwards.
+        Outputs inside that move alone leak nothing, as scores of keys that are hidden afterwards.
         """
         reached = np.zeros_like(self.tokens[0])
         for end in ends:
-            own = end.change.by_position
-            reached |= (end.change.by_row[:, None] if own is None or own.shape != reached.shape else own) > 0
-        most = max((one.most for one in ends), default=0.0)
+            moved = end.change.moved
+            reached |= (moved if moved.shape == reached.shape else moved.max(axis=1, keepdims=True)) > 0
+        most = max((end.most for end in ends), default=0.0)
         calls = 0  # of attention, before the last output that did not move
-        for each in judged:
-            change, moved = each.change, each.moved
-            if moved.shape == reached.shape:
-                moved = np.where(reached, moved, 0)
+        for change, forbidden, allowed in judged:
+            output = change.output
+            if forbidden.shape == reached.shape:
+                forbidden = np.where(reached, forbidden, 0)
             elif not most:
                 continue
-            if not moved.size or not moved.max() > self._floor(change):
-                calls = change.calls[1]
+            if forbidden.max(initial=0) <= self._floor(change):
+                calls = output.calls[1]
                 continue
-            row, *position = (int(one) for one in np.unravel_index(int(moved.argmax()), moved.shape))
-            kind, place = _cause(change), change.place
-            if change.calls[1] > calls and (kind in ("attention", "other") or change.calls[1] > change.calls[0]):
-                kind = "cache" if self.claim.past and self._has_cache else "attention"
-                place = self.places[calls] if calls < len(self.places) else place
-            is_own_row = probe.positions[row].any()
-            changed = (row, int(np.flatnonzero(probe.positions[row])[-1])) if is_own_row else probe.first
-            name = change.name[0]
+            row, *position = (int(index) for index in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
+            kind, line = _cause(output), output.place
+            if output.calls[1] > calls and (kind in ("attention", "other") or output.calls[1] > output.calls[0]):
+                kind = "cache" if self.claim.past else "attention"
+                line = self._calls.places[calls] if calls < len(self._calls.places) else line
+            in_row, first = np.flatnonzero(probe.positions[row]).tolist(), np.argwhere(probe.positions)[0].tolist()
+            changed = (row, in_row[-1]) if in_row else (first[0], first[1])
             at = position[0] if position else None
-            return Leak(row, at, changed, name, place, kind, float(moved.max()), float(each.allowed.max()))
+            return Leak(row, at, changed, output.name[0], line, kind, float(forbidden.max()), float(allowed.max()))
         self._rounded = max(self._rounded, most)
         return None
 
+    # --- what is not read, and padding -------------------------------------------------------------------------
+
     def _unread(self) -> Iterator[Finding]:
         """Yield that outputs do not move which may read the last token of a row, or one in the middle of another."""
-        for row in dict.fromkeys((0, min(1, len(self.tokens[0]) - 1))):
-            words = np.flatnonzero(self.tokens[0][row])
+        tokens = self.tokens[0]
+        for row in dict.fromkeys((0, min(1, len(tokens) - 1))):
+            words = np.flatnonzero(tokens[row])
             position = int(words[len(words) // 2 if row else -1])
             if (row, position) not in self._moved_alone:
-                positions = np.zeros_like(self.tokens[0])
-                positions[row, position] = True
-                self._judged_changes(Probe(positions))
+                self._judged_changes(Probe(_cells(tokens, (row, position))))
             moved = self._moved_alone[row, position]
-            still = np.flatnonzero(self.claim.direct[row][:, position] & self.tokens[0][row] & ~moved)
+            still = np.flatnonzero(self.claim.direct[row][:, position] & tokens[row] & ~moved)
             if len(still):
                 listed = ", ".join(map(str, still[:5])) + (" …" if len(still) > 5 else "")
                 outputs, do = ("output", "does") if len(still) == 1 else ("outputs", "do")
                 message = f"{outputs} {listed} may read position {position} and {do} not move when it changes"
                 yield Finding("unread", "note", message, len(still))
 
-    def _without_order(self) -> Iterator[Finding]:
-        """Yield that words in another order give the same outputs in that order, where the claim shows all of them."""
-        tokens, first = self.tokens[0], self.sequences[0]
-        shows_all = all(self.claim.direct[row][np.ix_(own, own)].all() for row, own in enumerate(tokens))
-        if not shows_all or not first.arguments or first.layout.is_time_first or self.forward.draws:
-            return
-        order = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
-        for row, own in enumerate(tokens):
-            order[row, own] = np.roll(np.flatnonzero(own), 1)
-        ids = np.take_along_axis(first.layout.rows_of(first.ids), order, axis=1)
-        if (ids == first.layout.rows_of(first.ids)).all() or tokens.sum(axis=1).max() < 3:
-            return
-        self.forwards += 1
-        try:
-            changes = self.forward.permuted(order, dict.fromkeys(first.arguments, ids))
-        except Exception:  # whatever the program's own code raises
-            return
-        output = next((one for one in changes if one.name == self.output.name), None)
-        if output is None or output.by_position is None:
-            return
-        floor = max(noise_floor(self.dtype), 1e-5) * max(output.size, 1e-6) * 4
-        if float(np.where(tokens, output.by_position, 0).max()) <= floor:
-            message = "no position reaches the outputs: words in another order give the same outputs, in that order"
-            yield Finding("positions", "note", message, advice="add position embeddings, unless order must not matter")
-
-    # --- padding and labels -----------------------------------------------------------------------------------
-
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""
-        rows = [row for row, own in enumerate(self.tokens[0]) if not own.all()]
+        rows = [row for row, words in enumerate(self.tokens[0]) if not words.all()]
         if not rows or not self.claim.is_padded or self.claim.past:
             return
         if self.forward.draws:
-            yield Finding(
-                "positions", "note", "it draws random numbers, so rows are not compared without their padding"
-            )
+            message = "it draws random numbers, so rows are not compared without their padding"
+            yield Finding("positions", "note", message)
             return
         floor = max(noise_floor(self.dtype), 1e-4)
         for row in rows:
@@ -626,16 +532,15 @@ class ProbedForward:
                 message = f"row {row} does not run without its padding ({type(error).__name__}), so it is not compared"
                 yield Finding("positions", "note", message)
                 return
-            wrong = next((one for one in changes if _most(one) > floor * max(one.size, 1e-6) * 4), None)
+            wrong = next((change for change in changes if change.most > floor * max(change.size, 1e-6) * 4), None)
             if wrong is not None:
-                message = (
-                    f"row {row} has other outputs without its padding: {wrong.name[0] or 'the model'} differs by "
-                    f"{_most(wrong):.2g} of {wrong.size:.2g}"
-                )
-                advice = (
-                    None if self._counts_words else "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
-                )
-                yield Finding("positions", "error", message, advice=advice, made_at=(wrong.place,))
+                name = wrong.output.name[0] or "the model"
+                message = f"row {row} has other outputs without its padding: {name} differs by {wrong.most:.2g}"
+                advice = "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
+                yield Finding(
+                    "positions", "error", f"{message} of {wrong.size:.2g}",
+                    advice=None if self._counts_words else advice, made_at=(wrong.output.place,),
+                )  # fmt: skip
                 return
 
     @property
@@ -643,29 +548,50 @@ class ProbedForward:
         """The ids of each sequence, −1 in padding; none where it is not claimed to be causal."""
         if self.forward.layout.is_time_first or not self.claim.is_causal or self.forward.layout.length < 3:
             return []
-        both = zip(self.tokens, self.sequences, strict=True)
-        return [np.where(own, one.ids.cpu().numpy().reshape(own.shape), -1) for own, one in both if one.ids is not None]
+        ids = [None if sequence.ids is None else sequence.ids.cpu().numpy() for sequence in self.sequences]
+        both = zip(self.tokens, ids, strict=True)
+        return [np.where(tokens, ids.reshape(tokens.shape), -1) for tokens, ids in both if ids is not None]
 
     @property
     def has_heads(self) -> bool:
         """Whether the model gives several outputs for a position."""
-        shapes = [one.values.dim() for one in self.forward.outputs.values() if not one.name[0]]
+        shapes = [output.values.dim() for output in self.forward.outputs.values() if not output.name[0]]
         return sum(dim > 2 for dim in shapes) > 1 or max(shapes, default=0) > 3
 
 
-def _most(change: OutputChange) -> float:
-    return float((change.by_row if change.by_position is None else change.by_position).max())
+def _bit_groups(count: int) -> list[list[int]]:
+    """Return groups of numbers below a count: for each two numbers, one group holds the first without the second."""
+    bits = range((count - 1).bit_length())
+    return [[number for number in range(count) if (number >> bit & 1) == value] for bit in bits for value in (1, 0)]
 
 
-def _cause(change: OutputChange) -> Cause:
-    name = f"{change.module.__name__} {change.name[0].rpartition('.')[2]}"
-    cause: Cause = "attention" if re.search("(?i:attn|attention)", change.name[0]) else "other"
-    return next((one for one, pattern in _CAUSES if re.search(pattern, name)), cause)
+def _blocks(length: int, room: int) -> list[range]:
+    """Return at most `room` blocks of positions that change together: each position alone where there is room for it.
+
+    Otherwise they cover the row twice, the second time half a block further on.
+    """
+    if length <= room:
+        return [range(at, at + 1) for at in range(length)]
+    size = ceil(2 * length / max(room - 1, 1))
+    starts = [*range(0, length, size), *range(size // 2, length, size)]
+    return [range(start, min(start + size, length)) for start in starts]
+
+
+def _cells(like: Bool[np.ndarray, "B T"], where: Any) -> Bool[np.ndarray, "B T"]:
+    cells = np.zeros_like(like)
+    cells[where] = True
+    return cells
+
+
+def _cause(output: ModuleOutput) -> Cause:
+    name = f"{type(output.module).__name__} {output.name[0].rpartition('.')[2]}"
+    cause: Cause = "attention" if re.search("(?i:attn|attention)", output.name[0]) else "other"
+    return next((kind for kind, pattern in _CAUSES if re.search(pattern, name)), cause)
 
 
 def _distinct(leaks: Sequence[Leak]) -> tuple[Leak, ...]:
     """Return the first leak of each module, between positions and between rows."""
-    found: dict[tuple[str, str, bool], Leak] = {}
-    for one in leaks:
-        found.setdefault((one.module, one.kind, one.row == one.changed[0]), one)
-    return tuple(found.values())
+    distinct: dict[tuple[str, str, bool], Leak] = {}
+    for leak in leaks:
+        distinct.setdefault((leak.module, leak.kind, leak.row == leak.changed[0]), leak)
+    return tuple(distinct.values())

@@ -1,4 +1,4 @@
-"""What was proved of a forward, and what leaks in it."""
+"""Proof of a forward, and leaks that it found."""
 
 from __future__ import annotations
 
@@ -22,27 +22,16 @@ _ADVICE: dict[Cause, str] = {
 
 @dataclass(frozen=True)
 class Leak:
-    """An output that moves when a position changes that it must not depend on.
+    """An output that moves when a position changes that it must not depend on."""
 
-    Attributes:
-        row: of the batch, in which the output is.
-        position: of the output; None where only its row is known.
-        changed: the row and the position whose vector was changed.
-        module: the first module whose output moved there, by its name in the model.
-        place: the line of the program that called the module, or that computed its attention.
-        kind: what the module is.
-        size: how far it moved, as the largest difference of a number.
-        allowed_size: the furthest that an output of the module moved which may.
-    """
-
-    row: int
-    position: int | None
-    changed: tuple[int, int]
-    module: str
-    place: str
-    kind: Cause
-    size: float
-    allowed_size: float
+    row: int  # of the batch, in which the output is
+    position: int | None  # of the output; None where only its row is known
+    changed: tuple[int, int]  # the row and the position whose vector was changed
+    module: str  # the first module whose output moved there, by its name in the model
+    place: str  # the line of the program that called the module, or that computed its attention
+    kind: Cause  # of module
+    size: float  # how far it moved, as the largest difference of a number
+    allowed_size: float  # the furthest that an output of the module moved which may
 
     def as_dict(self) -> dict[str, Any]:
         """Return the leak as the JSON document spells it."""
@@ -66,41 +55,23 @@ class Leak:
 
 @dataclass(frozen=True, repr=False)
 class ModelProof(Displayed):
-    """What was proved of a forward of a model.
+    """Proof of a forward of a model, or the reasons against it."""
 
-    Attributes:
-        expression: what was claimed: which key each query may see.
-        model: the class of the model.
-        forwards: how many forwards were run beside the program's own.
-        rows: of the batch.
-        rows_changed: rows in which a position was changed.
-        positions: outputs of these rows that were held against the claim.
-        total: outputs of these rows that are no padding.
-        dtype: of the outputs.
-        device: on which they were computed.
-        moved: what moved and must not.
-        others: what else is wrong, or worth knowing.
-        is_provable: whether two equal runs gave equal numbers.
-        inputs_changed: inputs that changed, of those that are no padding.
-        inputs: that are no padding, in all rows.
-        is_alone: whether each of them changed without others of its row.
-    """
-
-    expression: str
-    model: str
-    forwards: int
-    rows: int
-    rows_changed: int
-    positions: int
-    total: int
-    dtype: str
-    device: str
-    moved: tuple[Leak, ...] = ()
-    others: tuple[Finding, ...] = ()
-    is_provable: bool = True
-    inputs_changed: int = 0
-    inputs: int = 0
-    is_alone: bool = False
+    expression: str  # the claim: which key each query may see
+    model: str  # its class
+    forwards: int  # how many forwards were run in addition to the program's own
+    rows: int  # of the batch
+    rows_changed: int  # in which a position was changed
+    positions: int  # outputs of these rows that were held against the claim
+    total: int  # outputs of these rows that are no padding
+    dtype: str  # of the outputs
+    device: str  # on which they were computed
+    moved: tuple[Leak, ...] = ()  # which must not
+    others: tuple[Finding, ...] = ()  # all else that is wrong, or worth knowing
+    is_provable: bool = True  # whether two equal runs gave equal numbers
+    inputs_changed: int = 0  # of those that are no padding
+    inputs: int = 0  # that are no padding, in all rows
+    is_alone: bool = False  # whether each of them changed without others of its row
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -110,7 +81,7 @@ class ModelProof(Displayed):
     @property
     def is_proved(self) -> bool:
         """Whether nothing moved that must not, and nothing else is wrong."""
-        return self.is_provable and not any(one.severity == "error" for one in self.findings)
+        return self.is_provable and not any(finding.severity == "error" for finding in self.findings)
 
     @property
     def verdict(self) -> str:
@@ -119,36 +90,27 @@ class ModelProof(Displayed):
 
     @property
     def scope(self) -> str:
-        """What exactly was asked."""
+        """The inputs that changed, and in how many forwards."""
         alone = "each alone" if self.is_alone else "each alone or in a group"
         scope = f"{self.inputs_changed} of {plural(self.inputs, 'input')} changed, {alone}, {plural(self.rows, 'row')}"
         return f"{scope}, {self.dtype} on {self.device}; {plural(self.forwards, 'more forward')}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as the JSON document spells it."""
+        left_out = ("moved", "others", "is_provable", "is_alone")
         return {
             "schema": "attncli.proof/1",
-            "expression": self.expression,
-            "model": self.model,
             "proved": self.is_proved,
-            "forwards": self.forwards,
-            "rows": self.rows,
-            "rows_changed": self.rows_changed,
-            "positions": self.positions,
-            "total": self.total,
-            "dtype": self.dtype,
-            "device": self.device,
-            "inputs_changed": self.inputs_changed,
-            "inputs": self.inputs,
+            **{name: value for name, value in vars(self).items() if name not in left_out},
             "moved": [leak.as_dict() for leak in self.moved],
-            "findings": [one.as_dict() for one in self.findings],
+            "findings": [finding.as_dict() for finding in self.findings],
         }
 
     def __str__(self) -> str:
         """Return the verdict, what was asked, and what was found, a line each."""
-        found = [filter(None, (f"{one.severity}: {one.message}", *one.made_at, one.advice)) for one in self.findings]
-        lines = [f"{self.verdict}: {self.expression} in {self.model} ({self.scope})", *map("; ".join, found)]
-        return "\n".join(lines)
+        lines = [f"{self.verdict}: {self.expression} in {self.model} ({self.scope})"]
+        findings = ((f"{item.severity}: {item.message}", *item.made_at, item.advice or "") for item in self.findings)
+        return "\n".join([*lines, *("; ".join(filter(None, parts)) for parts in findings)])
 
     def __repr__(self) -> str:
         """Return the verdict, in a line."""

@@ -224,38 +224,6 @@ class Experts(nn.Module):
         return output.view_as(x)
 
 
-class Recurrence(nn.Module):
-    def __init__(self, is_both_ways: bool):
-        super().__init__()
-        width = WIDTH // 2 if is_both_ways else WIDTH
-        self.rnn = nn.GRU(WIDTH, width, batch_first=True, bidirectional=is_both_ways)
-
-    def forward(self, x):
-        return self.rnn(x)[0]
-
-
-class Mean(nn.Module):
-    def __init__(self, is_of_all: bool):
-        super().__init__()
-        self.is_of_all = is_of_all
-        self.project = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        counts = torch.arange(1, x.shape[1] + 1)[:, None]
-        return self.project(x.mean(1, keepdim=True).expand_as(x) if self.is_of_all else x.cumsum(1) / counts)
-
-
-class Shift(nn.Module):
-    def __init__(self, is_backwards: bool):
-        super().__init__()
-        self.is_backwards = is_backwards
-        self.project = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        moved = F.pad(x[:, 1:], (0, 0, 0, 1)) if self.is_backwards else F.pad(x[:, :-1], (0, 0, 1, 0))
-        return self.project(moved)
-
-
 class Quantized(nn.Module):
     def __init__(self, is_one_scale: bool):
         super().__init__()
@@ -379,24 +347,15 @@ def best(self, x, axes):
     return chosen.view(*x.shape[:2], 1) * self.line(x)
 
 
-READS_AHEAD = {
-    "next id by a table": lambda self, ids, x: self.table(ids.roll(-1, 1)),
-    "next id by one_hot": lambda self, ids, x: F.one_hot(ids.roll(-1, 1), VOCABULARY).float(),
+READS_AHEAD = {  # others are parts of random modules
     "hash of two ids": lambda self, ids, x: self.table((ids * 37 + ids.roll(-1, 1) * 11) % 97),
-    "how many ids": lambda self, ids, x: self.table((ids > 30).sum(1, keepdim=True)),
-    "one id that wraps": lambda self, ids, x: self.table((ids + ids.roll(1, 1)) % 97),
-    "output 0 reads token 1": lambda self, ids, x: cell(x, (slice(None), 1), (slice(None), 0)),
     "one cell of one row": lambda self, ids, x: cell(x, (2, 9), (2, 5)),
     "a row reads row 2": lambda self, ids, x: cell(x, (2, slice(None)), (0, slice(None))),
     "top-k over time": lambda self, ids, x: best(self, x, 1),
     "room of the batch": lambda self, ids, x: best(self, x, 2),
 }
 READS_BACK = {
-    "last id by a table": lambda self, ids, x: self.table(F.pad(ids[:, :-1], (1, 0))),
-    "last id by one_hot": lambda self, ids, x: F.one_hot(F.pad(ids[:, :-1], (1, 0)), VOCABULARY).float(),
     "hash of two ids": lambda self, ids, x: self.table((ids * 37 + F.pad(ids[:, :-1], (1, 0)) * 11) % 97),
-    "how many ids until now": lambda self, ids, x: self.table((ids > 30).cumsum(1)),
-    "output 1 reads token 0": lambda self, ids, x: cell(x, (slice(None), 0), (slice(None), 1)),
     "best features": lambda self, ids, x: x * (x >= x.topk(9, 2).values[..., -1:]),
 }
 
