@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
     from attncli.masks.expressions import Numbers
-    from attncli.masks.findings import Finding
-    from attncli.recording.call import CallSite
 
 
 class InputHint(NamedTuple):
@@ -76,9 +74,6 @@ class Hints(Protocol):
 
     def encoded_tokens(self) -> Bool[np.ndarray, "B T"] | None:
         """Return which keys of the last call are tokens, if it hides padding."""
-
-    def add_finding(self, place: CallSite, finding: Finding) -> None:
-        """Take in what is wrong with the last call at a place."""
 
     def add_to_last_call(self, hint: InputHint) -> None:
         """Take in of what the keys of the last call were made."""

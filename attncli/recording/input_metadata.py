@@ -25,7 +25,7 @@ from torch.nn import Embedding
 
 from attncli.files import to_numpy
 from attncli.recording.input_hint import Hints, InputHint
-from attncli.recording.readers.reader import may_look
+from attncli.recording.readers.reader import can_read_values
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -73,7 +73,7 @@ class InputReader:
                     self._hints.add(_hint(kind, np.array([[number]]))._replace(size=0))
         forward = getattr(type(module), "forward", None)  # one of torch.jit has none
         is_table, names = forward is Embedding.forward, _arguments_of(forward)
-        if (is_table or names is not None) and may_look():
+        if (is_table or names is not None) and can_read_values():
             with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
                 if is_table and args:
                     if module not in self._tables:
@@ -107,7 +107,7 @@ class InputReader:
             ran: its arguments, those by name, and its output; None of one that failed.
         """
         calls = self._hints.end_module(begun)
-        if not calls or ran is None or not may_look():
+        if not calls or ran is None or not can_read_values():
             return
         args, kwargs, output = ran
         with torch._C.DisableTorchFunction():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import CacheState, EarlierCall, cache_state, last_seen, without_empty_slots
@@ -87,8 +87,7 @@ class CallAnalyzer:
 
         def make_mask() -> CallMask:
             tokens = None if of_keys is None else of_keys.values.astype(bool)
-            biases = partial(_biases, call, masks, state)
-            return mask_of(cut, call.is_causal, shape, biases, tokens, state.written is not None)
+            return mask_of(cut, call.is_causal, shape, tokens, state.written is not None)
 
         key: tuple[Any, ...] = call.is_causal, shape, mask_key, state.rows, digests[0]
         mask = self._masks.get(key, make_mask)
@@ -104,7 +103,7 @@ class CallAnalyzer:
             return RecordedCall(call.place, mask, cut, found, unused=unused)
 
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
-        key = *facts, call.windows, call.findings, len(unused), mask_key, state, digests, broken
+        key = *facts, call.scale_factors, call.findings, len(unused), mask_key, state, digests, broken
         return self._calls.get(key, make), after
 
     def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:

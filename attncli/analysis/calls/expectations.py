@@ -14,7 +14,6 @@ from attncli.analysis.calls.groups import NOT_CHECKED, joined_places
 from attncli.analysis.calls.step_findings import padding_of, unmatched_padding
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
-from attncli.masks.alibi import bias_heads, slopes
 from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import And, Expression, Grid, Pad, conjuncts, leaves, with_lengths, with_numbers
@@ -24,7 +23,7 @@ from attncli.masks.parser import parse
 from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import numbers_of
-from attncli.text import plural, visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -119,12 +118,11 @@ class Expectations(NamedTuple):
 def _expectation(pattern: str | None, text: str) -> Expectation:
     if pattern == "":
         raise UsageError(f"'={visible(text)}' has no pattern before the '='; leave the '=' out to check every place")
-    expression = parse(text, allow_bias=True, allow_rows=True, allow_unnumbered=True)
+    expression = parse(text, allow_rows=True, allow_unnumbered=True)
     return Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression)
 
 
 _MOST_LINES = 20
-_MOST_SLOPES = 4  # that are shown
 
 
 class CallMismatch(NamedTuple):
@@ -306,27 +304,6 @@ def _findings(call: RecordedCall, expected: Expression) -> list[Finding]:
         return [Finding("no-mask", "error", f"cannot check {expected}: the mask cannot be read")]
     try:
         found = audit_allowed(call.mask.allowed, call.mask.shape, expected)
-        wrong = [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
-        return [*wrong, *_wrong_bias(call.mask, bias_heads(expected))]
+        return [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
     except AttnError as error:  # it does not fit so many positions
         return [Finding("shape", "error", f"{expected} does not fit: {error}")]
-
-
-def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
-    """Yield how the bias of a call is not ALiBi's for so many heads; None is that no bias is expected to be so."""
-    heads = mask.shape[1]
-    if expected is None:
-        return
-    name, right = f"alibi({expected})", (*slopes(expected),)
-    found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
-    if expected != heads:
-        message = f"{name} has {plural(expected, 'head')}, and the call has {heads}"
-    elif found in (right, ()):
-        return
-    elif not mask.has_bias:
-        message = f"{name} is not added to the scores"
-    else:
-        own, others = (", ".join(f"{one:.4g}" for one in each[:_MOST_SLOPES]) for each in (found or (), right))
-        are = f"its slopes are {own}, not {others}" if found else "it is not −slope·distance in each head"
-        message = f"the added bias is not {name}: {are}"
-    yield Finding("bias", "error", message, heads)

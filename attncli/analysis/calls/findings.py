@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 _ZERO = "their output is 0"
+_LEAST_WIDTH = 4  # of fewer numbers √D may be any factor
+_CONSTANT = 0.01  # how much the lengths of vectors vary at most that were normalised
+_NORMALISED = 2.0  # how long queries times keys may be that were, with learned factors; more in wide heads
 
 
 def findings_of(
@@ -46,7 +49,7 @@ def findings_of(
     """
     yield from call.findings
     yield from _on_heads(mask)
-    yield from _of_windows(call.windows or 1, mask)
+    yield from wrong_scale(call)
     yield from findings_of_keys(call, mask)
     yield from _alignment(mask)
     if has_cache and mask.is_top_left and not mask.is_causal:
@@ -58,12 +61,63 @@ def findings_of(
             is_laid = True
             yield _broadcast(one)
     yield from _added_up(masks, call.dtype)
-    yield from _rising(mask)
     if mask.is_causal:
         yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
     yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"}, words)
     yield from _dropout(call)
     yield from _nan(call)
+
+
+def wrong_scale(call: AttentionCall) -> Iterator[Finding]:
+    """Yield that q·k is divided by √D twice or not at all, by the root of the model's width, or multiplied with √D.
+
+    Nothing is said of 1/√D and another number, as an attention multiplier, nor of 1/D, which is muP's.
+    """
+    factors, heads, q, k = call.scale_factors, call.shape[1], call.q, call.k
+    if not factors or q is None or k is None:
+        return
+    width, sides = q.shape[-1], (*factors[:2], math.prod(factors[2:]))
+    scale = math.prod(sides)
+
+    def is_root(number: float, of: int) -> bool:  # 1/√of, as half precision holds it
+        return math.isclose(number, of**-0.5, rel_tol=1e-3)
+
+    is_of_model = is_root(scale, heads * width) and any(is_root(each, heads * width) for each in factors)
+    if heads > 1 and is_of_model and not math.isclose(scale, 1 / width, rel_tol=1e-3):
+        message = f"q·k is divided by √{heads * width}, the width of all {heads} heads. Each head has width {width}"
+        yield Finding("unscaled", "error", message, advice=f"divide by √{width}")
+    elif width < _LEAST_WIDTH:
+        return
+    elif all(each == 1 for each in factors):
+        advice = "correct if the model is made this way, as T5 is"
+        yield Finding("unscaled", "note", f"q·k is not scaled by 1/√{width}", advice=advice)
+    elif sum(is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
+        message, is_written = f"q·k is divided by √{width} twice, before the ", call.api == "softmax"
+        if is_written:
+            yield Finding("unscaled", "error", f"{message}product and after it", advice="divide once")
+        else:
+            yield Finding("unscaled", "note", f"{message}call and in it", advice="correct if 1/D is meant, as in muP")
+    elif math.isclose(scale, width**0.5, rel_tol=1e-3):
+        message = f"q·k is multiplied by √{width}, not divided"
+        if _are_normalised(q, k):
+            yield Finding("unscaled", "note", message, advice="correct if queries and keys are normalised")
+        else:
+            yield Finding("unscaled", "error", message, advice=f"divide by √{width}")
+
+
+def _are_normalised(*sides: Any) -> bool:
+    """Return whether the vectors of queries or keys may have been given a length, with learned factors or without.
+
+    A view of a projection of several heads was not: the lengths of its heads are what they are.
+    """
+    width = sides[0].shape[-1]
+    if any(each._base is not None and each._base.shape[-1] > width for each in sides):
+        return False
+    lengths = [side.detach().float().norm(dim=-1) for side in sides]
+    lengths = [each[each > 0] for each in lengths]
+    if any(each.numel() < 2 or float(each.std() / each.mean()) < _CONSTANT for each in lengths):
+        return True
+    return float(lengths[0].mean() * lengths[1].mean()) < max(_NORMALISED, width / 8)
 
 
 def _on_heads(mask: CallMask) -> Iterator[Finding]:
@@ -86,18 +140,6 @@ def _on_heads(mask: CallMask) -> Iterator[Finding]:
         message = f"head {heads - 1} of row 0 has the padding of batch row {(heads - 1) % batch}"
         advice = "use the shape [B, 1, 1, K], or repeat_interleave(heads, 0) for [B·H, Q, K]"
         yield Finding("batch", "error", message, batch * heads, advice=advice)
-
-
-def _of_windows(windows: int, mask: CallMask) -> Iterator[Finding]:
-    """Yield masks that follow one another in another order than the windows of a picture."""
-    allowed, rows = mask.allowed, np.arange(mask.shape[0])
-    if windows == 1 or len(rows) % windows or len(allowed) < len(rows):
-        return
-    pictures = len(rows) // windows
-    is_right, is_other = ((allowed == allowed[each]).all() for each in (rows % windows, rows // pictures * pictures))
-    if is_other and not is_right:
-        message = f"masks are not in the order of the batch, {windows} windows of one picture after another"
-        yield Finding("batch", "error", message, len(rows), advice="repeat the masks as a whole for each picture")
 
 
 def _alignment(mask: CallMask) -> Iterator[Finding]:
@@ -148,14 +190,6 @@ def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
             message = "two added masks sum to -inf where both mask a key"
             advice = "combine masks before they become numbers"
             yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
-
-
-def _rising(mask: CallMask) -> Iterator[Finding]:
-    """Yield a bias like ALiBi's whose sign is wrong: with slopes of their own, all heads prefer what is far away."""
-    slopes = mask.slopes or ()
-    if mask.shape[2] > 1 and len({*slopes}) > 1 and max(slopes) < 0:
-        message = "the added bias rises with the distance in every head, by a slope of its own"
-        yield Finding("bias", "error", message, len(slopes), advice="ALiBi subtracts slope·distance")
 
 
 def _ignored(one: MaskReading, mask: CallMask) -> Finding:

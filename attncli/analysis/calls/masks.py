@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.masks.alibi import slopes, slopes_in
 from attncli.masks.audit import audit_fills
 from attncli.masks.conventions import LEAST, Convention, Reading, read_added
 from attncli.masks.expressions import And, Atom, conjuncts, is_padding
@@ -23,7 +22,7 @@ from attncli.recording.call import MaskArgument
 from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
 
 _SIDE = re.compile(r"\bpad\([^)]*\)")  # how much padding there is belongs to a batch
 UNKNOWN = "irregular mask"  # which follows no simple rule
@@ -92,7 +91,6 @@ class CallMask(NamedTuple):
     shape: tuple[int, int, int, int]  # `(B, H, Q, K)`
     rule: Rule  # what they follow together
     has_bias: bool = False  # whether a mask adds other numbers to the scores
-    slopes: tuple[float, ...] | None = None  # of heads whose bias is like ALiBi's; none where nothing shows them
 
     @property
     def size(self) -> int:
@@ -141,28 +139,13 @@ class CallMask(NamedTuple):
 
     @property
     def _bias(self) -> str:
-        if not self.has_bias:
-            return ""
-        heads = self.shape[1]
-        return f" + alibi({heads})" if self.slopes == (*slopes(heads),) else " + bias"
-
-    def slopes_of(self, bias: Float[np.ndarray, "#B #H #Q #K"]) -> tuple[float, ...] | None:
-        """Return the slopes of a bias that is added to the scores, as words see it; None where it has none."""
-        _, _, queries, keys = self.shape
-        seen = self.allowed
-        if self.rule.padded:
-            tokens = self.rule.tokens
-            seen = seen & tokens[:, None, None, :]
-            if queries + self.past == keys:
-                seen = seen & tokens[:, None, self.past :, None]
-        return slopes_in(bias, seen, self.shape)
+        return " + bias" if self.has_bias else ""
 
 
 def mask_of(
     masks: tuple[MaskReading, ...],
     is_causal: bool,
     shape: tuple[int, int, int, int],
-    biases: Callable[[], Iterable[Float[np.ndarray, "_ _ _ _"]]],
     tokens: Bool[np.ndarray, "B K"] | None = None,
     is_cut: bool = False,
 ) -> CallMask:
@@ -172,15 +155,13 @@ def mask_of(
         masks: they.
         is_causal: whether later keys are hidden besides.
         shape: `(B, H, Q, K)`.
-        biases: gives the numbers of those masks that have a bias; they are looked at and not kept.
         tokens: which keys are no padding, where that is known.
         is_cut: whether slots behind the last query were cut away, as nothing is written to them.
     """
     planes = tuple(one.allowed for one in masks)
     rule = rule_of(together(planes, is_causal, shape), shape, tokens=tokens)
     rule = _of_one_query(rule) if is_cut and shape[2] == 1 else rule
-    mask = CallMask(planes, is_causal, shape, rule, any(one.has_bias for one in masks))
-    return mask._replace(slopes=mask.slopes_of(reduce(np.add, biases()))) if mask.has_bias else mask
+    return CallMask(planes, is_causal, shape, rule, any(one.has_bias for one in masks))
 
 
 def _of_one_query(rule: Rule) -> Rule:

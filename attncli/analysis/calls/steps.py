@@ -197,12 +197,6 @@ class ThreadState:
         mask = None if last is None or any(one.kind == "encoded" for one in last.hints) else last.call.mask
         return mask.rule.tokens if mask is not None and mask.rule.padded and mask.shape[2] == mask.shape[3] else None
 
-    def add_finding(self, place: CallSite, finding: Finding) -> None:
-        """See `Hints`."""
-        track = next((track for track in reversed(self.tracks) if track.place == place), None)
-        if track is not None:
-            track.add((finding,))
-
     def add_to_last_call(self, hint: InputHint) -> None:
         """See `Hints`."""
         if self.calls:

@@ -88,6 +88,12 @@ def run(
     attn run --prove "causal & pad" --lengths 6,10 train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
+    # Before the program's folder comes first on sys.path: what shows its calls, with all that this needs.
+    import attncli.formats.columns
+    import attncli.formats.documents
+    import attncli.formats.rows
+    import attncli.render.calls
+    import attncli.render.proofs  # noqa: F401
     from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.prove import Prover

@@ -46,9 +46,9 @@ def read(
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
     unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
     emit(
-        context, "flex", (query, key, value), scale, result[0], shape=shape, q=query, k=key, v=value,
+        context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value,
         masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
-        found=tuple(_shared_blocks(block_mask, allowed, shape)),
+        findings=tuple(_shared_blocks(block_mask, allowed, shape)),
     )  # fmt: skip
 
 

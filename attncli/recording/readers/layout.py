@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import CallSite
-from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, Weights, head_axes
+from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, head_axes
 from attncli.recording.slices import CallSlices, PositionSlice
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
@@ -43,7 +43,7 @@ class Contraction(NamedTuple):
 
 
 def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Contraction | None:
-    """Return what one of `PRODUCTS` multiplied; None where it is no product of two tensors of several axes."""
+    """Return what one of `PRODUCTS` multiplied; None unless it was two tensors of several axes."""
     if name == "einsum":
         return _einsum(*args)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
@@ -75,29 +75,24 @@ def _einsum(equation: Any, *tensors: Any) -> Contraction | None:
 
 def _labels(part: str, axes: int) -> Labels:
     """Return the letters; the axes of an ellipsis are numbered from its right."""
-    dots = axes - len(part.replace("...", ""))
-    found: list[object] = []
-    for each in re.findall(r"\.\.\.|.", part):
-        found.extend(range(dots - 1, -1, -1) if each == "..." else [each])
-    return tuple(found)
+    dots = range(axes - len(part.replace("...", "")) - 1, -1, -1)
+    return tuple(label for each in re.findall(r"\.\.\.|.", part) for label in (dots if each == "..." else [each]))
 
 
 def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
-    """Return what was multiplied, and the axes of the result as the program has them; None where it makes no pairs.
+    """Return a product, and the axes of the result as the program has them; None where it makes no pairs.
 
     Args:
         found: the product.
         result: of it.
-        factors: what is known of both.
+        factors: the facts of both tensors.
     """
-    sides = (found.first, found.second)
-    own = [
-        [label for label in found.out if label in side and label not in other] for side, other in (sides, sides[::-1])
-    ]
-    lone = {*found.first, *found.second} - {*found.out, *found.summed}
+    sides, out = (found.first, found.second), found.out
+    own = [[each for each in out if each in side and each not in other] for side, other in (sides, sides[::-1])]
+    lone = {*found.first, *found.second} - {*out, *found.summed}
     if lone or len(found.summed) != 1 or not all(own):
         return None
-    sizes = dict(zip(found.out, result.shape, strict=True))
+    sizes = dict(zip(out, result.shape, strict=True))
     tensors = found.left, found.right
     heads = {
         labels[axis]
@@ -105,7 +100,7 @@ def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor
         for axis in head_axes(tensor, labels.index(found.summed[0])) | factor.head_axes
     }
     rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
-    shared = [label for label in found.out if label in found.first and label in found.second]
+    shared = [label for label in out if label in found.first and label in found.second]
     shared.sort(key=lambda label: label in heads)  # the batch comes first
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
@@ -116,18 +111,17 @@ def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor
     )
     axes_of_heads = frozenset(i for i, label in enumerate(order) if label in heads)
     product = Product(left, right, axes, len(shared), result.dtype, axes_of_heads)
-    return product, axes.permute([order.index(label) for label in found.out])
+    return product, axes.permute([order.index(label) for label in out])
 
 
 def joined_product(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
-    """Return the sum of two products as one, whose factors are side by side, as MLA adds its two parts; and its axes.
+    """Return the sum of two products as one, with factors side by side, as MLA adds its two parts; and its axes.
 
     None is that both are scaled or laid out otherwise.
     """
     product = one.product
-    scales = [math.prod(each.factor or math.nan for each in scores.changes) for scores in (one, two)]
     are_sums = all(each.product.is_of_pairs and each.sinks is None for each in (one, two))
-    if scales[0] != scales[1] or not are_sums:
+    if one.scale != two.scale or not are_sums:
         return None
     last = two.product.axes.ndim - 1
     for axis in range(last - 1, -1, -1):
@@ -149,42 +143,32 @@ class Points:
     """An attention at its three points, tensors as `[B, H, …]`; None are those that were changed since.
 
     Attributes:
-        origin: where the weights come from.
-        changes: of scores and weights.
+        origin: the weights.
         product: of queries and keys.
-        q_side: its factor that is the queries.
-        k_side: its factor that is the keys.
         shape: `(B, H, Q, K)`.
-        slices: of longer queries and keys; None where these were changed since.
-        wrong: what the softmax is over, if it is not the keys.
-        q: queries.
-        k: keys.
-        v: values.
-        sinks: one more logit of each query, in the same softmax.
-        scores: what the softmax received.
-        weights: what it gave.
-        final: the weights that the values were multiplied with.
-        output: weights·V.
+        softmax_at: how many of the changes are before the softmax.
+        slices: of longer queries and keys.
+        wrong_axis: what the softmax is over, if it is not the keys.
+        scores: what the softmax received; `weights` what it gave, and `final` what met the values.
     """
 
     @classmethod
     def of(
-        cls, weights: Weights, found: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
+        cls, weights: Scores, found: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
     ) -> Points | None:
-        """Return the points of weights, the left factor of a product; None of what is no weights of queries on keys.
+        """Return the points of weights, the left factor of a product; None unless queries weigh keys.
 
         Args:
             weights: the left factor.
             found: the product.
             result: of it.
-            earlier: which axis the queries were in calls before.
+            earlier: the axis of the queries in calls before.
             place: of the call.
         """
-        scores = weights.scores
-        if len(found.summed) != 1 or scores.axes.shape != found.left.shape:
+        if len(found.summed) != 1 or weights.softmax is None or weights.axes.shape != found.left.shape:
             return None
-        product = scores.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in scores.changes)])
-        places = {label: product.axis(scores.axes, index) for index, label in enumerate(found.first)}
+        product = weights.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in weights.changes)])
+        places = {label: product.axis(weights.axes, index) for index, label in enumerate(found.first)}
         last = product.axes.ndim - 1
         keys = places[found.summed[0]]
         if keys == -1:  # of one position
@@ -197,27 +181,21 @@ class Points:
         row = 2 * last - 1 - keys
         # Values of each query's own are no values.
         of_values = {places[label] for label in found.first if label in found.second and _has_axis(found, label)}
-        queries = _query_axis(
-            product, row, k, of_values, weights.scores.changes, earlier, (place, last, product.shared)
-        )
+        queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
         if queries in of_values:
             return None
         return cls(weights, product.with_row(queries, row), keys, found, result)
 
-    def __init__(
-        self,
-        weights: Weights,
-        product: Product,
-        keys: int,
-        found: Contraction,
-        result: Tensor,
-    ) -> None:
-        self.origin, self.changes, self.product = weights, weights.scores.changes, product
-        sides, softmax = (product.left, product.right), weights.softmax
-        self.q_side, self.k_side = sides if keys == product.axes.ndim - 1 else sides[::-1]
+    def __init__(self, weights: Scores, product: Product, keys: int, found: Contraction, result: Tensor) -> None:
+        softmax = weights.softmax
+        assert softmax is not None
+        self.origin, self.changes, self.product = weights, weights.changes, product
+        self._softmax_axes, self.softmax_at = softmax.scores.axes, len(softmax.scores.changes)
+        self.keys_are_left = keys != product.axes.ndim - 1
+        self.q_side, self.k_side = (product.left, product.right)[:: -1 if self.keys_are_left else 1]
         *outer, rows, columns = product.axes.shape
         self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
-        self.wrong = self._wrong_axis(product.axis(softmax.scores.axes, softmax.axis))
+        self.wrong_axis = self._wrong_axis(product.axis(self._softmax_axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
         self.slices = None
         if q is not None and k is not None:
@@ -225,17 +203,12 @@ class Points:
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
         self.v, self.output = self._values(found, result)
-        self.final = self.four(found.left.detach(), weights.scores.axes)
+        self.final = self.four(found.left.detach(), weights.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
-        self.sinks = None if logits is None else compact(self.four(logits, softmax.scores.axes)[..., :1])
-        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong is None:
+        self.sinks = None if logits is None else compact(self.four(logits, self._softmax_axes)[..., :1])
+        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong_axis is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
-
-    @property
-    def keys_are_left(self) -> bool:
-        """Whether the keys are the left factor."""
-        return self.k_side is self.product.left
 
     def tensor(self, change: Change) -> Tensor | None:
         """Return what a change was done with, if it is a tensor, as `[B, H, Q, K]`."""
@@ -265,17 +238,16 @@ class Points:
         return tensor.expand(outer[0], *self.product.axes.shape[1 : len(outer)], rows, columns).flatten(1, -3)
 
     def _wrong_axis(self, over: int | None) -> str | None:
-        """Return what a softmax is over, if it is not the keys; what is not known is right."""
+        """Return what a softmax is over, if it is not the keys; an axis that is not known is right."""
         last = self.product.axes.ndim - 1
-        keys = last - self.keys_are_left
-        if over is None or over == keys or (over < 0 and self.shape[3] == 1):
+        if over is None or over == last - self.keys_are_left or (over < 0 and self.shape[3] == 1):
             return None
         if over < 0:
             return "an axis of one position"
         return "the queries" if over >= last - 1 else "the heads" if over else "the batch"
 
     def _held(self, held: Held) -> Tensor | None:
-        return None if held.tensor is None else self.four(held.tensor, self.origin.softmax.scores.axes)
+        return None if held.tensor is None else self.four(held.tensor, self._softmax_axes)
 
     def _values(self, found: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the values and the output."""
@@ -284,7 +256,7 @@ class Points:
         width = [label for label in found.out if label not in found.first]
         if not width:
             return None, None
-        axes, moved = self.product.axes, self.origin.scores.axes
+        axes, moved = self.product.axes, self.origin.axes
         last = axes.ndim - 1 - self.keys_are_left  # of the keys
         rest = [label for label in found.first if label != summed and label in found.second]
         rest.sort(key=lambda label: self.product.axis(moved, found.first.index(label)) or 0)
@@ -314,7 +286,7 @@ def _query_axis(
     earlier: dict[tuple[Any, ...], int],
     key: tuple[Any, ...],
 ) -> int:
-    """Return which axis of a product is that of the queries, where several are none of the keys.
+    """Return which axis of a product is that of the queries, where the keys lack several.
 
     It is no axis of heads, as far as these are known, nor of the values; a mask differs along it, in other calls it was
     it, or it is as long as the keys.
@@ -329,21 +301,19 @@ def _query_axis(
         key: of the call.
     """
     sizes, tensor = product.axes.shape, k.tensor
-    keys = 2 * product.axes.ndim - 3 - row
     axes = [
         axis for axis in range(product.axes.ndim - 2)
         if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
     ]  # fmt: skip
     if not axes:
         return row
-    axes.append(row)
     excluded = product.head_axes | of_values
-    axes = [axis for axis in axes if axis not in excluded] or axes
+    axes = [axis for axis in (*axes, row) if axis not in excluded] or [*axes, row]
     found = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
     if len(found) != 1:
         found = [earlier[key]] if earlier.get(key) in axes else []
     if not found and (row not in axes or sizes[row] > 1):
-        found = [axis for axis in axes if sizes[axis] == sizes[keys]]
+        found = [axis for axis in axes if sizes[axis] == sizes[2 * product.axes.ndim - 3 - row]]
     if len(found) == 1:
         earlier[key] = found[0]
         return found[0]

@@ -1,4 +1,4 @@
-"""What the readers of attention know of the thread that they read, and what they hand over.
+"""The context of the readers of attention: the thread that they read, and where they hand calls over.
 
 After a function of torch ran, `recording/watch.py` hands a reader the thread, the function, its arguments and its
 result, while the program waits: no function that the reader calls is watched, and none is recorded by autograd.
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 
-from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.readers.origins import Origins
 
@@ -22,7 +21,7 @@ class ThreadContext(Protocol):
     origins: Origins
 
     def place(self) -> CallSite:
-        """Return where the program stands."""
+        """Return the place in the program that runs."""
 
     def line(self) -> str | None:
         """Return the line of the user's own code that called torch, `train.py:40`; None where a library did."""
@@ -36,14 +35,11 @@ class ThreadContext(Protocol):
     def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
 
-    def find_late(self, place: CallSite, finding: Finding) -> None:
-        """Hand over what became of the output of the last attention at a place."""
-
     def count_lost(self, shape: tuple[int, ...]) -> None:
         """Count a softmax whose weights could not be followed from scores to values."""
 
     def note(self, text: str) -> None:
-        """Say once what a reader of the whole should know."""
+        """Add a note, once."""
 
 
 # Takes a thread, a function that ran there, its arguments, keyword arguments and result.
@@ -52,11 +48,11 @@ Reader = Callable[[ThreadContext, Callable[..., Any], tuple[Any, ...], dict[str,
 ModuleReader = Callable[[ThreadContext, Any, list[torch.nn.Module], tuple[Any, ...], dict[str, Any], Any], None]
 
 
-def may_look() -> bool:
+def can_read_values() -> bool:
     """Return whether values of tensors can be read now.
 
-    They cannot while a program is traced, a CUDA graph is captured or a function runs inside of `torch.func`. And what
-    runs in a backward pass was seen forward: it is computed again for the gradients.
+    They cannot while a program is traced, a CUDA graph is captured or a function runs inside of `torch.func`. A
+    backward pass computes again what was read in the forward.
     """
     return (
         torch._C._current_graph_task_id() < 0
@@ -70,5 +66,5 @@ def may_look() -> bool:
 
 
 def is_of_nothing(*tensors: torch.Tensor) -> bool:
-    """Return whether an attention of these has no rows, heads, queries, keys or width, so that there is none to see."""
+    """Return whether an attention has no rows, heads, queries, keys or width."""
     return not all(each.numel() for each in tensors)

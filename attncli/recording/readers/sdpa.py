@@ -45,7 +45,7 @@ def _read(
         folded = context.origins.factor(query).heads
         parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module(), folded)
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
-    emit(context, "sdpa", (query, key, value), factor, output, is_causal=is_causal, dropout=dropout_p, **parts)
+    emit(context, "sdpa", query, key, factor, is_causal=is_causal, dropout=dropout_p, **parts)
 
 
 def _dense(

@@ -1,4 +1,4 @@
-"""What q, k and the numbers of a mask say of a call: padding dealt to heads, biases of distance."""
+"""Masks that lie on the heads in place of the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ LENGTHS = torch.tensor([8, 6, 5, 3])
 REAL = torch.arange(T) < LENGTHS[:, None]
 CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 DISTANCE = torch.arange(T) - torch.arange(T)[:, None]
-SLOPES = 2.0 ** -torch.arange(2, 2 * H + 1, 2)[:, None, None]
 sdpa = F.scaled_dot_product_attention
 
 
@@ -28,25 +27,17 @@ def masked(mask: Tensor, rows: int = B) -> Callable[[], object]:
     return lambda: sdpa(drawn(rows), drawn(rows), drawn(rows), attn_mask=mask)
 
 
-def by_hand(lay: Callable[[Tensor], Tensor]) -> Callable[[], object]:
-    return lambda: lay(drawn() @ drawn().mT / D**0.5).softmax(-1) @ drawn()
-
-
 def of_module(mask: Tensor, rows: int) -> Callable[[], object]:
     model, x = nn.MultiheadAttention(H * D, H, batch_first=True), torch.randn(rows, T, H * D)
     return lambda: model(x, x, x, attn_mask=mask)
 
 
 PADDING = ~REAL[:3, None, :].expand(-1, T, -1)
-FORBIDDEN = torch.zeros(T, T).masked_fill(~CAUSAL, float("-inf"))
 WRONG = {
     "along the heads": (masked(REAL[None, :, None, :]), "batch"),
     "along the heads, and causal": (masked(CAUSAL & REAL[None, :, None, :]), "batch"),
     "along the heads, on the left": (masked(REAL.flip(1)[None, :, None, :]), "batch"),
     "repeated, and causal": (of_module((PADDING | ~CAUSAL).repeat(H, 1, 1), 3), "batch"),
-    "ALiBi of the other sign": (masked(FORBIDDEN - SLOPES * DISTANCE), "bias"),
-    "ALiBi of the other sign, both sides": (masked(SLOPES * DISTANCE.abs()), "bias"),
-    "ALiBi of the other sign, a row": (by_hand(lambda s: s - SLOPES * torch.arange(T) + FORBIDDEN), "bias"),
 }
 NOTED = {
     "heads with masks of their own": (masked(torch.stack([CAUSAL, CAUSAL, CAUSAL, CAUSAL.triu(-2)])), "varies"),
@@ -62,13 +53,7 @@ NOTED = {
 RIGHT = {
     "along the batch": masked(REAL[:, None, None, :]),
     "repeated one by one": of_module(PADDING.repeat_interleave(H, 0), 3),
-    "ALiBi": masked(FORBIDDEN + SLOPES * DISTANCE),
-    "ALiBi on both sides": masked(-SLOPES * DISTANCE.abs()),
-    "a learned bias": masked(torch.randn(H, T, T, generator=torch.Generator().manual_seed(1))),
-    "a bias that is nearly even": masked(FORBIDDEN + 5 - 0.001 * DISTANCE),
-    "a bias of two keys": lambda: sdpa(
-        *(drawn()[:, :, :2] for _ in "qkv"), attn_mask=FORBIDDEN[:2, :2] - DISTANCE[:2, :2]
-    ),
+    "a bias of distance": masked(torch.zeros(T, T).masked_fill(~CAUSAL, float("-inf")) - DISTANCE.abs()),
 }
 
 

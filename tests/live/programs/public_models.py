@@ -439,27 +439,6 @@ def softprompt(wrong):
 # --- biases and pictures ------------------------------------------------------------------------------------
 
 
-def alibi(slopes: Tensor, sign: int = 1) -> list[Tensor]:
-    def attend(q, k, v, idx):
-        size = idx.size(1)
-        distance = torch.arange(size) - torch.arange(size)[:, None]
-        bias = sign * slopes[:, None, None] * distance
-        bias = bias.masked_fill(~causal(size), float("-inf"))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-
-    return step(NanoGPT(attend), batch(8, 8))
-
-
-def alibi_sign(wrong):
-    slopes = 2.0 ** (-8 * torch.arange(1, HEADS + 1) / HEADS)
-    return alibi(slopes, -1 if wrong else 1)
-
-
-def alibi_slopes(wrong):
-    """Heads are counted from 0."""
-    return alibi(2.0 ** (-8 * torch.arange(0 if wrong else 1, HEADS + (0 if wrong else 1)) / HEADS))
-
-
 class ShiftedWindows(nn.Module):
     """Swin: windows of 4×4 of a picture of 8×8, which is rolled by 2, so that windows hold what was far apart."""
 
