@@ -13,9 +13,12 @@ from attncli.masks.findings import Finding
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from jaxtyping import Complex, Float
+    from jaxtyping import Complex, Float, Int
 
     from attncli.analysis.calls.masks import CallMask
+
+    Turns = Mapping[str, Complex[np.ndarray, "R P"]]
+    Bias = Float[np.ndarray, "#B #H #Q #K"]
 
 _ROUNDING = 0.02  # of the largest step of a bias: bfloat16 keeps two digits
 
@@ -25,49 +28,43 @@ class CallTraits(NamedTuple):
 
     window: int | None = None  # keys that each query sees at most
     is_causal: bool = False  # whether several queries saw no later key
-    # By how much a bias rises from each distance to the next: softmax does not see a number added to all keys.
+    # By how much a bias rises from each distance to the next: softmax is the same for a number added to all keys.
     bias: Float[np.ndarray, "H D"] | None = None
     rotations: Mapping[str, Rotation] = {}  # of queries and keys, where they show it
 
 
-def traits_of(
-    mask: CallMask,
-    bias: Float[np.ndarray, "#B #H #Q #K"] | None,
-    turns: Mapping[str, Complex[np.ndarray, "R P"]],
-    earlier: CallTraits | None,
-) -> CallTraits:
+def traits_of(mask: CallMask, bias: Bias | None, turns: Turns, earlier: CallTraits | None) -> CallTraits:
     """Return the traits of a call.
 
     Args:
         mask: of it.
-        bias: what is added to its scores; None is nothing.
+        bias: added to its scores; None is nothing.
         turns: of its queries and keys, see `rotary.turns_of`.
         earlier: of the call before, whose keys its cache holds; None where there is no cache.
     """
-    earlier_window, was_causal, steps, rotations = earlier or CallTraits()
+    before = earlier or CallTraits()
     expression = getattr(mask.rule.expression, "inner", mask.rule.expression)
     atoms = [] if expression is None else conjuncts(expression)
     windows = [one.arguments[0] for one in atoms if isinstance(one, Atom) and one.name == "window"]
-    if earlier is None:
-        steps = None if bias is None else _steps_of_all(bias, mask)
-        found = {name: rotation_of(own, mask.shape[2]) for name, own in turns.items()}
-    else:
-        places = {name: _positions(own, mask, rotations.get(name)) for name, own in turns.items()}
-        found = {
-            name: None if at is None else rotations[name]._replace(last=int(at[-1])) for name, at in places.items()
-        }
-    rotations_now = {name: one for name, one in found.items() if one is not None}
-    is_causal = was_causal or (mask.shape[2] > 1 and not mask.sees_later)
-    return CallTraits(min(windows, default=earlier_window), is_causal, steps, rotations_now)
+    found: dict[str, Rotation] = {}
+    for name, own in turns.items():
+        if earlier is None:
+            rotation = rotation_of(own, mask.shape[2])
+        else:
+            rotation, at = before.rotations.get(name), _positions(own, mask, before.rotations.get(name))
+            rotation = None if rotation is None or at is None else rotation._replace(last=int(at[-1]))
+        if rotation is not None:
+            found[name] = rotation
+    return CallTraits(
+        window=min(windows, default=before.window),
+        is_causal=before.is_causal or (mask.shape[2] > 1 and not mask.sees_later),
+        bias=before.bias if earlier is not None or bias is None else _steps_of_all(bias, mask),
+        rotations=found,
+    )
 
 
-def contradictions(
-    mask: CallMask,
-    bias: Float[np.ndarray, "#B #H #Q #K"] | None,
-    turns: Mapping[str, Complex[np.ndarray, "R P"]],
-    earlier: CallTraits,
-) -> Iterator[Finding]:
-    """Yield what of a call behind a cache contradicts the calls before; see `traits_of`."""
+def contradictions(mask: CallMask, bias: Bias | None, turns: Turns, earlier: CallTraits) -> Iterator[Finding]:
+    """Yield contradictions between a call behind a cache and the calls before; see `traits_of`."""
     _, _, queries, keys = mask.shape
     if earlier.window is not None and earlier.window > 1:
         at = np.arange(keys - queries, keys)[:, None]
@@ -88,22 +85,23 @@ def contradictions(
             yield Finding("bias", "error", message, int(differs.sum()), advice="use the last rows of the whole bias")
     for name, own in turns.items():
         places = _positions(own, mask, earlier.rotations.get(name))
-        expected = earlier.rotations[name].last + queries if places is not None else 0
-        if places is not None and (places != expected + 1 - len(places) + np.arange(len(places))).any():
+        if places is None:
+            continue
+        last = earlier.rotations[name].last
+        if (places != last + queries + 1 - len(places) + np.arange(len(places))).any():
             listed = f"s {places[0]} to {places[-1]}" if len({*places.tolist()}) > 1 else f" {places[0]}"
-            message = f"{name} behind a cache are rotated as position{listed}, and the last one before as "
-            message += str(expected - queries)
+            message = f"{name} behind a cache are rotated as position{listed}, and the last one before as {last}"
             yield Finding("positions", "error", message, queries, advice="continue positions after the cache")
             return
 
 
 def _positions(
     turns: Complex[np.ndarray, "R P"], mask: CallMask, earlier: Rotation | None
-) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+) -> Int[np.ndarray, " R"] | None:
     return None if earlier is None else positions_of(turns, earlier.frequencies, earlier.last + mask.shape[2])
 
 
-def _steps_of_all(bias: Float[np.ndarray, "#B #H #Q #K"], mask: CallMask) -> Float[np.ndarray, "H D"] | None:
+def _steps_of_all(bias: Bias, mask: CallMask) -> Float[np.ndarray, "H D"] | None:
     """Return the steps of a bias that is one of distances: that of the last two queries; None where it is none."""
     if mask.shape[2] < 2:
         return None
@@ -114,8 +112,8 @@ def _steps_of_all(bias: Float[np.ndarray, "#B #H #Q #K"], mask: CallMask) -> Flo
     return steps if is_alike and tolerance > 0 and both.sum() > 1 else None
 
 
-def _steps(bias: Float[np.ndarray, "#B #H #Q #K"], mask: CallMask, query: int) -> Float[np.ndarray, "H D"]:
-    """Return how much the bias of a query rises from each distance to the next; NaN beside a key that is hidden."""
+def _steps(bias: Bias, mask: CallMask, query: int) -> Float[np.ndarray, "H D"]:
+    """Return how much the bias of a query rises from each distance to the next; NaN next to a key that is hidden."""
     _, heads, _, keys = mask.shape
     own, seen = (
         np.broadcast_to(one[0, :, query if one.shape[2] > 1 else 0], (heads, keys)) for one in (bias, mask.allowed)

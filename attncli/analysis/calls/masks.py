@@ -1,4 +1,4 @@
-"""What the mask of a call is: the keys that each query may see, batch row by batch row, and the rule they follow."""
+"""The mask of a call: the keys that each query may see, batch row by batch row, and the rule they follow."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class MaskReading(NamedTuple):
     dtype: str  # of its values
     convention: Convention  # what they mean to this API
     allowed: Bool[np.ndarray, "#B #H #Q #K"]  # True = attend
-    digest: int  # what tells its values from others
+    digest: int  # equal where values are
     fills: tuple[float, ...] = ()  # the numbers with which it forbids, where it is added
     has_bias: bool = False  # whether it adds other numbers to the scores of keys that it allows
-    findings: tuple[Finding, ...] = ()  # what is wrong with the values
+    findings: tuple[Finding, ...] = ()  # about its values
     made_at: str | None = None  # the line of the program that made it, where that is known
 
 
 def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
-    """Return what a mask says, while the program waits; its convention is that of the API that reads it.
+    """Read a mask, while the program waits; its convention is that of the API that reads it.
 
     Args:
         argument: the mask.
@@ -60,10 +60,12 @@ def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
     reading = read_added(values)
     has_bias = bool((values[reading.allowed] != 0).any())
     own = own._replace(allowed=reading.allowed, fills=reading.fills, has_bias=has_bias)
-    return own._replace(findings=tuple(_numbers(own, values, reading, dtype)))
+    return own._replace(findings=tuple(_findings_of_numbers(own, values, reading, dtype)))
 
 
-def _numbers(own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, dtype: str) -> Iterator[Finding]:
+def _findings_of_numbers(
+    own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, dtype: str
+) -> Iterator[Finding]:
     """Yield what is wrong with the numbers of an additive mask."""
     least, most = float(values.min()), float(values.max())
     other = most if least == 0 else least
@@ -94,17 +96,17 @@ class CallMask(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes the masks take."""
+        """Bytes of the masks."""
         return sum(one.nbytes for one in self.planes)
 
     @property
     def past(self) -> int:
-        """How many keys stand before the first query, if the last query stands at the last key."""
+        """How many keys come before the first query, if the last query is at the last key."""
         return max(self.shape[3] - self.shape[2], 0)
 
     @property
     def allowed(self) -> Bool[np.ndarray, "#B #H #Q #K"]:
-        """True = attend, in the smallest shape that says it."""
+        """True = attend, in the smallest shape that holds it."""
         return together(self.planes, self.is_causal, self.shape)
 
     @property
@@ -113,33 +115,33 @@ class CallMask(NamedTuple):
         return any(variant.past == 0 != self.past for variant in self.rule.variants)
 
     @property
+    def _later(self) -> Bool[np.ndarray, "#B #H Q K"]:
+        """Keys behind its own position that a query sees."""
+        queries, keys = self.shape[2:]
+        return self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)
+
+    @property
     def sees_later(self) -> bool:
         """Whether a query sees a key behind its own position."""
-        queries, keys = self.shape[2:]
-        return bool((self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)).any())
+        return bool(self._later.any())
 
     @property
     def words_see_later(self) -> bool:
         """Whether a query that is no padding sees a key behind its own position."""
-        queries, keys = self.shape[2:]
-        later = self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)
-        return bool((later & self.rule.tokens[:, None, :, None] if queries == keys else later).any())
+        is_square = self.shape[2] == self.shape[3]
+        return bool((self._later & self.rule.tokens[:, None, :, None] if is_square else self._later).any())
 
     @property
     def name(self) -> str:
         """The rule without what belongs to this batch alone."""
         if self.rule.varies is not None:
-            return self.rule.text + self._bias
+            return str(self)
         name = UNKNOWN if self.rule.expression is None else _SIDE.sub("pad", str(self.rule.expression))
-        return name + ", aligned top-left" * self.is_top_left + self._bias
+        return name + ", aligned top-left" * self.is_top_left + " + bias" * self.has_bias
 
     def __str__(self) -> str:
         """The rule, with which batch rows are padded."""
-        return self.rule.text + self._bias
-
-    @property
-    def _bias(self) -> str:
-        return " + bias" if self.has_bias else ""
+        return self.rule.text + " + bias" * self.has_bias
 
 
 def mask_of(
@@ -152,7 +154,7 @@ def mask_of(
     """Return what masks hide together.
 
     Args:
-        masks: they.
+        masks: of the call.
         is_causal: whether later keys are hidden besides.
         shape: `(B, H, Q, K)`.
         tokens: which keys are no padding, where that is known.

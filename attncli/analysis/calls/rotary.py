@@ -1,7 +1,6 @@
 """Rotary positions of queries and keys: by how much pairs of numbers turn between a projection and the product.
 
-Nothing is asked of how a program writes its rotation: it keeps the length of each pair, and turns it by a frequency
-times the position.
+A rotation keeps the length of each pair, and turns it by a frequency times the position, however it is written.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def rotation_of(turns: Complex[np.ndarray, "R P"], queries: int) -> Rotation | N
 def positions_of(
     turns: Complex[np.ndarray, "R P"], frequencies: Float[np.ndarray, " P"], expected: int
 ) -> Int[np.ndarray, " R"] | None:
-    """Return where rows stand, of which the last is expected at a position; None where no whole numbers say it."""
+    """Return the positions of rows, of which the last is expected at one; None where no whole numbers fit."""
     if turns.shape[1:] != frequencies.shape:
         return None
     predicted = expected + 1 - len(turns) + np.arange(len(turns))
@@ -89,7 +88,7 @@ def _distances(
 
 
 def _by_position(projection: Any, row: int, queries: int) -> Iterator[Float[Any, "Q E"]]:
-    """Yield a batch row of what a module gave, a vector for each query; heads may stand before queries."""
+    """Yield a batch row of the output of a module, a vector for each query; heads may come before queries."""
     if row >= len(projection):
         return
     first = projection[row]
@@ -115,8 +114,7 @@ def _turns(after: Float[np.ndarray, "R D"], before: Float[np.ndarray, "R E"]) ->
         most = float(np.abs(one).max())
         if wrong[head] <= _ALIKE * most and (np.abs(others[:, head]) > 0).any():
             turned = one * others[:, head].conj()
-            length = np.abs(turned)
-            return np.where(np.abs(one) > 0.01 * most, turned / np.maximum(length, 1e-30), 0)
+            return np.where(np.abs(one) > 0.01 * most, turned / np.maximum(np.abs(turned), 1e-30), 0)
     return None
 
 

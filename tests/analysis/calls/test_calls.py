@@ -316,20 +316,6 @@ def test_an_error_comes_before_that_a_mask_is_not_checked() -> None:
     assert (row.verdict, row.unchecked, [one.code for one in row.findings]) == ("not checked", None, ["dropout"])
 
 
-def test_what_is_odd_about_a_mask_that_follows_no_rule_is_said() -> None:
-    odd, other = (torch.rand(T, T, generator=torch.Generator().manual_seed(seed)) < 0.6 for seed in (1, 2))
-    of_rows = torch.stack([odd, other, odd])[:, None]
-    assert " One 2-D mask serves 3 sequences" in unchecked(sdpa(mask_argument(odd)))
-    square = unchecked(sdpa(mask_argument(odd[:3]), size=(3, 3, T)))
-    assert "It has 3 rows for 3 sequences: padding has the shape [batch, 1, 1, keys]" in square
-    changing = [sdpa(mask_argument(one)) for one in (odd, other, odd)]
-    assert unchecked(*changing).endswith("It changed 2 times in 3 calls")
-    by_heads = mask_argument(torch.stack([odd, other])[None])
-    assert "It differs by heads, and the batch has 2 sequences too" in unchecked(sdpa(by_heads, size=(2, T, T)))
-    assert "." not in unchecked(sdpa(mask_argument(of_rows)))
-    assert "not read: the score_mod" in unchecked(sdpa(unsupported="the score_mod"))
-
-
 def test_wrong_cells_are_kept_of_the_first_places_alone() -> None:
     calls = taken(*(sdpa(at=place(line)) for line in range(1, 9)), expect="causal")
     drawn = [one.finding.comparison for row in calls for one in row.counts]
