@@ -44,14 +44,7 @@ class InputHint(NamedTuple):
 
 
 def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:
-    """Return the numbers of an atom that is written without, in each row, by the first hint of its kind.
-
-    Args:
-        name: of the atom; `first` is the first word of a row, where positions count from it and not from its padding.
-        hints: of the call.
-        batch: how many rows there are.
-        length: how many positions each has.
-    """
+    """Return the numbers of an atom that is written without, in each row, by the first hint of its kind."""
     for kind, values in ((one.kind, one.values) for one in hints):
         if kind == name:
             return ((int(values[0, 0]),),) * batch

@@ -53,13 +53,7 @@ class InputReader:
         self._masked: Callable[[], torch.nn.Module | None] = lambda: None  # the last module with an argument of padding
 
     def enter(self, running: Sequence[torch.nn.Module], args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
-        """Read the inputs of the last module that runs, and return what `leave` takes.
-
-        Args:
-            running: the modules that run, outermost first.
-            args: its arguments by position.
-            frame: what calls it. Torch hands keyword arguments to no hook of this kind; they are there.
-        """
+        """Read the inputs of the last module that runs, and return what `leave` takes."""
         if len(running) == 1:
             self._hints.begin_forward()
         begun = self._hints.begin_module()
@@ -97,12 +91,7 @@ class InputReader:
                 self._masked = ref(running[-1])
 
     def leave(self, begun: tuple[int, int], ran: tuple[Any, ...] | None) -> None:
-        """Read the output of a module that ends.
-
-        Args:
-            begun: what `enter` returned.
-            ran: its arguments, those by name, and its output; None of one that failed.
-        """
+        """Read the output of a module that ends."""
         calls = self._hints.end_module(begun)
         if not calls or ran is None or not can_read_values():
             return
@@ -231,12 +220,7 @@ def _of_argument(name: str, is_token: Bool[np.ndarray, "B T"]) -> InputHint:
 
 
 def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputHint]:
-    """Yield positions, and the documents that they show.
-
-    Args:
-        values: the positions.
-        size: of the table whose vectors they choose; one that rows fill may count from the end of the rows.
-    """
+    """Yield positions, and the documents that they show."""
     yield InputHint.of("positions", values, values.shape[1] + _SPARE < size)
     if (hint := documents(values)) is not None:
         yield hint

@@ -58,10 +58,6 @@ class CallSlices(NamedTuple):
 
         Queries meet keys at other positions of one tensor then, or other queries the same keys. A call that ends at its
         last query and its last key may be the whole attention of a document.
-
-        Args:
-            other: the other call.
-            is_same_line: whether the same line made both, as of keys that other processes send.
         """
         if self.forward != other.forward:
             return False, False

@@ -21,12 +21,7 @@ _MOST_BYTES = 2**25  # of the masks of what is kept
 
 
 class LRUCache(Generic[Value]):
-    """Keeps what was made last, so that a program whose masks are new at every step fills no memory.
-
-    Args:
-        most: how many are kept.
-        size: gives the bytes that one takes; of large ones fewer are kept, and the last in any case.
-    """
+    """Keeps what was made last, so that a program whose masks are new at every step fills no memory."""
 
     def __init__(self, most: int, size: Callable[[Value], int]) -> None:
         self._made: OrderedDict[Hashable, Value] = OrderedDict()
@@ -57,13 +52,7 @@ class CallAnalyzer:
     def record(
         self, call: AttentionCall, here: ThreadState, earlier: EarlierCall | None = None
     ) -> tuple[RecordedCall, EarlierCall]:
-        """Return a call with its findings, and what the next one at its place needs.
-
-        Args:
-            call: while the program waits.
-            here: the hints about its batch.
-            earlier: the call before it at its place.
-        """
+        """Return a call with its findings, and what the next one at its place needs."""
         if call.device == "meta" and call.unsupported is None:
             call = replace(call, unsupported="tensors without numbers (meta)")
         if call.unsupported is not None and not call.is_mask_read:

@@ -43,14 +43,7 @@ class CacheState(NamedTuple):
 
 
 class CacheReader:
-    """Reads the keys before the queries of a call, while the program waits.
-
-    Args:
-        call: the call.
-        masks: its masks.
-        positions: of its queries, if they are known.
-        earlier: the call before it at its place.
-    """
+    """Reads the keys before the queries of a call, while the program waits."""
 
     def __init__(
         self,

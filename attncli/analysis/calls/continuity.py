@@ -34,14 +34,7 @@ class CallTraits(NamedTuple):
 
 
 def traits_of(mask: CallMask, bias: Bias | None, turns: Turns, earlier: CallTraits | None) -> CallTraits:
-    """Return the traits of a call.
-
-    Args:
-        mask: of it.
-        bias: added to its scores; None is nothing.
-        turns: of its queries and keys, see `rotary.turns_of`.
-        earlier: of the call before, whose keys its cache holds; None where there is no cache.
-    """
+    """Return the traits of a call."""
     before = earlier or CallTraits()
     expression = getattr(mask.rule.expression, "inner", mask.rule.expression)
     atoms = [] if expression is None else conjuncts(expression)

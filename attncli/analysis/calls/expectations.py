@@ -161,13 +161,7 @@ class UnexpectedError(AssertionError):
     """
 
     def __init__(self, expected: str, wrong: Sequence[CallMismatch], unchecked: Sequence[str] = ()) -> None:
-        """Make the error.
-
-        Args:
-            expected: the expectations.
-            wrong: the calls that differ, and how.
-            unchecked: what could not be checked, a sentence each.
-        """
+        """Make the error."""
         self.expected, self.wrong = expected, tuple(wrong)
         places: dict[tuple[object, str], list[CallSite]] = {}
         for one in self.wrong:
@@ -187,10 +181,6 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
     of an embedding, or else from the first mask of the step that hides keys at an end of a batch row, unless the
     expression has it. Numbers that `docs`, `window` and `chunk` leave out are those of the position ids and the
     configuration of the model.
-
-    Args:
-        calls: of one step, with the hints about their batches.
-        expected: the expected masks.
     """
     for each in calls:
         here = None if each.call.is_block else expected.at(each.call.place)

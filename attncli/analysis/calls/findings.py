@@ -37,16 +37,7 @@ def findings_of(
     has_cache: bool = False,
     words: Bool[np.ndarray, "B Q"] | None = None,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a call, while the program waits.
-
-    Args:
-        call: as it was seen.
-        mask: what all its masks hide together.
-        masks: these masks.
-        unused: masks that were handed to it and that the API did not apply.
-        has_cache: whether the keys before its queries are those of the calls before.
-        words: which of its queries are no padding, where that is known.
-    """
+    """Yield what is wrong with a call, while the program waits."""
     yield from call.findings
     yield from _scale(call)
     yield from _on_heads(mask)

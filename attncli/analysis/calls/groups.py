@@ -117,12 +117,7 @@ def _unpadded(rule: str) -> str:
 
 
 def _mask_text(rules: Counter[str], masks: Set[str]) -> str:
-    """Return the rule that masks follow, or how it varies.
-
-    Args:
-        rules: how many of the calls followed each.
-        masks: the masks in words.
-    """
+    """Return the rule that masks follow, or how it varies."""
     if len(rules) == 1:
         return next(iter(masks)) if len(masks) == 1 else next(iter(rules))
     plain = {_unpadded(rule) for rule in rules}

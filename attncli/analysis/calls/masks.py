@@ -151,15 +151,7 @@ def mask_of(
     tokens: Bool[np.ndarray, "B K"] | None = None,
     is_cut: bool = False,
 ) -> CallMask:
-    """Return what masks hide together.
-
-    Args:
-        masks: of the call.
-        is_causal: whether later keys are hidden besides.
-        shape: `(B, H, Q, K)`.
-        tokens: which keys are no padding, where that is known.
-        is_cut: whether slots behind the last query were cut away, as nothing is written to them.
-    """
+    """Return what masks hide together."""
     planes = tuple(one.allowed for one in masks)
     rule = rule_of(together(planes, is_causal, shape), shape, tokens=tokens)
     rule = _of_one_query(rule) if is_cut and shape[2] == 1 else rule

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from attncli.recording.call import Api, MaskArgument
-from attncli.recording.readers.fused import emit
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
 
 # By namespace and name of the operator.
 _READ = {

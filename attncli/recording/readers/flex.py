@@ -17,9 +17,8 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding, Severity
 from attncli.recording.call import MaskArgument
 from attncli.recording.call_site import is_in_compiled_region
-from attncli.recording.readers.fused import emit
 from attncli.recording.readers.layout import compact
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
 from attncli.text import plural
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
@@ -58,12 +57,12 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
     if not axes:
         return
     partial, full = (_cells_of_blocks(block_mask[at], block_mask[at + 1], block_mask[-3:-1], shape) for at in (2, 4))
-    differs = allowed != ((partial & allowed) | full)
-    if block_mask[4] is None and not bool(differs.any()):  # mask_mod runs in all that any row sees
+    count = int((allowed != ((partial & allowed) | full)).expand(shape).sum())
+    if block_mask[4] is None and not count:  # mask_mod runs in all that any row sees
         return
     name, what = (("B", "batch row"), ("H", "head"))[axes[0]]
     message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has the blocks of {what} 0 for all"
-    is_compiled, count = is_in_compiled_region(), int(differs.expand(shape).sum())
+    is_compiled = is_in_compiled_region()
     if is_compiled and count:
         message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
     elif not is_compiled:
@@ -75,7 +74,7 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
 def _cells_of_blocks(
     counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[Any, ...], shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return which cells are in the blocks that are listed: of each row of blocks so many, by their indices."""
+    """Return which cells are in the first `counts` blocks of each row of blocks, by their indices."""
     if counts is None or indices is None:
         return torch.zeros((1,) * 4, dtype=torch.bool)
     is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]

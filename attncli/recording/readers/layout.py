@@ -80,13 +80,7 @@ def _labels(part: str, axes: int) -> Labels:
 
 
 def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
-    """Return a product, and the axes of the result as the program has them; None where it makes no pairs.
-
-    Args:
-        found: the product.
-        result: of it.
-        factors: the facts of both tensors.
-    """
+    """Return a product, and the axes of the result as the program has them; None where it makes no pairs."""
     sides, out = (found.first, found.second), found.out
     own = [[each for each in out if each in side and each not in other] for side, other in (sides, sides[::-1])]
     lone = {*found.first, *found.second} - {*out, *found.summed}
@@ -156,15 +150,7 @@ class Points:
     def of(
         cls, weights: Scores, found: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
     ) -> Points | None:
-        """Return the points of weights, the left factor of a product; None unless queries weigh keys.
-
-        Args:
-            weights: the left factor.
-            found: the product.
-            result: of it.
-            earlier: the axis of the queries in calls before.
-            place: of the call.
-        """
+        """Return the points of weights, the left factor of a product; None unless queries weigh keys."""
         if len(found.summed) != 1 or weights.softmax is None or weights.axes.shape != found.left.shape:
             return None
         product = weights.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in weights.changes)])
@@ -290,15 +276,6 @@ def _query_axis(
 
     It is no axis of heads, as far as these are known, nor of the values; a mask differs along it, in other calls it was
     it, or it is as long as the keys.
-
-    Args:
-        product: of queries and keys.
-        row: the last axis of the queries, the usual one.
-        k: the keys.
-        of_values: the axes that values have.
-        changes: of the scores.
-        earlier: the axes in calls before.
-        key: of the call.
     """
     sizes, tensor = product.axes.shape, k.tensor
     axes = [

@@ -102,10 +102,6 @@ class Product(NamedTuple):
     def axis(self, moved: Tensor, index: int) -> int | None:
         """Return the axis of the result that an axis of the scores is.
 
-        Args:
-            moved: `axes` as they moved with the scores.
-            index: of the axis.
-
         Returns:
             The axis, −1 for one of a single position, None for one that is part of another, or several of them.
         """
@@ -116,13 +112,7 @@ class Product(NamedTuple):
         return next((i for i, each in enumerate(own) if each == (size, stride)), None)
 
     def undone(self, tensor: Tensor, moved: Tensor, keys: int | None = None) -> Tensor:
-        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result.
-
-        Args:
-            tensor: with the axes of scores; it may have more behind these.
-            moved: `axes` as they moved with the scores.
-            keys: an axis of the result of which the tensor has one entry, as the output has of that of the keys.
-        """
+        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result."""
         more = range(moved.ndim, tensor.ndim)
         order = sorted(range(moved.ndim), key=moved.stride().__getitem__, reverse=True)
         own = sorted(range(self.axes.ndim), key=self.axes.stride().__getitem__, reverse=True)
@@ -133,12 +123,7 @@ class Product(NamedTuple):
         return tensor.permute(*map(own.index, range(len(own))), *(axis - moved.ndim + len(own) for axis in more))
 
     def with_row(self, axis: int, row: int) -> Product:
-        """Return it with another axis of the result, of which one factor has one entry, as the rows of the other.
-
-        Args:
-            axis: of the result.
-            row: the place that it takes, one of the last two.
-        """
+        """Return it with another axis of the result, of which one factor has one entry, as the rows of the other."""
         if axis == row:
             return self
         last = self.axes.ndim - 1
@@ -150,11 +135,7 @@ class Product(NamedTuple):
         return self._replace(left=sides[0], right=sides[1], axes=self.axes.transpose(axis, row), head_axes=heads)
 
     def unfolded(self, moved: Iterable[Tensor]) -> Product:
-        """Return it with the axes into which views of its scores split the rows of the left factor, as `[B, Q·H, K]`.
-
-        Args:
-            moved: `axes` as they moved.
-        """
+        """Return it with the axes into which views of its scores split the rows of the left factor, `[B, Q·H, K]`."""
         row = self.axes.ndim - 2
         size, stride = self.axes.shape[row], self.axes.stride(row)
         for each in moved:
@@ -330,12 +311,7 @@ def is_learned(tensor: Tensor) -> bool:
 
 
 def head_axes(tensor: Tensor, width: int) -> frozenset[int]:
-    """Return the axes of queries or keys into which a view splits the width of a projection, as into heads.
-
-    Args:
-        tensor: of more than three axes.
-        width: the axis that products sum over.
-    """
+    """Return the axes of queries or keys into which a view splits the width of a projection, as into heads."""
     base = tensor._base
     if tensor.ndim < 4 or base is None or base.ndim < 2 or is_learned(base):
         return frozenset()

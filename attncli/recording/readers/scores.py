@@ -67,14 +67,7 @@ class WrittenAttention:
         self._query_axes: dict[tuple[Any, ...], int] = {}
 
     def call(self, context: ThreadContext, weights: Scores, found: Contraction, result: Tensor) -> AttentionCall | None:
-        """Return the attention of weights that met another tensor; None where this is none.
-
-        Args:
-            context: the thread.
-            weights: the left factor of the product.
-            found: the product.
-            result: of it.
-        """
+        """Return the attention of weights that met another tensor; None where this is none."""
         place, is_training = context.place(), context.is_training()
         points = Points.of(weights, found, result, self._query_axes, place)
         if points is None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from attncli.recording.call import MaskArgument
-from attncli.recording.readers.fused import emit, longest, own_tokens, padded
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing, longest, own_tokens, padded
 
 
 def read(
