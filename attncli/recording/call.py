@@ -29,7 +29,7 @@ LOOKED_FOR = (
 
 
 class CallSite(NamedTuple):
-    """Where a program computes attention."""
+    """Place of an attention in a program."""
 
     file: str  # of the user's code, as seen from the working directory where it is below it
     line: int  # in it, counted from 1

@@ -27,8 +27,6 @@ def when_imported(name: str, then: Callable[[], object]) -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the others find it, and calls `then` when its loader has run."""
-
     def __init__(self, name: str, then: Callable[[], object]) -> None:
         self._name, self._then = name, then
 

@@ -9,7 +9,6 @@ import traceback
 
 from attncli.text import plural
 
-_TOO_DEEP = "attn skipped an attention that the program calls close to its recursion limit"
 _MOST_PLACES = 3  # of softmaxes that are not followed, named
 
 
@@ -38,9 +37,6 @@ class Notes(list[str]):
         Raises:
             Exception: `fault`, where the program's own handler of a signal raised it while we were at work.
         """
-        if isinstance(fault, RecursionError):  # the program left us too few frames, also to search for a handler
-            self.add(_TOO_DEEP)
-            return
         handlers = (signal.getsignal(number) for number in signal.valid_signals())
         codes = {getattr(each, "__code__", None) for each in handlers} - {None}
         if any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__)):

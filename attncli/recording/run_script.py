@@ -9,6 +9,7 @@ import builtins
 import io
 import os
 import pkgutil
+import re
 import runpy
 import sys
 import threading
@@ -20,12 +21,14 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from attncli.errors import ExitCode, UsageError
-from attncli.recording.children import children_note, count_children
 from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
 from attncli.signals import handle_signals, restore_signals
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b|torchrun|accelerate|deepspeed")
+_COMMANDS = {"subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1}  # where among the arguments of the event it is
+_started: list[str] = []  # commands of processes
 
 
 class Program(NamedTuple):
@@ -96,13 +99,13 @@ def run_program(
             notes.failed(fault, what)
 
     def reported() -> int:
-        if note := children_note():
+        if note := _children_note():
             notes.add(note)
         return report()
 
     with ExitStack() as settled:
         _begin_as_python(settled, program, arguments)
-        count_children()
+        _count_children()
         settled.enter_context(_reporting_at_sudden_ends(reported, notes))
         begin = lambda: guarded(lambda: watched.enter_context(watch()), "the program could not be watched")  # noqa: E731
         with when_imported("torch", begin):
@@ -120,7 +123,7 @@ def run_program(
 
 @contextmanager
 def ending_after(steps: int) -> Iterator[None]:
-    """End the program that runs inside, as `sys.exit()` does, after so many steps of optimizers of torch."""
+    """End the program that runs inside, as `sys.exit()` does, after a number of steps of optimizers of torch."""
     left = steps
 
     def count(*_: Any) -> None:
@@ -247,7 +250,7 @@ def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[s
 
 
 def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]:
-    """Return `show`, of which a warning of torch names the line of the program, and not ours, which called torch."""
+    """Return `show` with the line of the program in warnings of torch, and not ours, which called torch."""
 
     def show_there(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any) -> None:
         frame: FrameType | None = sys._getframe(1)
@@ -258,3 +261,23 @@ def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]
         show(message, category, filename, lineno, *rest, **more)
 
     return show_there
+
+
+def _count_children() -> None:
+    """Count the commands that this process runs from now on."""
+    sys.addaudithook(_audit)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    with suppress(TypeError, KeyError):
+        command = args[_COMMANDS[event]]
+        _started.append(" ".join(map(os.fsdecode, [command] if isinstance(command, str | bytes) else command)))
+
+
+def _children_note() -> str | None:
+    """Return how many Python processes were started, as a sentence; None where none was."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    number = 0 if process is None else next(process._process_counter) - 1
+    number += sum(_PYTHON.search(one) is not None and "torch._inductor" not in one for one in _started)
+    processes = "process was" if number == 1 else "processes were"
+    return f"{number} child {processes} not watched; run them under attn run" if number else None

@@ -47,7 +47,7 @@ def traces(call: AttentionCall, rows: Sequence[int] | None = None) -> tuple[Trac
 
 
 def positions(length: int) -> Tokens:
-    """Return tokens of which nothing is known but their places."""
+    """Return tokens without a text."""
     return Tokens(Token(index, index, str(index), None, None) for index in range(length))
 
 

@@ -64,29 +64,20 @@ MODULES: Mapping[Callable[..., Any], ModuleReader] = {
 }
 
 
+@dataclass(eq=False)
 class Watch:
-    """A program that is watched.
+    """A program that is watched."""
 
-    Attributes:
-        notes: what the calls do not say, such as that compiled regions run eagerly.
-        is_on: whether it goes on.
-        only: the module whose attention alone is handed over; None is all.
-        start: the working directory that files are named from.
-        lock: held while something is handed over.
-    """
-
-    def __init__(
-        self,
-        on_call: Callable[[AttentionCall], object],
-        module: nn.Module | None,
-        notes: Notes | None,
-        hints: Callable[[], Hints] | None,
-    ) -> None:
-        self.notes = Notes() if notes is None else notes
-        self.is_on, self.only, self.start = True, module, os.getcwd()
-        self.on_call, self.hints, self.names = on_call, hints, ModuleNames()
-        self.lock = threading.RLock()
-        self._profile, self._local = threading.getprofile(), threading.local()
+    on_call: Callable[[AttentionCall], object]
+    only: nn.Module | None  # whose attention alone is handed over; None is all
+    notes: Notes  # what the calls do not say, such as that compiled regions run eagerly
+    hints: Callable[[], Hints] | None
+    is_on: bool = True
+    start: str = field(default_factory=os.getcwd)  # the working directory that files are named from
+    names: ModuleNames = field(default_factory=ModuleNames)
+    lock: Any = field(default_factory=threading.RLock)  # held while something is handed over
+    _profile: Any = field(default_factory=threading.getprofile)
+    _local: threading.local = field(default_factory=threading.local)
 
     def here(self) -> _Thread:
         """Return what watches the thread that runs."""
@@ -156,7 +147,7 @@ def watching(
         notes: takes what the calls do not say; None is a list of the watch's own.
         hints: gives what takes the inputs of modules, in the thread that runs.
     """
-    watch = Watch(on_call, module, notes, hints)
+    watch = Watch(on_call, module, Notes() if notes is None else notes, hints)
     earlier = threading.getprofile()
     remove_hooks = watch.hook()
     threading.setprofile(watch.begin)
@@ -241,7 +232,6 @@ class _Thread(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """See torch.overrides."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         # Most calls are of nothing that is followed: this is what watching costs.
@@ -322,12 +312,10 @@ class _Thread(TorchFunctionMode):
                     self._outputs.append((depth, output))
 
     def enter(self) -> None:
-        """Begin to see functions."""
         self.__enter__()  # type: ignore[no-untyped-call]
         self._is_here = True
 
     def leave_all(self) -> None:
-        """Drop what is left when nothing is watched any more."""
         self._outputs.clear()
         while self._running:
             self._leave()

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import CacheReader, EarlierCall, without_empty_slots
-from attncli.analysis.calls.continuity import contradictions, traits_of
+from attncli.analysis.calls.continuity import contradictions, traits_of, turns_of
 from attncli.analysis.calls.findings import findings_of
 from attncli.analysis.calls.masks import CallMask, MaskReading, mask_of, read_mask
-from attncli.analysis.calls.rotary import turns_of
 from attncli.analysis.calls.steps import RecordedCall, ThreadState
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.detach import TensorCache, mask_values

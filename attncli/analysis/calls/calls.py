@@ -106,13 +106,11 @@ class Calls(Displayed, Sequence[CallGroup]):
         return track
 
     def _record(self, call: AttentionCall, here: ThreadState) -> RecordedCall:
-        """Analyse a call; a fault of ours is a note, and the program goes on."""
+        """Analyse a call; a fault of ours is a note, and ends no program."""
         try:
             anywhere = call.place._replace(line=0)  # what has a mask and what has none may be two lines of a function
             earlier = self._earlier.get(call.place) or self._earlier.get(anywhere)
             recorded, after = self._analyzer.record(call, here, earlier)
-        except RecursionError:
-            raise
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be looked at")
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
@@ -151,7 +149,6 @@ class Calls(Displayed, Sequence[CallGroup]):
                 self._end(each)
 
     def _end(self, thread: ThreadState) -> None:
-        """Judge the calls of a step together."""
         step = thread.end()
         try:
             _, found = self._steps.get(step.key, lambda: (step, self._judged(step)))
@@ -279,19 +276,15 @@ class Calls(Displayed, Sequence[CallGroup]):
     def __getitem__(self, index: slice) -> tuple[CallGroup, ...]: ...
 
     def __getitem__(self, index: int | slice) -> CallGroup | tuple[CallGroup, ...]:
-        """Return a row, or some."""
         return self.rows[index]
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return len(self.rows)
 
     def __str__(self) -> str:
-        """Return the table that `attn run` prints."""
         return presentation().text_of(self)
 
     def __repr__(self) -> str:
-        """Return the numbers of places and calls in a line."""
         return f"<{type(self).__name__}: {self.headline}>"
 
     @property
@@ -302,7 +295,7 @@ class Calls(Displayed, Sequence[CallGroup]):
 
 
 def judge(step: ForwardPass, expected: Expectations | None) -> Iterator[tuple[Finding, ...]]:
-    """Yield the findings of each call of a step: of it alone, beside the other calls, and beside the expectations."""
+    """Yield the findings of each call of a step: of it alone, by the other calls, and by the expectations."""
     wrong = mismatches(step.calls, expected) if expected is not None else ([] for _ in step.calls)
     for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
         of_mask = (replace(one.finding, comparison=one.comparison) for one in own)

@@ -161,7 +161,6 @@ class UnexpectedError(AssertionError):
     """
 
     def __init__(self, expected: str, wrong: Sequence[CallMismatch], unchecked: Sequence[str] = ()) -> None:
-        """Make the error."""
         self.expected, self.wrong = expected, tuple(wrong)
         places: dict[tuple[object, str], list[CallSite]] = {}
         for one in self.wrong:
@@ -273,7 +272,6 @@ def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallC
 
 
 def _findings(mask: CallMask, expected: Expression) -> list[Finding]:
-    """Return the errors of a mask."""
     try:
         found = [*audit_allowed(mask.allowed, mask.shape, expected)]
     except AttnError as error:  # it does not fit so many positions

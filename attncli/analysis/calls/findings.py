@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, MaskReading
-from attncli.files import to_numpy
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.intrinsic_checks import intrinsic_findings
@@ -115,7 +114,7 @@ def _are_normalised(*sides: Any) -> bool:
 
 
 def _keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
-    """Yield a prompt that the mask takes for words, a batch or heads that are repeated in another order."""
+    """Yield a prompt that the mask takes for words, or a batch that is repeated in another order than its padding."""
     differs = mask.shape[0] > 3 and bool((mask.rule.tokens != mask.rule.tokens[:1]).any())
     if mask.shape[2] == 1 and not differs:  # a step of a generation, whose prompt has shown it
         return
@@ -126,13 +125,6 @@ def _keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
         keys = "key is" if prompt == 1 else f"{prompt} keys are"
         message = f"the mask takes key 0 for the first word, but the first {keys} a prompt, alike in every row"
         yield Finding("padding-side", "error", message, prompt, advice="prepend ones for the prompt to the mask")
-    orders = {_order_of_heads(call.k), _order_of_heads(call.v)}
-    if orders == {"tiled", "side by side"}:
-        message = "keys and values are repeated for the heads in different orders"
-        yield Finding("heads", "error", message, call.shape[1], advice="repeat_interleave both")
-    elif orders == {"tiled"}:
-        message = "keys are repeated as a whole, so that heads far apart share them"
-        yield Finding("heads", "note", message, call.shape[1], advice="correct if the model was trained this way")
 
 
 def _repeated_otherwise(k: Float[Any, "B Hkv K D"], mask: CallMask) -> Iterator[Finding]:
@@ -181,21 +173,6 @@ def _prompt_taken_for_words(k: Float[Any, "B Hkv K D"], mask: CallMask) -> int:
     return more if are_alike(k, slice(0, more)) and are_alike(k[padded], last) and not are_alike(k, last) else 0
 
 
-def _order_of_heads(tensor: Float[Any, "B H K D"] | None) -> Literal["tiled", "side by side"] | None:
-    """Return how heads share keys or values, by their first or last position; None where they do not."""
-    if tensor is None or tensor.shape[1] < 4 or tensor.shape[3] < 2:
-        return None
-    heads = tensor.shape[1]
-    for own in (to_numpy(tensor[0, :, position]) for position in (0, -1)):
-        several = len(np.unique(own, axis=0))  # heads that differ
-        if 1 < several < heads and heads % several == 0:
-            if (own == np.tile(own[:several], (heads // several, 1))).all():
-                return "tiled"
-            if (own == own[:: heads // several].repeat(heads // several, axis=0)).all():
-                return "side by side"
-    return None
-
-
 # --- masks ---------------------------------------------------------------------------------------------------
 
 
@@ -236,7 +213,6 @@ def _alignment(mask: CallMask, has_cache: bool) -> Iterator[Finding]:
 
 
 def _broadcast(one: MaskReading) -> Finding:
-    """Return that a mask is the same for every key and differs from query to query."""
     hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
     message = f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
     message += f". {hidden} of them see no key" * (hidden > 0)
@@ -266,7 +242,7 @@ def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
 
 
 def _ignored(unused: Sequence[MaskReading], mask: CallMask) -> Iterator[Finding]:
-    """Yield masks in whose place is_causal hides other keys."""
+    """Yield masks that is_causal replaces by another one."""
     causal = np.tri(*mask.shape[2:], dtype=bool)
     for one in unused:
         allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], *causal.shape))
@@ -336,7 +312,6 @@ def _result(call: AttentionCall) -> Any:
 
 
 def _nan(call: AttentionCall) -> Iterator[Finding]:
-    """Yield the source of NaN: this attention, or something before it."""
     if not has_nan(_result(call)):
         return
     inputs = (call.q, call.k, call.v) if call.project is None else call.project()

@@ -110,7 +110,6 @@ class ModuleCalls:
 
 
 def _unpadded(rule: str) -> str:
-    """Return a rule without its padding."""
     if rule == "pad" or rule.startswith("pad,"):
         return "full"
     return rule.replace(" & pad", "").removesuffix(", padding queries see nothing")
@@ -130,65 +129,38 @@ def _mask_text(rules: Counter[str], masks: Set[str]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class CallGroup:
-    """Equal attention of one place, of one module or of several: a row of the table.
+    """Equal attention of one place, of one module or of several: a row of the table."""
 
-    Attributes:
-        tracks: the calls of each module.
-    """
+    tracks: tuple[ModuleCalls, ...]  # the calls of each module
+    place: CallSite  # the module is the first one
+    module: str | None  # the names of the modules, joined where they differ by numbers: `layers.0-11.attn`
+    api: Api
+    calls: int
+    dtype: str  # of the queries
+    sizes: tuple[StepRange, ...]  # batch rows, heads, queries and keys: the least and the most
+    mask: str  # the rule that the masks follow, or how they vary
+    counts: tuple[FindingCount, ...]  # the findings, errors first, and in how many calls each kind is
 
-    tracks: tuple[ModuleCalls, ...]
+    @classmethod
+    def of(cls, tracks: tuple[ModuleCalls, ...]) -> CallGroup:
+        """Return the row of tracks that are alike."""
+        first = tracks[0]
+        rules = sum((track.rules for track in tracks), Counter[str]())
+        counts: dict[tuple[str, str], FindingCount] = {}
+        for one in (one for track in tracks for one in track.all_findings):
+            key = one.finding.code, one.finding.severity
+            counts.setdefault(key, FindingCount(one.finding)).calls += one.calls
+        return cls(
+            tracks, first.place, joined_modules([track.place.module for track in tracks]), first.api,
+            sum(track.calls for track in tracks), first.dtype, first.sizes, _mask_text(rules, first.masks),
+            tuple(counts.values()),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Return the row in a line."""
         found = ", ".join(dict.fromkeys(one.code for one in self.findings)) or self.verdict
         name = joined_places([track.place for track in self.tracks])
         text = f"{name}, {plural(self.calls, 'call')}, {self.api}, {self.mask}"
         return visible(f"<{type(self).__name__}: {text}: {found}>")
-
-    @property
-    def place(self) -> CallSite:
-        """The place; the module is the first one."""
-        return self.tracks[0].place
-
-    @property
-    def module(self) -> str | None:
-        """The names of the modules, joined where they differ by numbers: `layers.0-11.attn`."""
-        return joined_modules([track.place.module for track in self.tracks])
-
-    @property
-    def api(self) -> Api:
-        """The function that computed it."""
-        return self.tracks[0].api
-
-    @property
-    def calls(self) -> int:
-        """Number of calls."""
-        return sum(track.calls for track in self.tracks)
-
-    @property
-    def dtype(self) -> str:
-        """Type of the queries."""
-        return self.tracks[0].dtype
-
-    @property
-    def sizes(self) -> tuple[StepRange, ...]:
-        """Batch rows, heads, queries and keys: the least and the most."""
-        return self.tracks[0].sizes
-
-    @property
-    def mask(self) -> str:
-        """The rule that the masks follow, or how they vary."""
-        rules = sum((track.rules for track in self.tracks), Counter[str]())
-        return _mask_text(rules, self.tracks[0].masks)
-
-    @property
-    def counts(self) -> tuple[FindingCount, ...]:
-        """The findings, and in how many calls they are."""
-        found: dict[tuple[str, str], FindingCount] = {}
-        for one in (one for track in self.tracks for one in track.all_findings):
-            key = one.finding.code, one.finding.severity
-            found.setdefault(key, FindingCount(one.finding)).calls += one.calls
-        return tuple(found.values())
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -200,7 +172,7 @@ class CallGroup:
         """The result where nothing is wrong: `ok`, or why nothing was checked."""
         if self.tracks[0].expected == NOTHING_EXPECTED:
             return NOTHING_EXPECTED
-        is_left_out = any(one.finding.code == NOT_CHECKED for one in self.counts)
+        is_left_out = any(one.code == NOT_CHECKED for one in self.findings)
         return "ok" if all(track.is_judged for track in self.tracks) and not is_left_out else NOT_CHECKED
 
     @property
@@ -243,19 +215,17 @@ class CallGroup:
         by_module = [traces(track.first) for track in self.tracks if track.first is not None]
         if not all(by_module) or not by_module:
             raise NotExposedError(f"{self.place} exposes neither queries, keys and values nor weights")
-        return tuple(_with_layers(layers, self.module) for layers in zip(*by_module, strict=True))
+        found = []
+        for row in zip(*by_module, strict=True):  # of the batch, the trace of each module
+            layers = tuple(replace(layer, layer=index) for index, each in enumerate(row) for layer in each.layers)
+            source = row[0].source._replace(model=self.module or None, layers=len(layers))
+            found.append(replace(row[0], source=source, layers=layers))
+        return tuple(found)
 
     @property
     def trace(self) -> Trace:
         """The Trace of the first batch row; see `traces`."""
         return self.traces[0]
-
-
-def _with_layers(traces: Sequence[Trace], module: str | None) -> Trace:
-    """Return one Trace of several that have the same positions, numbering their layers."""
-    layers = tuple(replace(layer, layer=index) for index, trace in enumerate(traces) for layer in trace.layers)
-    source = traces[0].source._replace(model=module or None, layers=len(layers))
-    return replace(traces[0], source=source, layers=layers)
 
 
 def call_groups(tracks: Iterable[ModuleCalls]) -> tuple[CallGroup, ...]:
@@ -265,7 +235,7 @@ def call_groups(tracks: Iterable[ModuleCalls]) -> tuple[CallGroup, ...]:
         codes = tuple((one.finding.code, one.finding.severity) for one in track.all_findings)
         kind = track.api, track.place[:3], track.dtype, track.shape, track.sizes, track.mask, codes, track.expected
         groups.setdefault(kind, []).append(track)
-    return tuple(CallGroup(tuple(alike)) for alike in groups.values())
+    return tuple(CallGroup.of(tuple(alike)) for alike in groups.values())
 
 
 def joined_places(places: Sequence[CallSite]) -> str:

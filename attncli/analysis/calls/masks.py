@@ -140,7 +140,6 @@ class CallMask(NamedTuple):
         return name + ", aligned top-left" * self.is_top_left + " + bias" * self.has_bias
 
     def __str__(self) -> str:
-        """The rule, with which batch rows are padded."""
         return self.rule.text + " + bias" * self.has_bias
 
 

@@ -45,7 +45,7 @@ class RecordedCall(NamedTuple):
     is_block: bool = False  # whether it is a part of an attention that is computed in blocks
 
     def as_block(self) -> RecordedCall:
-        """Return it as a part of a longer attention, of which its mask alone shows nothing."""
+        """Return it as a part of a longer attention, without the findings of its own mask."""
         found = tuple(one for one in self.findings if one.code not in MASK_CODES)
         return self._replace(is_block=True, findings=found)
 
@@ -203,12 +203,12 @@ class ThreadState:
             self.calls[-1] = CallContext(call, (*hints, hint))
 
     def positions(self, queries: int) -> InputHint | None:
-        """Return the last hint about where so many queries are."""
+        """Return the last hint about the positions of this number of queries."""
         hints = (one.hint for one in reversed(self.pending) if one.hint.kind == "positions")
         return next((hint for hint in hints if hint.size in (0, queries)), None)
 
     def tokens(self, batch: int, keys: int) -> InputHint | None:
-        """Return the hint about which keys of the call to come are padding; None where there is none, or several."""
+        """Return the hint about the padding of the call to come; None without exactly one."""
         fits = [one for one in self._hints if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
         return fits[0] if len(fits) == 1 else None
 

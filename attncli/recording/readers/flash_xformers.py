@@ -88,7 +88,7 @@ def _schema(operator: Any) -> Any:
 def _masks(
     arguments: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
 ) -> tuple[MaskArgument, ...]:
-    """Return what the arguments of an operator hide, where rows have so many queries and keys, `[B]`."""
+    """Return the masks that the arguments of an operator mean, for the lengths `[B]` of queries and keys."""
     masks = []
     device = queries.device
     if arguments.get("bias") is not None:

@@ -84,7 +84,7 @@ def _cells_of_blocks(
 
 
 class ScoreChange(NamedTuple):
-    """What a score_mod makes of a score."""
+    """Change that a score_mod makes to a score."""
 
     added: torch.Tensor  # −inf where it forbids, as small as broadcasts to `[B, H, Q, K]`
     softcap: float | None = None  # c, where it makes c·tanh(score/c) of each

@@ -212,7 +212,7 @@ class Points:
         return self._with_heads(tensor.mT if self.keys_are_left else tensor)
 
     def _with_heads(self, tensor: Tensor) -> Tensor:
-        """Return `[B, H, …]` of a tensor with the axes of batch and heads, of which it may lack some, and two more."""
+        """Return `[B, H, …]` of a tensor with two more axes than some of batch and heads."""
         batch, heads, *_ = self.shape
         *outer, rows, columns = tensor.shape
         if len(outer) == 2:
@@ -236,7 +236,6 @@ class Points:
         return None if held.tensor is None else self.four(held.tensor, self._softmax_axes)
 
     def _values(self, found: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the values and the output."""
         batch, heads, queries, keys = self.shape
         (summed,) = found.summed
         width = [label for label in found.out if label not in found.first]

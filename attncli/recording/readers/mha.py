@@ -170,7 +170,6 @@ def _emit(
 
 
 def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by the names of their parameters."""
     bound = parameters.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments

@@ -123,7 +123,7 @@ class Product(NamedTuple):
         return tensor.permute(*map(own.index, range(len(own))), *(axis - moved.ndim + len(own) for axis in more))
 
     def with_row(self, axis: int, row: int) -> Product:
-        """Return it with another axis of the result, of which one factor has one entry, as the rows of the other."""
+        """Return it with another axis of the result, which one factor lacks, as the rows of the other."""
         if axis == row:
             return self
         last = self.axes.ndim - 1
@@ -152,7 +152,6 @@ class Product(NamedTuple):
 
 
 def _unflattened(tensor: Tensor, parts: list[int]) -> Tensor:
-    """Return `[…, rows, width]` with the rows in several axes."""
     return tensor.reshape(*tensor.shape[:-2], *parts, tensor.shape[-1])
 
 
@@ -213,7 +212,7 @@ class Scores(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What it was multiplied with; NaN where other things were done."""
+        """The number that it was multiplied with; NaN where other things were done."""
         return math.prod(each.factor or math.nan for each in self.changes)
 
     @property

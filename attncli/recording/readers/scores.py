@@ -37,7 +37,7 @@ _AFTERWARDS = "what was done to the weights"
 
 
 class ScoresMask(NamedTuple):
-    """Which change of scores is a mask."""
+    """Change of scores that is a mask."""
 
     name: str  # of the operation
     change: int | None  # its place among them; None where scores alone say what is hidden
@@ -50,13 +50,8 @@ class ScoresMask(NamedTuple):
 class ScoresReading(NamedTuple):
     """Facts that the values of a call show, of it and of others of its kind."""
 
-    scale: float | None  # what multiplies q·k; None where it is no one number
-    softcap: float | None
-    scale_factors: tuple[float, ...]  # see AttentionCall
     masks: tuple[ScoresMask, ...]  # in the order in which they apply
-    findings: tuple[Finding, ...]
-    unread: tuple[str, ...]  # what is not understood, and may hide keys
-    harmless: tuple[str, ...]  # what is not understood, and hides none
+    facts: dict[str, Any]  # attributes of AttentionCall
 
 
 class WrittenAttention:
@@ -67,7 +62,7 @@ class WrittenAttention:
         self._query_axes: dict[tuple[Any, ...], int] = {}
 
     def call(self, context: ThreadContext, weights: Scores, found: Contraction, result: Tensor) -> AttentionCall | None:
-        """Return the attention of weights that met another tensor; None where this is none."""
+        """Return the attention of weights that met another tensor; None unless this is values."""
         place, is_training = context.place(), context.is_training()
         points = Points.of(weights, found, result, self._query_axes, place)
         if points is None:
@@ -93,18 +88,13 @@ class WrittenAttention:
             v=None if v is None else v.expand(batch, -1, -1, -1),
             masks=tuple(argument for mask, argument in masks if mask.is_applied),
             ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
-            scale=reading.scale,
-            scale_factors=reading.scale_factors,
-            softcap=reading.softcap,
             dropout=weights.dropout,
             is_training=is_training,
             scores=points.scores,
             weights=points.weights,
             sinks=points.sinks,
             output=points.output,
-            findings=reading.findings,
-            unsupported=" and ".join((*reading.unread, *reading.harmless)) or None,
-            is_mask_read=not reading.unread,
+            **reading.facts,
         )
 
     def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> ScoresReading:
@@ -131,7 +121,6 @@ def _hide_now(reading: ScoresReading, points: Points) -> bool:
 
 
 def _argument(mask: ScoresMask, points: Points) -> MaskArgument | None:
-    """Return a mask as this call has it."""
     if mask.change is None:
         if points.scores is not None:
             return MaskArgument(mask.name, compact(points.scores <= FORBIDDEN_BELOW), "masked")
@@ -156,42 +145,34 @@ class _ValueReader:
 
     def __init__(self, points: Points) -> None:
         self.points = points
-        self.scale: float | None = None
-        self.softcap: float | None = None
-        self.scale_factors: tuple[float, ...] = ()
-        self.findings: list[Finding] = []
-        self.unread: list[str] = []
-        self.harmless: list[str] = []
         self.masks: list[ScoresMask] = []
+        self.findings: list[Finding] = []
+        self.unread: list[str] = []  # what is not understood, and may hide keys
+        self.harmless: list[str] = []  # what is not understood, and hides none
         batch, heads, queries, keys = points.shape
         most = max(_MOST_CELLS // (queries * keys), 1)
         self._heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
         self._batch = max(min(batch, most // self._heads), 1)
 
     def read(self, is_training: bool | None) -> ScoresReading:
-        """Return the facts; see AttentionCall for `is_training`."""
-        origin = self.points.origin
-        self._read_scores()
+        origin, facts = self.points.origin, self._read_scores()
         self._read_weights()
         if origin.dropout and origin.in_dropout and is_training is False:
             message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
             self.findings.append(Finding("dropout", "note", message))
-        findings, unread, harmless = (
-            tuple(dict.fromkeys(each)) for each in (self.findings, self.unread, self.harmless)
-        )
-        return ScoresReading(
-            self.scale, self.softcap, self.scale_factors, tuple(self.masks), findings, unread, harmless  # type: ignore[arg-type]
-        )  # fmt: skip
+        facts["findings"] = tuple(dict.fromkeys(self.findings))
+        facts["unsupported"] = " and ".join(dict.fromkeys((*self.unread, *self.harmless))) or None
+        return ScoresReading(tuple(self.masks), {**facts, "is_mask_read": not self.unread})
 
     def _cut(self, tensor: Tensor) -> Tensor:
         return tensor[: self._batch, : self._heads].detach()
 
-    def _read_scores(self) -> None:
-        """Read what was done before the softmax."""
+    def _read_scores(self) -> dict[str, Any]:
+        """Read what was done before the softmax; return the scale and the soft cap."""
         points = self.points
         if points.scores is None or points.q is None or points.k is None:
             self.unread.append("tensors that were changed before they met the values")
-            return
+            return {}
         q, k, y = (self._cut(each).float() for each in (points.q, points.k, points.scores))
         product = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
         replay = _Replay(product)
@@ -203,15 +184,17 @@ class _ValueReader:
         hidden = ((y <= FORBIDDEN_BELOW) & is_off) | (y - replay.scores < _HIDDEN)
         below = replay.added <= _HIDDEN
         visible = ~(hidden | below | replay.filled) & y.isfinite() & product.isfinite() & (replay.added < -_HIDDEN)
+        facts: dict[str, Any] = {}
         if not replay.is_clear or int((is_off & visible).sum()) > 1e-3 * int(visible.sum()):
             self.unread.append(_CHANGED)
         elif replay.is_scaled_by_heads:
             self.harmless.append("a factor of each head")
         else:
-            self.scale, self.softcap = replay.scale, replay.softcap
+            facts = {"scale": replay.scale, "softcap": replay.softcap}
             if replay.softcap is None:
-                self.scale_factors = points.q_side.scale, points.k_side.scale, *replay.factors
+                facts["scale_factors"] = points.q_side.scale, points.k_side.scale, *replay.factors
         self._read_masks(replay, hidden, below, y)
+        return facts
 
     def _read_masks(self, replay: _Replay, hidden: Tensor, below: Tensor, y: Tensor) -> None:
         """Read the masks: what was added hides what is `below`, and fills what is `hidden` of the other scores."""
@@ -300,7 +283,6 @@ class _Replay:
         self.fills: list[tuple[int, str, Convention, Tensor]] = []
 
     def step(self, index: int, change: Change, tensor: Tensor | None) -> None:
-        """Make a change once more; one that is not known is left out, and shows in the scores."""
         name = change.name
         if (factor := -1.0 if name == "neg" else change.factor) is not None:
             self._multiply(factor)
@@ -369,7 +351,6 @@ def _is_boolean(values: Tensor) -> bool:
 
 
 def _sums_to_one(weights: Tensor) -> bool:
-    """Return whether weights of queries sum to 1, where there are any."""
     sums = weights.float().sum(-1)
     is_one = ((sums - 1).abs() < 2e-2) | (sums == 0) | sums.isnan()
     return bool(is_one.all()) and bool(((weights >= 0) | weights.isnan()).all())

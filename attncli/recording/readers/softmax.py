@@ -211,7 +211,7 @@ class Softmax:
                 self._make_mask(ran, result, ran.tensors)
 
     def _factor(self, ran: _Operation, source: Tensor, result: Tensor) -> Factor:
-        """Return the facts of a result as queries or keys, of which the source may be one."""
+        """Return the facts of a result as queries or keys."""
         factor = self._origins.factor(source)
         heads, scale = factor.heads, factor.scale
         if (folded := _folded_heads(ran.args, result)) > 1 or result.ndim != 3:
@@ -232,9 +232,7 @@ class Softmax:
             axes = frozenset()
         return Factor(heads, scale, axes)
 
-    def _change(
-        self, ran: _Operation, source: Tensor, origin: Scores, parts: list[Scores], result: Tensor
-    ) -> None:  # fmt: skip
+    def _change(self, ran: _Operation, source: Tensor, origin: Scores, parts: list[Scores], result: Tensor) -> None:
         """Give a result the origin of scores or weights, or record that these are followed no further."""
         softmaxes = {id(each.softmax) for each in parts if each.softmax is not None}
         if ran.name == "add" and not softmaxes and len(parts) == 2 and (both := joined_product(*parts)) is not None:
@@ -275,8 +273,11 @@ class Softmax:
         elif ran.name in ("tril", "triu"):
             ones = torch.ones(result.shape[-2:], dtype=torch.bool, device=result.device)
             other = getattr(ones, ran.name)(int(ran.argument(1, "diagonal", 0)))
-        elif not others and ran.name in ("mul", "div", "add", "sub", "rsub") and ran.numbers:
-            other, is_first = ran.numbers[0], isinstance(ran.args[0], Tensor)
+        elif not others and ran.name in ("mul", "div", "add", "sub", "rsub"):
+            values = (*ran.args, *ran.kwargs.values())
+            numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
+            if numbers:
+                other, is_first = float(numbers[0]), isinstance(ran.args[0], Tensor)
         return scores.changed(ran.name, other, is_first, self._origins.made_at(other))
 
     def _lose(self, name: str, origin: Scores, result: Tensor) -> None:
@@ -289,7 +290,6 @@ class Softmax:
             self._origins.put(result, origin.softmax.untracked)
 
     def _assign(self, ran: _Operation) -> None:
-        """Record a write into a part of a tensor."""
         target, value = ran.args[0], ran.args[-1]
         origin, written = self._origins.get(target), self._origins.get(value)
         is_of_scores = isinstance(written, Scores) and written.softmax is None and written.product.is_of_pairs
@@ -310,11 +310,13 @@ class Softmax:
         origins = [self._origins.get(each) for each in inputs if each.numel() > 1]
         is_of_masks = bool(origins) and all(isinstance(each, MadeMask) for each in origins)
         is_changed = bool(inputs) and result is inputs[0] and ran.name not in _COPIES
-        origin: Origin | None = None
         if is_of_masks and len(origins) == 1 and ran.name not in _ANEW and not is_changed:
             (origin,) = origins
-        elif is_of_masks or _makes_mask(ran.name, result, len(inputs)):
-            line = self.context.line()
+        else:
+            makes = ran.name in _MAKERS and (result.dtype == torch.bool or ran.name in ("masked_fill", "where", *_ANEW))
+            if ran.name == "setitem":  # else what a cache is written by
+                makes = len(inputs) == 1
+            line = self.context.line() if is_of_masks or makes else None
             origin = None if line is None else MadeMask(line)
         if origin is not None or isinstance(self._origins.get(result), MadeMask):
             self._origins.put(result, None if result.requires_grad else origin)
@@ -333,14 +335,7 @@ class _Operation:
             self.tensors = self.tensors[:1]  # the other one is a pattern
 
     def argument(self, position: int, name: str, default: Any) -> Any:
-        """Return an argument by its position or its name."""
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
-
-    @property
-    def numbers(self) -> list[float]:
-        """The arguments that are numbers."""
-        values = (*self.args, *self.kwargs.values())
-        return [float(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
 
 
 def _moved(ran: _Operation, axes: Tensor, source: Tensor) -> Tensor | None:
@@ -409,7 +404,7 @@ def _rank(origin: Origin) -> tuple[int, bool]:
 
 
 def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
-    """Return how many heads a view puts into the batch, `[B, H, T, D]` or `[T, B, H·D]` before; 1 is none."""
+    """Return how many heads a view of `[B, H, T, D]` or `[T, B, H·D]` puts into the batch, 1 without any."""
     before: Any = getattr(args[0], "shape", ()) if args else ()
     after = result.shape
     if len(after) == 4 and after[1] == 1:
@@ -434,7 +429,7 @@ def _may_scale(args: tuple[Any, ...], result: Any) -> bool:
 
 
 def _other(args: tuple[Any, ...], result: Tensor) -> Any:
-    """Return what a tensor was multiplied with or divided by; None where that is as large as it is."""
+    """Return the multiplier or divisor of a tensor; None where that is as large as it is."""
     return next((each for each in args[:2] if not isinstance(each, Tensor) or each.shape != result.shape), None)
 
 
@@ -454,9 +449,3 @@ def _may_make_mask(args: tuple[Any, ...], result: Any) -> bool:
     """Return whether a function may have made a mask, and not numbers of a model."""
     mask = args[0] if result is None and args else result
     return has_values(mask) and mask.ndim > 0 and not mask.requires_grad
-
-
-def _makes_mask(name: str, result: Tensor, tensors: int) -> bool:
-    if name == "setitem":  # else what a cache is written by
-        return tensors == 1
-    return name in _MAKERS and (result.dtype == torch.bool or name in ("masked_fill", "where", *_ANEW))
