@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Bool, Int
 
-_MOST_TENSORS = 16  # that are recognized when they come again
+_MOST_TENSORS = 16  # outputs of encoders that are recognized
 _LONGEST = 1 << 16  # positions of a row whose length is given
 _SPARE = 2  # vectors of a table of positions that stand for none of a row
 _OF_CONFIGURATION: Mapping[Kind, str] = {"window": "sliding_window", "chunk": "attention_chunk_size"}
@@ -48,7 +48,6 @@ class InputReader:
     def __init__(self, hints: Hints) -> None:
         self._hints = hints
         self._tables: WeakKeyDictionary[torch.nn.Module, _ReadHints] = WeakKeyDictionary()
-        self._recent = deque[tuple[ref[torch.Tensor], int, _ReadHints, tuple[InputHint, ...]]](maxlen=_MOST_TENSORS)
         self._encoded = deque[tuple[ref[torch.Tensor], Any]](maxlen=_MOST_TENSORS)
         self._masked: Callable[[], torch.nn.Module | None] = lambda: None  # the last module with an argument of padding
 
@@ -83,7 +82,7 @@ class InputReader:
                 self._read(value, _positions)
             elif not is_inside and isinstance(value, torch.Tensor):
                 if value.dim() == 2 and _MASK.fullmatch(name):
-                    self._read(value, _mask_reader(name), _may_be_a_mask)
+                    self._read(value, partial(_mask, name), _may_be_a_mask)
                 elif value.dim() == 1 and _LENGTHS.fullmatch(name):
                     self._read(value, _lengths)
                 else:
@@ -114,23 +113,13 @@ class InputReader:
                 self._encoded += [(ref(one), real.astype(np.int64)) for one in fits[:1]]
 
     def _read(self, value: Any, read: _ReadHints, may_be_read: Callable[[Any], bool] | None = None) -> None:
-        """Hand over the hints of a tensor; one that is known is not read again."""
+        """Hand over the hints of a tensor, or of a number, which is a first position of any number of them."""
         if type(value) is int:
             for hint in read(np.array([[value]])):
                 self._hints.add(hint._replace(size=0))
-        if not (may_be_read or _may_be_numbers)(value):
-            return
-        is_counted = not value.is_inference()
-        hints: tuple[InputHint, ...] | None = None
-        for recent, version, how, earlier in self._recent:
-            if is_counted and version == value._version and how == read and recent() is value:
-                hints = earlier
-        if hints is None:
-            hints = tuple(read(np.atleast_2d(to_numpy(value)).astype(np.int64)))
-            if is_counted:
-                self._recent.append((ref(value), value._version, read, hints))
-        for hint in hints:
-            self._hints.add(hint)
+        elif (may_be_read or _may_be_numbers)(value):
+            for hint in read(np.atleast_2d(to_numpy(value)).astype(np.int64)):
+                self._hints.add(hint)
 
 
 @cache
@@ -186,11 +175,6 @@ def _tokens(padding: int, is_padding_alone: bool, source: str, ids: Int[np.ndarr
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
     yield InputHint.of("tokens", inside.astype(np.int64), is_sure, source)
-
-
-@cache
-def _mask_reader(name: str) -> _ReadHints:
-    return partial(_mask, name)
 
 
 def _mask(name: str, values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:

@@ -346,7 +346,8 @@ class _Thread(TorchFunctionMode):
 
         slices, projections = call.slices, call.projections
         if slices is None and call.q is not None and call.k is not None:
-            slices = CallSlices(*(PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k)))
+            q, k = (PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k))
+            slices = CallSlices(q, k)
         if slices is not None and self._running:
             slices = slices._replace(forward=self._running[-1].number)
         if call.q is not None and not call.q.requires_grad:  # there is no cache in training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -42,18 +43,9 @@ def matches(place: CallSite, pattern: str) -> bool:
 
 
 def split_pattern(text: str) -> tuple[str | None, str]:
-    """Split `PATTERN=EXPR` at the first `=` outside of parentheses and quotes, as `pad(left=2)` has one of its own."""
-    depth, quote = 0, ""
-    for index, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-        elif character == "=" and depth == 0:
-            return text[:index].strip(), text[index + 1 :]
-    return None, text
+    """Split `PATTERN=EXPR` at a `=` that is outside of parentheses and quotes, as `pad(left=2)` has one of its own."""
+    match = re.match(r"([^('\"=]*)=(.*)", text, re.DOTALL)
+    return (match[1].strip(), match[2]) if match else (None, text)
 
 
 @dataclass(frozen=True, eq=False)

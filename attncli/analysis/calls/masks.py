@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ class MaskReading(NamedTuple):
 
     name: str  # what the API calls it
     shape: tuple[int, ...]  # of its values, four axes, those along which they only repeat being 1
-    dtype: str  # of its values
     convention: Convention  # what they mean to this API
     allowed: Bool[np.ndarray, "#B #H #Q #K"]  # True = attend
     digest: int  # equal where values are
@@ -54,24 +53,24 @@ def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
     digest = hash((values.shape, kind, values.tobytes()))
     convention = argument.convention
     allowed = values if convention == "additive" else values.astype(bool) == (convention == "attend")
-    own = MaskReading(argument.name, values.shape, kind, convention, allowed, digest)
+    own = MaskReading(argument.name, values.shape, convention, allowed, digest)
     if convention != "additive":
         return own
     reading = read_added(values)
     has_bias = bool((values[reading.allowed] != 0).any())
     own = own._replace(allowed=reading.allowed, fills=reading.fills, has_bias=has_bias)
-    return own._replace(findings=tuple(_findings_of_numbers(own, values, reading, dtype)))
+    stored = StoredMask(values, kind)
+    return own._replace(findings=tuple(_findings_of_numbers(own.name, stored, reading, dtype)))
 
 
-def _findings_of_numbers(
-    own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, dtype: str
-) -> Iterator[Finding]:
+def _findings_of_numbers(name: str, stored: StoredMask, reading: Reading, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the numbers of an additive mask."""
+    values = stored.values
     least, most = float(values.min()), float(values.max())
     other = most if least == 0 else least
     # The same number everywhere is a bias that has not learned yet.
     if 0 in (least, most) and other and bool(((values == 0) | (values == other)).all()):
-        count, numbers = int(np.count_nonzero(values)), f"{own.name} adds 0 and {other:g} ({own.dtype}) to the scores"
+        count, numbers = int(np.count_nonzero(values)), f"{name} adds 0 and {other:g} ({stored.dtype}) to the scores"
         # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
         if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
             message = f"{numbers}, which masks nothing"
@@ -81,7 +80,7 @@ def _findings_of_numbers(
             message = f"{numbers}: all weight goes to the keys that it should mask"
             yield Finding("leak", "error", message, count, advice=f"use -{other:g}")
             return
-    subject = MaskGrid(own.name, reading.allowed[0], 0, None, StoredMask(values, own.dtype), reading)
+    subject = MaskGrid(name, reading.allowed[0], 0, None, stored, reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)
 
 

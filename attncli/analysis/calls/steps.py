@@ -124,7 +124,6 @@ class ThreadState:
     forward: tuple[int, int] = (-1, 0)  # calls and hints when an outermost module began last
     # Which keys were tokens at the last call without a cache, and whether more than its mask shows it.
     prompts: dict[CallSite, tuple[Bool[np.ndarray, "B K"], bool]] = field(default_factory=dict)
-    prompt: InputHint | None = None  # of the last call with a cache
 
     def add_call(self, track: ModuleCalls, call: RecordedCall) -> None:
         """Add a call."""
@@ -161,10 +160,7 @@ class ThreadState:
         if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
             return None
         tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=True)
-        prompt = InputHint.of("prompt", tokens.astype(np.int8), is_sure)
-        if self.prompt is None or self.prompt.digest != prompt.digest:  # layers share it, as it may be kept
-            self.prompt = prompt
-        return self.prompt
+        return InputHint.of("prompt", tokens.astype(np.int8), is_sure)
 
     @property
     def _hints(self) -> tuple[InputHint, ...]:

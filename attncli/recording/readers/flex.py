@@ -1,14 +1,11 @@
 """`flex_attention`: its block mask and its score_mod, which are functions of single cells, as masks and biases.
 
-Both are called for every cell, as flex attention itself calls them (vectorized by `torch.vmap`). What came of a
-function is kept as long as the function lives and none of the tensors that it closes over changes.
+Both are called for every cell, as flex attention itself calls them (vectorized by `torch.vmap`).
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +36,8 @@ def read(
     if is_of_nothing(query, key, value):
         return
     shape = (*query.shape[:3], key.shape[-2])
-    change = _remembered(score_mod, shape, query.device, _score_change)
-    allowed = _remembered(block_mask[-1], shape, query.device, _cells)
+    change = _score_change(score_mod, shape, query.device)
+    allowed = _cells(block_mask[-1], shape, query.device)
     masks = [MaskArgument("score_mod", change.added, "additive")] if change.added.any() else []
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
     unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
@@ -91,18 +88,6 @@ class ScoreChange(NamedTuple):
     is_simple: bool = True  # whether that is all it does
 
 
-# What came of a function, with what it was called for.
-_RESULTS: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = weakref.WeakKeyDictionary()
-
-
-def _remembered(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, make: Callable[..., Any]) -> Any:
-    """Return what is made of a function, anew if it is for another shape or if a tensor that it reads has changed."""
-    key = (shape, device, tuple((id(tensor), tensor._version) for tensor in _closed_over(mod)))
-    if mod not in _RESULTS or _RESULTS[mod][0] != key:
-        _RESULTS[mod] = key, make(mod, shape, device)
-    return _RESULTS[mod][1]
-
-
 def _cells(
     mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, score: float | None = None
 ) -> torch.Tensor:
@@ -129,16 +114,3 @@ def _score_change(mod: Callable[..., Any], shape: tuple[int, ...], device: torch
 def _are_close(values: torch.Tensor, others: torch.Tensor) -> bool:
     are_forbidden = (values <= FORBIDDEN_BELOW) & (others <= FORBIDDEN_BELOW)
     return bool((torch.isclose(values, others.to(values), rtol=1e-5, atol=1e-5) | are_forbidden).all())
-
-
-def _closed_over(function: Any, callers: tuple[Any, ...] = ()) -> list[torch.Tensor]:
-    """Return the tensors that a function reads, also through the functions that it calls."""
-    code = getattr(function, "__code__", None)
-    if code is None or function in callers:
-        return []
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    for value in values:
-        tensors += _closed_over(value, (*callers, function)) if isinstance(value, FunctionType) else []
-    return tensors

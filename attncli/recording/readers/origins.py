@@ -8,7 +8,6 @@ through the same views shows how the axes of scores move.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from attncli.recording.slices import BaseLayout
 
-_MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
 
 
@@ -42,19 +40,14 @@ class Held:
     """A tensor of the program as it was at a time, by an alias that has no history."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor: Tensor | None = tensor.detach()
+        self._tensor = tensor.detach()
         self._version = version(tensor)
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
 
     @property
     def tensor(self) -> Tensor | None:
-        """The tensor, unless it was changed in place or released since."""
-        tensor = self._tensor
-        return None if tensor is None or version(tensor) != self._version else tensor
-
-    def release(self) -> None:
-        """Hold the tensor no longer."""
-        self._tensor = None
+        """The tensor, unless it was changed in place since."""
+        return self._tensor if version(self._tensor) == self._version else None
 
 
 class Operand(Held):
@@ -69,11 +62,11 @@ class Operand(Held):
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
         """Return it with axes in another order."""
         other = copy(self)
-        other._tensor = None if self._tensor is None else change(self._tensor)
+        other._tensor = change(self._tensor)
         return other
 
     def joined(self, other: Operand) -> Operand | None:
-        """Return it with the width of another one behind its own; None where either was changed or released."""
+        """Return it with the width of another one behind its own; None where either was changed."""
         one, two = self.tensor, other.tensor
         if one is None or two is None:
             return None
@@ -265,7 +258,6 @@ class Origins:
 
     def __init__(self) -> None:
         self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
-        self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
@@ -279,15 +271,6 @@ class Origins:
             by_id.pop(key, None)
         else:
             by_id[key] = ref(tensor, lambda _: by_id.pop(key, None)), origin
-
-    def begin(self, product: Product, axes: Tensor) -> Scores:
-        """Return the scores of a product, whose axes moved; of the oldest of many, the factors are released."""
-        # They are held by what came of the product alone, which ends with the tensors of the program.
-        self._operands += ref(product.left), ref(product.right)
-        while len(self._operands) > 2 * _MOST_PRODUCTS:
-            if (oldest := self._operands.popleft()()) is not None:
-                oldest.release()
-        return Scores(product, axes)
 
     def factor(self, tensor: object) -> Factor:
         """Return the facts of a tensor that may be a factor of a product."""

@@ -149,7 +149,7 @@ class Softmax:
         made = product_of(found, result, (self._origins.factor(found.left), self._origins.factor(found.right)))
         if made is None:
             return
-        scores = self._origins.begin(*made)
+        scores = Scores(*made)
         if found.added is not None:
             added, beta, alpha = found.added
             scores = scores if alpha == 1 else scores.changed("mul", alpha)
@@ -236,7 +236,7 @@ class Softmax:
         """Give a result the origin of scores or weights, or record that these are followed no further."""
         softmaxes = {id(each.softmax) for each in parts if each.softmax is not None}
         if ran.name == "add" and not softmaxes and len(parts) == 2 and (both := joined_product(*parts)) is not None:
-            self._origins.put(result, self._origins.begin(*both)._replace(changes=origin.changes))
+            self._origins.put(result, Scores(*both, changes=origin.changes))
             return
         is_sum = ran.name in ("add", "sub") and len(softmaxes) > 1
         after = None if is_sum else self._changed(ran, origin, source, result)
