@@ -76,16 +76,16 @@ class CacheReader:
         may_be_static = self.queries < self.keys and not is_grown
         written, rows = self._written() if may_be_static else (None, ())
         empty = self._empty_slots() if may_be_static else 0
-        found = [*self._written_twice()]
+        findings = [*self._written_twice()]
         if empty:
             message = f"attends to {plural(empty, 'unwritten slot')} of a static cache"
             advice = "mask them: torch.arange(slots) <= positions[:, None]"
-            found.insert(0, Finding("cache", "error", message, empty, advice=advice))
+            findings.insert(0, Finding("cache", "error", message, empty, advice=advice))
         last = positions.values[:, -1] if positions is not None and positions.size else None
         if is_grown and earlier is not None and positions is not None and last is not None:
-            found += _positions_again(positions, earlier)
+            findings += _positions_again(positions, earlier)
         is_static = written is not None or empty > 0
-        return CacheState(is_grown, written, rows, tuple(found)), EarlierCall(self.keys, is_static, last)
+        return CacheState(is_grown, written, rows, tuple(findings)), EarlierCall(self.keys, is_static, last)
 
     def _written(self) -> tuple[int | None, tuple[int, ...]]:
         """Return how many slots of a static cache are written, and how many in each batch row where they differ."""

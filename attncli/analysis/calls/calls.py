@@ -164,8 +164,8 @@ class Calls(Displayed, Sequence[CallGroup]):
         elif self._is_kept:
             self._bytes += step.size
             self._to_check.append(step)
-        found = zip(step.calls, judge(step, self._expected), strict=True)
-        return [tuple(self._with_map(one, each.call.place) for one in own) for each, own in found]
+        pairs = zip(step.calls, judge(step, self._expected), strict=True)
+        return [tuple(self._with_map(one, each.call.place) for one in own) for each, own in pairs]
 
     def _with_map(self, finding: Finding, place: CallSite) -> Finding:
         """Return a finding with its wrong cells at the first places alone, as these take memory."""
@@ -277,6 +277,9 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     def __getitem__(self, index: int | slice) -> CallGroup | tuple[CallGroup, ...]:
         return self.rows[index]
+
+    def __iter__(self) -> Iterator[CallGroup]:
+        return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -143,11 +143,11 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
 
     Of half precision too few digits are left.
     """
-    found: dict[str, Complex[np.ndarray, "R P"]] = {}
+    turns_by_name: dict[str, Complex[np.ndarray, "R P"]] = {}
     if call.q is None or call.k is None or not call.projections or call.dtype not in ("float32", "float64"):
-        return found
+        return turns_by_name
     if call.shape[2] > call.shape[3]:
-        return found  # of another sequence
+        return turns_by_name  # of another sequence
     rows = min(call.shape[2], _ROWS)
     for row in {0, len(call.q) - 1}:  # of which one may be padded
         before = [each for one in call.projections for each in _by_position(one, row, call.shape[2])]
@@ -155,8 +155,8 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
             own = to_numpy(after[min(row, len(after) - 1), 0, -rows:])
             turns = (_turns(own, to_numpy(one[-rows:])) for one in before)
             if (first := next((each for each in turns if each is not None), None)) is not None:
-                found[f"{name} of batch row {row}" if row else name] = first
-    return found
+                turns_by_name[f"{name} of batch row {row}" if row else name] = first
+    return turns_by_name
 
 
 def _rotation_of(turns: Complex[np.ndarray, "R P"], queries: int) -> Rotation | None:

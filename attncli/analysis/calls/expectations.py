@@ -82,14 +82,14 @@ class Expectations(NamedTuple):
             pairs: Iterable[tuple[str | None, str]] = expected.items()
         else:
             pairs = map(split_pattern, [expected] if isinstance(expected, str) else expected)
-        found = []
+        expectations = []
         for pattern, text in pairs:
             if pattern == "":
                 advice = "leave the '=' out to check every place"
                 raise UsageError(f"'={visible(text)}' has no pattern before the '='; {advice}")
             expression = parse(text, allow_rows=True, allow_unnumbered=True)
-            found.append(Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression))
-        return cls(tuple(found))
+            expectations.append(Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression))
+        return cls(tuple(expectations))
 
     def at(self, place: CallSite) -> Expectation | None:
         """Return the expectation at a place; None is nothing."""
@@ -134,10 +134,10 @@ class CallMismatch(NamedTuple):
         right = right.reshape((1,) * (4 - right.ndim) + right.shape)
         planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
         differs = (planes != right) & word_queries(expected, grid)
-        found = np.argwhere(differs.any(axis=(2, 3)))
-        if not len(found):
+        places = np.argwhere(differs.any(axis=(2, 3)))
+        if not len(places):
             return None
-        row, head = found[0].tolist()
+        row, head = places[0].tolist()
         names = ["the call", *[f"batch row {row}"] * (len(planes) > 1), *[f"head {head}"] * (planes.shape[1] > 1)]
         plane, seen = differs[row, head], planes[row, head]
         cells = plane & seen, plane & ~seen, seen & ~plane
@@ -265,7 +265,7 @@ def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallC
 
 def _findings(mask: CallMask, expected: Expression) -> list[Finding]:
     try:
-        found = [*audit_allowed(mask.allowed, mask.shape, expected)]
+        findings = [*audit_allowed(mask.allowed, mask.shape, expected)]
     except AttnError as error:  # it does not fit so many positions
         return [Finding("shape", "error", f"{expected} does not fit: {error}")]
-    return [one for one in found if one.severity == "error" and one.code != "dead-row"]  # which every call has
+    return [one for one in findings if one.severity == "error" and one.code != "dead-row"]  # which every call has

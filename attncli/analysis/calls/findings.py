@@ -283,8 +283,8 @@ def _swapped_parts(mask: CallMask, masks: Sequence[MaskReading]) -> Iterator[Fin
     if mask.rule.expression is not None or len(masks) + mask.is_causal < 2:
         return
     for one in masks:
-        found = intrinsic_findings(one.allowed, rule_of(one.allowed, mask.shape), mask.past)
-        yield from (replace(each, message=f"{one.name} {each.message}") for each in found if each.code == "leak")
+        findings = intrinsic_findings(one.allowed, rule_of(one.allowed, mask.shape), mask.past)
+        yield from (replace(each, message=f"{one.name} {each.message}") for each in findings if each.code == "leak")
 
 
 def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:

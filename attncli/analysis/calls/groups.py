@@ -215,12 +215,12 @@ class CallGroup:
         by_module = [traces(track.first) for track in self.tracks if track.first is not None]
         if not all(by_module) or not by_module:
             raise NotExposedError(f"{self.place} exposes neither queries, keys and values nor weights")
-        found = []
+        rows = []
         for row in zip(*by_module, strict=True):  # of the batch, the trace of each module
             layers = tuple(replace(layer, layer=index) for index, each in enumerate(row) for layer in each.layers)
             source = row[0].source._replace(model=self.module or None, layers=len(layers))
-            found.append(replace(row[0], source=source, layers=layers))
-        return tuple(found)
+            rows.append(replace(row[0], source=source, layers=layers))
+        return tuple(rows)
 
     @property
     def trace(self) -> Trace:

@@ -67,12 +67,12 @@ def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[Batch
 def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ...]]:
     """Yield what is wrong with each of the calls in the light of the others."""
     for each in calls:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if (mask := each.call.mask) is not None and not each.call.is_block:
-            found += _padding(calls, each, mask)
-            found += _documents(mask, each.hints_of("documents"))
-            found += _positions(mask, each.hints_of("positions"))
-        yield tuple(found)
+            findings += _padding(calls, each, mask)
+            findings += _documents(mask, each.hints_of("documents"))
+            findings += _positions(mask, each.hints_of("positions"))
+        yield tuple(findings)
 
 
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:

@@ -46,8 +46,8 @@ class RecordedCall(NamedTuple):
 
     def as_block(self) -> RecordedCall:
         """Return it as a part of a longer attention, without the findings of its own mask."""
-        found = tuple(one for one in self.findings if one.code not in MASK_CODES)
-        return self._replace(is_block=True, findings=found)
+        others = tuple(one for one in self.findings if one.code not in MASK_CODES)
+        return self._replace(is_block=True, findings=others)
 
     @property
     def size(self) -> int:

@@ -79,28 +79,28 @@ def _labels(part: str, axes: int) -> Labels:
     return tuple(label for each in re.findall(r"\.\.\.|.", part) for label in (dots if each == "..." else [each]))
 
 
-def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
+def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
     """Return a product, and the axes of the result as the program has them; None where it makes no pairs."""
-    sides, out = (found.first, found.second), found.out
+    sides, out = (matmul.first, matmul.second), matmul.out
     own = [[each for each in out if each in side and each not in other] for side, other in (sides, sides[::-1])]
-    lone = {*found.first, *found.second} - {*out, *found.summed}
-    if lone or len(found.summed) != 1 or not all(own):
+    lone = {*matmul.first, *matmul.second} - {*out, *matmul.summed}
+    if lone or len(matmul.summed) != 1 or not all(own):
         return None
     sizes = dict(zip(out, result.shape, strict=True))
-    tensors = found.left, found.right
+    tensors = matmul.left, matmul.right
     heads = {
         labels[axis]
         for tensor, labels, factor in zip(tensors, sides, factors, strict=True)
-        for axis in head_axes(tensor, labels.index(found.summed[0])) | factor.head_axes
+        for axis in head_axes(tensor, labels.index(matmul.summed[0])) | factor.head_axes
     }
     rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
-    shared = [label for label in out if label in found.first and label in found.second]
+    shared = [label for label in out if label in matmul.first and label in matmul.second]
     shared.sort(key=lambda label: label in heads)  # the batch comes first
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
     axes = torch.empty([sizes[label] for label in order], device="meta")
     left, right = (
-        Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), factor)
+        Operand(tensor, in_order(tensor, labels, [*batch, row, *matmul.summed]), len(each), factor)
         for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
     axes_of_heads = frozenset(i for i, label in enumerate(order) if label in heads)
@@ -148,15 +148,15 @@ class Points:
 
     @classmethod
     def of(
-        cls, weights: Scores, found: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
+        cls, weights: Scores, matmul: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
     ) -> Points | None:
         """Return the points of weights, the left factor of a product; None unless queries weigh keys."""
-        if len(found.summed) != 1 or weights.softmax is None or weights.axes.shape != found.left.shape:
+        if len(matmul.summed) != 1 or weights.softmax is None or weights.axes.shape != matmul.left.shape:
             return None
         product = weights.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in weights.changes)])
-        places = {label: product.axis(weights.axes, index) for index, label in enumerate(found.first)}
+        places = {label: product.axis(weights.axes, index) for index, label in enumerate(matmul.first)}
         last = product.axes.ndim - 1
-        keys = places[found.summed[0]]
+        keys = places[matmul.summed[0]]
         if keys == -1:  # of one position
             keys = next((axis for axis in (last, last - 1) if product.axes.shape[axis] == 1), None)
         if keys not in (last, last - 1):
@@ -166,13 +166,13 @@ class Points:
             return None  # rows of a parameter or a table are classes, words or experts
         row = 2 * last - 1 - keys
         # Values of each query's own are no values.
-        of_values = {places[label] for label in found.first if label in found.second and _has_axis(found, label)}
+        of_values = {places[label] for label in matmul.first if label in matmul.second and _has_axis(matmul, label)}
         queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
         if queries in of_values:
             return None
-        return cls(weights, product.with_row(queries, row), keys, found, result)
+        return cls(weights, product.with_row(queries, row), keys, matmul, result)
 
-    def __init__(self, weights: Scores, product: Product, keys: int, found: Contraction, result: Tensor) -> None:
+    def __init__(self, weights: Scores, product: Product, keys: int, matmul: Contraction, result: Tensor) -> None:
         softmax = weights.softmax
         assert softmax is not None
         self.origin, self.changes, self.product = weights, weights.changes, product
@@ -188,8 +188,8 @@ class Points:
             self.slices = CallSlices(PositionSlice.of(q, self.q_side.base), PositionSlice.of(k, self.k_side.base))
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
-        self.v, self.output = self._values(found, result)
-        self.final = self.four(found.left.detach(), weights.axes)
+        self.v, self.output = self._values(matmul, result)
+        self.final = self.four(matmul.left.detach(), weights.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
         self.sinks = None if logits is None else compact(self.four(logits, self._softmax_axes)[..., :1])
@@ -235,18 +235,18 @@ class Points:
     def _held(self, held: Held) -> Tensor | None:
         return None if held.tensor is None else self.four(held.tensor, self._softmax_axes)
 
-    def _values(self, found: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def _values(self, matmul: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         batch, heads, queries, keys = self.shape
-        (summed,) = found.summed
-        width = [label for label in found.out if label not in found.first]
+        (summed,) = matmul.summed
+        width = [label for label in matmul.out if label not in matmul.first]
         if not width:
             return None, None
         axes, moved = self.product.axes, self.origin.axes
         last = axes.ndim - 1 - self.keys_are_left  # of the keys
-        rest = [label for label in found.first if label != summed and label in found.second]
-        rest.sort(key=lambda label: self.product.axis(moved, found.first.index(label)) or 0)
-        values = in_order(found.right.detach(), found.second, [*rest, summed, *width]).flatten(-len(width))
-        output = in_order(result.detach(), found.out, [*found.first, *width]).flatten(-len(width))
+        rest = [label for label in matmul.first if label != summed and label in matmul.second]
+        rest.sort(key=lambda label: self.product.axis(moved, matmul.first.index(label)) or 0)
+        values = in_order(matmul.right.detach(), matmul.second, [*rest, summed, *width]).flatten(-len(width))
+        output = in_order(result.detach(), matmul.out, [*matmul.first, *width]).flatten(-len(width))
         is_whole = output.numel() == batch * heads * queries * output.shape[-1]
         if is_whole:
             output = self.product.undone(output, moved, last).squeeze(last)
@@ -256,10 +256,10 @@ class Points:
         )
 
 
-def _has_axis(found: Contraction, label: object) -> bool:
+def _has_axis(matmul: Contraction, label: object) -> bool:
     """Return whether values differ along an axis that they share with weights."""
-    axis = found.second.index(label)
-    return found.right.shape[axis] > 1 and found.right.stride(axis) > 0
+    axis = matmul.second.index(label)
+    return matmul.right.shape[axis] > 1 and matmul.right.stride(axis) > 0
 
 
 def _query_axis(
@@ -285,14 +285,14 @@ def _query_axis(
         return row
     excluded = product.head_axes | of_values
     axes = [axis for axis in (*axes, row) if axis not in excluded] or [*axes, row]
-    found = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
-    if len(found) != 1:
-        found = [earlier[key]] if earlier.get(key) in axes else []
-    if not found and (row not in axes or sizes[row] > 1):
-        found = [axis for axis in axes if sizes[axis] == sizes[2 * product.axes.ndim - 3 - row]]
-    if len(found) == 1:
-        earlier[key] = found[0]
-        return found[0]
+    fits = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
+    if len(fits) != 1:
+        fits = [earlier[key]] if earlier.get(key) in axes else []
+    if not fits and (row not in axes or sizes[row] > 1):
+        fits = [axis for axis in axes if sizes[axis] == sizes[2 * product.axes.ndim - 3 - row]]
+    if len(fits) == 1:
+        earlier[key] = fits[0]
+        return fits[0]
     return row if row in axes else max(axes, key=lambda axis: (sizes[axis] > 1, axis))
 
 
@@ -303,9 +303,9 @@ def _masked_axes(product: Product, axes: list[int], changes: Iterable[Change]) -
             continue
         values = product.undone(tensor, change.axes)
         hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
-        found = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
-        if len(found) == 1:
-            return found
+        fits = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
+        if len(fits) == 1:
+            return fits
     return []
 
 

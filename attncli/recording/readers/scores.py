@@ -61,10 +61,12 @@ class WrittenAttention:
         self._readings: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
         self._query_axes: dict[tuple[Any, ...], int] = {}
 
-    def call(self, context: ThreadContext, weights: Scores, found: Contraction, result: Tensor) -> AttentionCall | None:
+    def call(
+        self, context: ThreadContext, weights: Scores, matmul: Contraction, result: Tensor
+    ) -> AttentionCall | None:
         """Return the attention of weights that met another tensor; None unless this is values."""
         place, is_training = context.place(), context.is_training()
-        points = Points.of(weights, found, result, self._query_axes, place)
+        points = Points.of(weights, matmul, result, self._query_axes, place)
         if points is None:
             return None
         kind = (

@@ -124,12 +124,12 @@ class Softmax:
 
     def _multiply(self, ran: _Operation, result: Tensor) -> None:
         """Record a product: weights meet values, or scores are made."""
-        found = contraction(ran.name, ran.args, ran.kwargs)
-        if found is None:
+        matmul = contraction(ran.name, ran.args, ran.kwargs)
+        if matmul is None:
             computed = [each for each in ran.tensors if each.ndim > 2 and not is_learned(each)]
             self._origins.put(result, Untracked() if len(computed) > 1 else None)
             return
-        for each in (found, found.turned()):
+        for each in (matmul, matmul.turned()):
             origin = self._origins.get(each.left)
             if isinstance(origin, Scores) and origin.softmax is not None:
                 self._meet(origin, origin.softmax, each, result)
@@ -146,12 +146,12 @@ class Softmax:
                 if _mixes_heads(origin, each):
                     self._origins.put(result, Untracked())
                     return
-        made = product_of(found, result, (self._origins.factor(found.left), self._origins.factor(found.right)))
+        made = product_of(matmul, result, (self._origins.factor(matmul.left), self._origins.factor(matmul.right)))
         if made is None:
             return
         scores = Scores(*made)
-        if found.added is not None:
-            added, beta, alpha = found.added
+        if matmul.added is not None:
+            added, beta, alpha = matmul.added
             scores = scores if alpha == 1 else scores.changed("mul", alpha)
             scores = scores if beta == 0 else scores.changed("add", added if beta == 1 else added * beta)
         self._origins.put(result, scores)
@@ -178,14 +178,14 @@ class Softmax:
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
             self._origins.put(weights, Untracked(tuple(weights.shape)))
 
-    def _meet(self, weights: Scores, softmax: SoftmaxCall, found: Contraction, result: Tensor) -> None:
+    def _meet(self, weights: Scores, softmax: SoftmaxCall, matmul: Contraction, result: Tensor) -> None:
         """Record a product of weights with another tensor, which may be the values."""
-        if _mixes_heads(weights, found):
+        if _mixes_heads(weights, matmul):
             self._lose("mixed", weights, result)
-        other = self._origins.get(found.right)
+        other = self._origins.get(matmul.right)
         if softmax.is_used or (isinstance(other, Scores) and other.softmax is not None):
             return
-        call = self._written.call(self.context, weights, found, result)
+        call = self._written.call(self.context, weights, matmul, result)
         if call is not None:
             softmax.is_used = True
             self.context.emit(call)
@@ -194,10 +194,10 @@ class Softmax:
 
     def _propagate(self, ran: _Operation, result: Tensor) -> None:
         """Give a result the origin of one of the inputs."""
-        found = [(each, origin) for each in ran.tensors if (origin := self._origins.get(each)) is not None]
-        source, origin = min(found, key=lambda each: _rank(each[1])) if found else (result, None)
+        followed = [(each, origin) for each in ran.tensors if (origin := self._origins.get(each)) is not None]
+        source, origin = min(followed, key=lambda each: _rank(each[1])) if followed else (result, None)
         if isinstance(origin, Scores) and result.is_floating_point():
-            self._change(ran, source, origin, [each for _, each in found if isinstance(each, Scores)], result)
+            self._change(ran, source, origin, [each for _, each in followed if isinstance(each, Scores)], result)
         elif isinstance(origin, Untracked):
             is_again = origin.shape is not None and result.shape == source.shape  # weights, of other numbers
             is_followed = result.ndim > 2 and (is_again or ran.name not in _ENDING)
@@ -375,23 +375,23 @@ def _broadcasts(tensor: Tensor, other: Tensor) -> bool:
     return tensor.ndim <= other.ndim and all(one in (1, size) for one, size in sizes)
 
 
-def _mixes_heads(scores: Scores, found: Contraction) -> bool:
+def _mixes_heads(scores: Scores, matmul: Contraction) -> bool:
     """Return whether a matrix mixes heads of scores or weights, the left factor of a product."""
-    if found.right.ndim != 2 or len(found.summed) != 1:
+    if matmul.right.ndim != 2 or len(matmul.summed) != 1:
         return False
-    axis = scores.product.axis(scores.axes, found.first.index(found.summed[0]))
+    axis = scores.product.axis(scores.axes, matmul.first.index(matmul.summed[0]))
     return axis is not None and 0 <= axis < scores.product.shared
 
 
-def _are_values(found: Contraction, origin: Any) -> bool:
+def _are_values(matmul: Contraction, origin: Any) -> bool:
     """Return whether a softmax of unknown origin weighs what was computed: values of each batch row.
 
     A product itself is no values: linear attention multiplies keys and values first.
     """
-    last, rows = found.first[-1], found.first[-2]
-    is_of_keys = last in found.second and last not in found.out and rows not in found.second
+    last, rows = matmul.first[-1], matmul.first[-2]
+    is_of_keys = last in matmul.second and last not in matmul.out and rows not in matmul.second
     is_product = isinstance(origin, Scores) and origin.softmax is None
-    return is_of_keys and found.right.ndim > 2 and not is_learned(found.right) and not is_product
+    return is_of_keys and matmul.right.ndim > 2 and not is_learned(matmul.right) and not is_product
 
 
 def _rank(origin: Origin) -> tuple[int, bool]:
