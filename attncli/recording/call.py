@@ -29,7 +29,7 @@ LOOKED_FOR = (
 
 
 class CallSite(NamedTuple):
-    """Where a program computes attention."""
+    """Place of an attention in a program."""
 
     file: str  # of the user's code, as seen from the working directory where it is below it
     line: int  # in it, counted from 1
@@ -68,6 +68,8 @@ class AttentionCall:
     ignored_masks: tuple[MaskArgument, ...] = ()  # that were handed over and that the API does not apply
     is_causal: bool = False  # whether the API hides later keys, aligned top-left: query i sees keys up to i
     scale: float | None = None  # what multiplies q·k; None where it is not known
+    # Of which it is made: what q and k were multiplied with before, NaN where that is not known, and the rest.
+    scale_factors: tuple[float, ...] = ()
     softcap: float | None = None  # c in c·tanh(scores/c)
     sinks: Float[torch.Tensor, "#B #H #Q 1"] | None = None  # which take weight and give no value
     dropout: float = 0.0  # the probability with which weights are dropped
@@ -81,4 +83,3 @@ class AttentionCall:
     is_mask_read: bool = False  # whether all that hides keys is read nevertheless
     slices: CallSlices | None = None  # of longer queries and keys
     projections: tuple[torch.Tensor, ...] = ()  # that modules inside of its own gave before it
-    windows: int | None = None  # of a picture that follow one another in the batch, where that is known

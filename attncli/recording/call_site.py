@@ -1,8 +1,7 @@
-"""Where a program computes attention: the user's line, and the module's name in the model.
+"""Places of attention in a program: the user's line, and the module's name in the model.
 
-The line is the innermost one of the user's own code. What is installed is not the user's: a model of a library is
-called from a line of the program, and the name of the module says where in the library it is. Only where all that
-runs is installed, the line is the library's.
+The line is the innermost one of the user's own code. A library is not the user's: its models are called from a line of
+the program, and the name of the module tells the place in the library. A program of libraries alone has their lines.
 """
 
 from __future__ import annotations
@@ -25,50 +24,45 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _COMPILED = os.path.join(_TORCH, "_dynamo", "eval_frame.py")
 _FLEX = os.path.join(_TORCH, "nn", "attention", "flex_attention.py")
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-# Modules of torch that stand around a model, and whose names for it say nothing.
+# Modules of torch around a model, whose names for it mean nothing.
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 
 
 def user_line(start: str) -> tuple[str, int, str]:
-    """Return file, line and qualified function of what runs now.
-
-    Args:
-        start: the working directory that files below it are named from.
-    """
+    """Return file, line and qualified function of the running line, with files named from the folder `start`."""
     frame: FrameType | None = sys._getframe(1)
     library: FrameType | None = None
     while frame is not None:
-        whose = _whose(frame.f_code.co_filename)
-        if whose == "user":
+        owner = _owner(frame.f_code.co_filename)
+        if owner == "user":
             break
-        if whose == "library" and library is None:
+        if owner == "library" and library is None:
             library = frame
         frame = frame.f_back
     frame = frame or library
     if frame is None:  # torch called itself, in a thread of its own
         return "<torch>", 0, "<module>"
     code = frame.f_code
-    return _as_seen(code.co_filename, start), frame.f_lineno, code.co_qualname.replace("<locals>.", "")
+    return _relative(code.co_filename, start), frame.f_lineno, code.co_qualname.replace("<locals>.", "")
 
 
 def line_of(frame: FrameType | None, start: str) -> str | None:
-    """Return the line of the user's own code that called torch, `train.py:40`; None where an installed library did."""
-    while frame is not None and (whose := _whose(frame.f_code.co_filename)) == "torch":
+    """Return the line of the user's own code that called torch, `train.py:40`; None where a library did."""
+    while frame is not None and (owner := _owner(frame.f_code.co_filename)) == "torch":
         frame = frame.f_back
-    return None if frame is None or whose != "user" else f"{_as_seen(frame.f_code.co_filename, start)}:{frame.f_lineno}"
+    if frame is None or owner != "user":
+        return None
+    return f"{_relative(frame.f_code.co_filename, start)}:{frame.f_lineno}"
 
 
 def is_in_compiled_region() -> bool:
-    """Return whether what runs now was called through `torch.compile`.
-
-    What torch itself compiles on the way to an attention, as flex attention does, is no region of the program.
-    """
+    """Return whether the running line was called through the program's own `torch.compile`."""
     frame: FrameType | None = sys._getframe(1)
     is_compiled = False
     while frame is not None:
         if frame.f_code.co_filename == _FLEX:
-            is_compiled = False  # by itself
-        # What torch keeps from its compiler, such as checkpoints of activations, goes through the same file.
+            is_compiled = False  # by torch itself
+        # Functions that torch keeps from its compiler, such as checkpoints, go through the same file.
         elif frame.f_code.co_filename == _COMPILED and not frame.f_code.co_qualname.startswith("DisableContext"):
             is_compiled = True
         frame = frame.f_back
@@ -76,7 +70,7 @@ def is_in_compiled_region() -> bool:
 
 
 @cache
-def _whose(file: str) -> str:
+def _owner(file: str) -> str:
     if file.startswith(("<frozen ", "<eval_with_key>")):
         return "torch"
     path = os.path.abspath(file)
@@ -87,12 +81,12 @@ def _whose(file: str) -> str:
 
 
 @cache
-def _as_seen(file: str, start: str) -> str:
+def _relative(file: str, start: str) -> str:
     if file.startswith("<"):
         return file
     path = os.path.join(start, file)
-    seen = os.path.relpath(path, start)
-    return path if seen.startswith(os.pardir) else seen
+    relative = os.path.relpath(path, start)
+    return path if relative.startswith(os.pardir) else relative
 
 
 class ModuleNames:
@@ -116,7 +110,7 @@ class ModuleNames:
         if module is root:
             return ""
         for is_new in (False, True):
-            if is_new and module in self._unnamed.get(root, ()):  # looking among all modules takes long
+            if is_new and module in self._unnamed.get(root, ()):  # walking through all modules takes long
                 return None
             if is_new or root not in self._names:
                 self._names[root] = {id(each): name for name, each in root.named_modules()}

@@ -1,7 +1,4 @@
-"""What is to happen as soon as the program has imported a library, and never if it does not import it.
-
-torch reads the environment when it is imported. So a program that is run imports it where it does, not we before it.
-"""
+"""Calls that wait until the program has imported a library, as torch, which reads the environment then."""
 
 from __future__ import annotations
 
@@ -26,16 +23,12 @@ def when_imported(name: str, then: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
+        finder.remove()
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the others find it, and has its loader say when it is there."""
-
     def __init__(self, name: str, then: Callable[[], object]) -> None:
-        self._name = name
-        self._then = then
+        self._name, self._then = name, then
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -43,27 +36,26 @@ class _Finder(MetaPathFinder):
         """See importlib."""
         if fullname != self._name:
             return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:  # several of us may wait for one module
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    self._follow(spec.loader)
-                return spec
-        return None
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]  # also finders of our own for the same module
+        spec = next((spec for each in others if (spec := each.find_spec(fullname, path, target)) is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._extend(spec.loader)
+        return spec
 
-    def _follow(self, loader: Any) -> None:
-        """Have a loader say when it has loaded; it stays what it is, for who asks where a module comes from."""
+    def _extend(self, loader: Any) -> None:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            if module.__name__ == self._name:
-                loader.__dict__.pop("exec_module", None)
-                self._loaded()
+            loader.__dict__.pop("exec_module", None)
+            if self.remove():
+                self._then()
 
         loader.exec_module = exec_module
 
-    def _loaded(self) -> None:
-        if self in sys.meta_path:
+    def remove(self) -> bool:
+        """Stop waiting; return whether it still did."""
+        is_waiting = self in sys.meta_path
+        if is_waiting:
             sys.meta_path.remove(self)
-            self._then()
+        return is_waiting

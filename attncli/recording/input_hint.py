@@ -1,4 +1,4 @@
-"""What inputs of modules say of the calls to come, and who takes it; without torch."""
+"""Hints that inputs of modules give about the calls to come; without torch."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
     from attncli.masks.expressions import Numbers
-    from attncli.masks.findings import Finding
-    from attncli.recording.call import CallSite
+
+Kind = Literal["tokens", "unpadded", "mask", "positions", "documents", "encoded", "prompt", "window", "chunk"]
 
 
 class InputHint(NamedTuple):
-    """What an input of a module says of the positions of a batch.
+    """A hint that an input of a module gives about the positions of a batch.
 
     Its kind is `tokens`, or `unpadded` where all of them are, `mask`: the tokens that an argument of the model states,
     `positions`, `documents`, `encoded`: the tokens of an encoder whose output is attended to, `prompt`: the tokens of a
-    prompt and what was generated since, or `window` and `chunk`: how far queries look by the model's configuration.
+    prompt and all that was generated since, or `window` and `chunk`: of the model's configuration.
     """
 
-    kind: Literal["tokens", "unpadded", "mask", "positions", "documents", "encoded", "prompt", "window", "chunk"]
+    kind: Kind
     # Of tokens, 1 where a position is one; the positions themselves; or the document of each position, −1 in none.
     values: Int[np.ndarray, "B T"]
     size: int  # how many positions a row has; 0 is a first position of any number of them
-    digest: int  # what tells it from others
+    digest: int  # equal where kind and values are
     # Padding is at one end alone; positions choose from a larger table; what was encoded is keys and values.
     is_sure: bool = True
-    source: str = "embedding"  # that says which tokens are padding; or `configuration`, `both`, an argument's name
+    source: str = "embedding"  # of the padding; or `configuration`, `both`, an argument's name
+
+    @classmethod
+    def of(
+        cls, kind: Kind, values: Int[np.ndarray, "B T"], is_sure: bool = True, source: str = "embedding"
+    ) -> InputHint:
+        """Return a hint with the size and the digest of its values."""
+        return cls(
+            kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure, source
+        )  # fmt: skip
 
 
 def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:
-    """Return what hints say of an atom that is written without numbers, in each row; None where none does.
-
-    Args:
-        name: of the atom; `first` is the first word of a row, where positions count from it and not from its padding.
-        hints: of which the first one of its kind counts.
-        batch: how many rows there are.
-        length: how many positions each has.
-    """
+    """Return the numbers of an atom that is written without, in each row, by the first hint of its kind."""
     for kind, values in ((one.kind, one.values) for one in hints):
         if kind == name:
             return ((int(values[0, 0]),),) * batch
@@ -60,13 +62,13 @@ def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -
 
 
 class Hints(Protocol):
-    """What takes the hints of a thread."""
+    """Receives the hints of a thread."""
 
     def add(self, hint: InputHint) -> None:
-        """Take in what is said of the calls to come."""
+        """Add a hint about the calls to come."""
 
     def begin_forward(self) -> None:
-        """Take in that an outermost module begins."""
+        """Begin with an outermost module."""
 
     def begin_module(self) -> tuple[int, int]:
         """Return how many calls and hints there were when a module begins."""
@@ -77,8 +79,5 @@ class Hints(Protocol):
     def encoded_tokens(self) -> Bool[np.ndarray, "B T"] | None:
         """Return which keys of the last call are tokens, if it hides padding."""
 
-    def add_finding(self, place: CallSite, finding: Finding) -> None:
-        """Take in what is wrong with the last call at a place."""
-
     def add_to_last_call(self, hint: InputHint) -> None:
-        """Take in of what the keys of the last call were made."""
+        """Add a hint about the keys of the last call."""

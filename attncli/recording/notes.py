@@ -1,4 +1,4 @@
-"""What a watch has to say besides its calls, a sentence each; also of what goes wrong in us, which ends no program."""
+"""Notes of a watch, a sentence each; also about faults of ours, which end no program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import traceback
 
 from attncli.text import plural
 
-_TOO_DEEP = "attn skipped an attention that the program calls close to its recursion limit"
 _MOST_PLACES = 3  # of softmaxes that are not followed, named
 
 
@@ -17,7 +16,7 @@ class Notes(list[str]):
     """Sentences, each of them once.
 
     Attributes:
-        fault: what went wrong in us first, without what it went wrong with; None where nothing did.
+        fault: our first fault, without the objects that it happened to; None where there is none.
     """
 
     fault: Exception | None = None
@@ -28,20 +27,19 @@ class Notes(list[str]):
         self._of_lost = ""
 
     def add(self, text: str) -> None:
-        """Say something, once."""
+        """Add a note, once."""
         if text not in self:
             self.append(text)
 
     def failed(self, fault: Exception, what: str = "an attention could not be looked at") -> None:
-        """Say that something went wrong in us: the first time, with what it was, so that it is one note.
+        """Add a note about a fault of ours, the first time.
 
         Raises:
             Exception: `fault`, where the program's own handler of a signal raised it while we were at work.
         """
-        if isinstance(fault, RecursionError):  # the program left us too few frames, also to look for a handler
-            self.add(_TOO_DEEP)
-            return
-        if _is_of_a_handler(fault):
+        handlers = (signal.getsignal(number) for number in signal.valid_signals())
+        codes = {getattr(each, "__code__", None) for each in handlers} - {None}
+        if any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__)):
             raise fault
         if self.fault is None:
             self.append(f"{what}: {described(fault)}")
@@ -58,23 +56,16 @@ class Notes(list[str]):
         where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
         more = [plural(len(where) - _MOST_PLACES, "more place")] * (len(where) > _MOST_PLACES)
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
-        where = [*where[:_MOST_PLACES], *more]
-        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(where)}"
+        places = ", ".join([*where[:_MOST_PLACES], *more])
+        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {places}"
         self.append(self._of_lost)
 
 
 def described(fault: Exception) -> str:
-    """Return what went wrong in us, in a sentence; with ATTN_DEBUG the traceback goes to standard error."""
+    """Return a fault of ours as a sentence; with ATTN_DEBUG the traceback goes to standard error."""
     if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(fault, file=sys.__stderr__)
     text = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
     if isinstance(fault, MemoryError) or "OutOfMemory" in text:
         return f"out of memory ({text})"
     return f"this is a bug in attn, please report it: {text}; ATTN_DEBUG=1 shows the traceback"
-
-
-def _is_of_a_handler(fault: Exception) -> bool:
-    """Return whether a handler of a signal raised an exception, as one that sets a limit of time does."""
-    handlers = (signal.getsignal(number) for number in signal.valid_signals())
-    codes = {getattr(each, "__code__", None) for each in handlers} - {None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))

@@ -9,31 +9,33 @@ import builtins
 import io
 import os
 import pkgutil
+import re
 import runpy
-import subprocess
 import sys
 import threading
-import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib.machinery import SourceFileLoader
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from attncli.errors import ExitCode, UsageError
-from attncli.recording.apart import Apart
-from attncli.recording.children import counting_children, stop_counting
 from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
 from attncli.signals import handle_signals, restore_signals
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b|torchrun|accelerate|deepspeed")
+_COMMANDS = {"subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1}  # where among the arguments of the event it is
+_started: list[str] = []  # commands of processes
 
 
 class Program(NamedTuple):
     """A program, as python begins it."""
 
-    first: str  # what `sys.argv` begins with
-    folder: str  # what `sys.path` begins with
+    first: str  # the first of `sys.argv`
+    folder: str  # the first of `sys.path`
     run: Callable[[], None]  # runs it to its end
 
 
@@ -47,17 +49,25 @@ def program_of(target: str, is_module: bool = False) -> Program:
     Raises:
         UsageError: there is no such script, or it cannot be read.
     """
+    run_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined]  # as `python -m` does
     if is_module:
-        return Program("-m", os.getcwd(), lambda: _run_main(target, True))
+        return Program("-m", os.getcwd(), lambda: run_main(target, True))
     path = os.path.join(os.getcwd(), target)
     if os.path.exists(path) and pkgutil.get_importer(path) is not None:
-        return Program(target, path, lambda: _run_main("__main__", False))
+        return Program(target, path, lambda: run_main("__main__", False))
     try:
         with io.open_code(path) as file:
             content = file.read()
     except OSError as error:
         raise UsageError(f"can't open file {path!r}: {error.strerror or error}") from None
-    return Program(target, os.path.dirname(os.path.realpath(path)), lambda: _run_script(target, path, content))
+
+    def run_script() -> None:
+        code = pkgutil.read_code(io.BytesIO(content)) or compile(content, path, "exec", dont_inherit=True)
+        main = sys.modules["__main__"]
+        main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        exec(code, main.__dict__)
+
+    return Program(target, os.path.dirname(os.path.realpath(path)), run_script)
 
 
 def run_program(
@@ -69,51 +79,43 @@ def run_program(
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
-    What `python` does after the program's last line is done too, up to `atexit`: threads end before the report. A
-    child that the program forks goes on as under python and reports nothing.
+    Whatever `python` does after the program's last line, up to `atexit`, is done too: threads end before the report.
+    A child that the program forks goes on as under python and reports nothing.
 
     Args:
-        program: it.
+        program: the program.
         arguments: the program's.
         watch: watches within the block; called as soon as torch was imported.
         report: called once, when the program has ended, or when it calls `os._exit` or becomes another by `os.exec`. It
-            returns the exit code that what was found asks for; a program that fails has its own.
-        notes: takes what goes wrong in us.
+            returns the exit code that the findings ask for; a program that fails has its own.
+        notes: takes our own faults.
     """
-    own_process, apart, watched = os.getpid(), Apart(), ExitStack()
+    process, watched = os.getpid(), ExitStack()
 
-    def begin() -> None:
+    def guarded(step: Callable[[], object], what: str) -> None:
         try:
-            with apart.ours():
-                watched.enter_context(watch())
+            step()
         except Exception as fault:
-            notes.failed(fault, "the program could not be watched")
-
-    def end() -> None:
-        try:
-            watched.close()
-        except Exception as fault:
-            notes.failed(fault, "the watch could not be ended")
+            notes.failed(fault, what)
 
     def reported() -> int:
-        with apart.ours():
-            children.add_note(notes)
-            return report()
+        if note := _children_note():
+            notes.add(note)
+        return report()
 
     with ExitStack() as settled:
-        _as_python_begins(settled, [program.first, *arguments])
-        apart.begin(program.folder)
-        children = settled.enter_context(counting_children())
-        settled.enter_context(warnings_of_its_lines())
-        settled.enter_context(reporting_at_sudden_ends(reported, notes))
+        _begin_as_python(settled, program, arguments)
+        _count_children()
+        settled.enter_context(_reporting_at_sudden_ends(reported, notes))
+        begin = lambda: guarded(lambda: watched.enter_context(watch()), "the program could not be watched")  # noqa: E731
         with when_imported("torch", begin):
-            code = ended(program.run)
-            if os.getpid() == own_process:
-                end_threads()
-        end()
+            code = _exit_code(program.run)
+            if os.getpid() == process:
+                _end_threads()
+        guarded(watched.close, "the watch could not be ended")
         with suppress(OSError, ValueError, AttributeError):  # python says so at its own end
             sys.stdout.flush()
-    if os.getpid() != own_process:
+    if os.getpid() != process:
         return code
     wanted = reported()
     return code or wanted
@@ -121,10 +123,7 @@ def run_program(
 
 @contextmanager
 def ending_after(steps: int) -> Iterator[None]:
-    """End the program that runs inside, as `sys.exit()` does, after so many steps of optimizers of torch.
-
-    Its `finally` blocks and exit handlers run; what it would have done after the step it does not.
-    """
+    """End the program that runs inside, as `sys.exit()` does, after a number of steps of optimizers of torch."""
     left = steps
 
     def count(*_: Any) -> None:
@@ -144,102 +143,78 @@ def ending_after(steps: int) -> Iterator[None]:
         yield
 
 
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
-def ended(run: Callable[[], None]) -> int:
-    """Run to the end, and return the exit code; what python prints about it is printed."""
+def _exit_code(run: Callable[[], None]) -> int:
+    """Run to the end, and return the exit code; python's own words about it are printed."""
     try:
-        run()
+        try:
+            run()
+        except SystemExit:
+            raise
+        except BaseException as error:
+            _show_failure(error)
+            return ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     except SystemExit as end:
-        return _code_of(end)
-    except BaseException as error:
-        failure = error
-    else:
-        return 0
-    _without_ours(failure, set())
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _show_failure(failure: BaseException) -> None:
+    """Show a failure by the program's own hook, or by python's where that fails."""
+    _drop_our_frames(failure)
     sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, failure.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = failure
     try:
         sys.excepthook(type(failure), failure, failure.__traceback__)
-    except SystemExit as end:
-        return _code_of(end)
-    except BaseException:  # the program's hook fails itself
+    except SystemExit:
+        raise
+    except BaseException:
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
-    return ExitCode.INTERRUPTED if isinstance(failure, KeyboardInterrupt) else 1
 
 
-def _code_of(end: SystemExit) -> int:
-    if end.code is None or isinstance(end.code, int):
-        return (end.code or 0) & 0xFF
-    print(end.code, file=sys.stderr)  # noqa: T201
-    return 1
-
-
-def end_threads() -> None:
+def _end_threads() -> None:
     """Wait for the other threads, as python does; a Ctrl-C ends the waiting."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException as error:
-        _without_ours(error, set())
+        _drop_our_frames(error)
         print(f"Exception ignored in: {threading!r}", file=sys.stderr)  # noqa: T201
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _without_ours(error: BaseException | None, seen: set[int]) -> None:
-    """Take our frames, and those by which python imports, out of a traceback and those of what it came from."""
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    frames: list[TracebackType] = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith((_OURS, "<frozen importlib.")):
-            frames.append(traceback)
-        traceback = traceback.tb_next
-    shown: TracebackType | None = None
-    for frame in reversed(frames):
-        shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    error.__traceback__ = shown
-    _without_ours(error.__cause__, seen)
-    _without_ours(error.__context__, seen)
+def _drop_our_frames(failure: BaseException) -> None:
+    """Take our frames, and those by which python imports, out of the tracebacks of a failure and its causes."""
+    todo: list[BaseException | None] = [failure]
+    done: set[int] = set()
+    while todo:
+        error = todo.pop()
+        if error is None or id(error) in done:
+            continue
+        done.add(id(error))
+        todo += [error.__cause__, error.__context__]
+        frames, each = list[TracebackType](), error.__traceback__
+        while each is not None:
+            frames.append(each)
+            each = each.tb_next
+        shown: TracebackType | None = None
+        for one in reversed(frames):
+            if not one.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib.")):
+                shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
+        error.__traceback__ = shown
 
 
 @contextmanager
-def warnings_of_its_lines() -> Iterator[None]:
-    """Have torch's warnings name the line of the program that they are about, and not ours, which called torch."""
-    show = warnings.showwarning
-
-    def show_there(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any, **more: Any
-    ) -> None:
-        if filename.startswith(_OURS):
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
-                frame = frame.f_back
-            if frame is not None:
-                filename, lineno = frame.f_code.co_filename, frame.f_lineno
-        show(message, category, filename, lineno, *rest, **more)
-
-    warnings.showwarning = show_there
-    try:
-        yield
-    finally:
-        if warnings.showwarning is show_there:
-            warnings.showwarning = show
-
-
-@contextmanager
-def reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Iterator[None]:
-    """Have what ends this process without a word report first. A forked child leaves as it does."""
-    own_process = os.getpid()
+def _reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Iterator[None]:
+    """Have `os._exit` and `os.exec…` report first; a forked child leaves as it does."""
+    process = os.getpid()
 
     def reporting(name: str, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def report_and_leave(*arguments: Any, **named: Any) -> NoReturn:
             try:
-                if os.getpid() == own_process:
+                if os.getpid() == process:
                     if name != "_exit":
                         notes.add("the program called os.exec. attn does not watch what came after")
                     report()
@@ -249,59 +224,60 @@ def reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Iter
 
         return report_and_leave
 
-    was = {name: getattr(os, name) for name in ("_exit", "execv", "execve")}
-    for name, leave in was.items():
-        setattr(os, name, reporting(name, leave))
-    try:
+    with ExitStack() as before:
+        for name in ("_exit", "execv", "execve"):
+            leave = getattr(os, name)
+            before.callback(setattr, os, name, leave)
+            setattr(os, name, reporting(name, leave))
         yield
-    finally:
-        for name, leave in was.items():
-            setattr(os, name, leave)
 
 
-def _as_python_begins(settled: ExitStack, argv: list[str]) -> None:
+def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[str]) -> None:
     """Take back what we set for ourselves, until the program ends."""
-    ours = sys.stdin, sys.stdout, sys.stderr, sys.excepthook
-
-    def take_ours() -> None:
-        sys.stdin, sys.stdout, sys.stderr, sys.excepthook = ours
-
-    settled.callback(take_ours)
-    sys.excepthook = sys.__excepthook__
-    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    for name in ("stdin", "stdout", "stderr", "excepthook"):
+        settled.callback(setattr, sys, name, getattr(sys, name))
+        setattr(sys, name, getattr(sys, f"__{name}__"))
+    settled.callback(setattr, warnings, "showwarning", warnings.showwarning)
+    warnings.showwarning = _show_at_the_programs_line(warnings.showwarning)
     settled.callback(handle_signals)
     restore_signals()
-    sys.argv = argv
+    sys.argv = [program.first, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = program.folder
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
 
 
-def _run_script(target: str, path: str, content: bytes) -> None:
-    """Run a script. What python does not take for one, it says itself: it reads files otherwise than `compile` does."""
-    try:
-        code = pkgutil.read_code(io.BytesIO(content)) or _compiled(content, path)
-    except Exception:
-        options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        stop_counting()
-        raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
-    main = sys.modules["__main__"]
-    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
-    exec(code, main.__dict__)
+def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]:
+    """Return `show` with the line of the program in warnings of torch, and not ours, which called torch."""
+
+    def show_there(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
+            frame = frame.f_back
+        if filename.startswith(_OURS) and frame is not None:
+            filename, lineno = frame.f_code.co_filename, frame.f_lineno
+        show(message, category, filename, lineno, *rest, **more)
+
+    return show_there
 
 
-def _compiled(content: bytes, path: str) -> CodeType:
-    """Return the code of a source.
-
-    Raises:
-        SyntaxError: it is none; also because it is not UTF-8 and says of no other encoding, of which `compile` minds
-            nothing in comments.
-    """
-    encoding, lines = tokenize.detect_encoding(io.BytesIO(content).readline)
-    if encoding == "utf-8" and not any(tokenize.cookie_re.match(line.decode()) for line in lines):
-        content.decode()
-    return compile(content, path, "exec", dont_inherit=True)
+def _count_children() -> None:
+    """Count the commands that this process runs from now on."""
+    sys.addaudithook(_audit)
 
 
-def _run_main(name: str, is_module: bool) -> None:
-    runpy._run_module_as_main(name, is_module)  # type: ignore[attr-defined]  # what `python -m` itself calls
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    with suppress(TypeError, KeyError):
+        command = args[_COMMANDS[event]]
+        _started.append(" ".join(map(os.fsdecode, [command] if isinstance(command, str | bytes) else command)))
+
+
+def _children_note() -> str | None:
+    """Return how many Python processes were started, as a sentence; None where none was."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    number = 0 if process is None else next(process._process_counter) - 1
+    number += sum(_PYTHON.search(one) is not None and "torch._inductor" not in one for one in _started)
+    processes = "process was" if number == 1 else "processes were"
+    return f"{number} child {processes} not watched; run them under attn run" if number else None

@@ -19,7 +19,7 @@ class BaseLayout(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> BaseLayout | None:
-        """Return the layout of the base of a view; None of what is no view."""
+        """Return the layout of the base of a view; None of another tensor."""
         base = tensor._base
         if base is None:
             return None
@@ -36,12 +36,7 @@ class PositionSlice(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Float[torch.Tensor, "... T D"], base: BaseLayout | None) -> PositionSlice:
-        """Return the positions that a view has; what is no view is a whole.
-
-        Args:
-            tensor: queries or keys.
-            base: of what it is a view.
-        """
+        """Return the positions of queries or keys in the base that they are a view of; without, they are a whole."""
         size, stride = tensor.shape[-2], tensor.stride(-2)
         storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         length = max((n for n, step in base.axes if step == stride), default=0) if base is not None else 0
@@ -61,12 +56,8 @@ class CallSlices(NamedTuple):
     def blocks(self, other: CallSlices, is_same_line: bool) -> tuple[bool, bool]:
         """Return whether this call and another one of the same forward are blocks of one attention.
 
-        They are where queries meet keys at other positions of one tensor, or other queries the same keys. A call whose
-        last query stands at its last key is none: it may be the whole attention of a document.
-
-        Args:
-            other: the other call.
-            is_same_line: whether the same line made both, as of keys that other processes send.
+        Queries meet keys at other positions of one tensor then, or other queries the same keys. A call that ends at its
+        last query and its last key may be the whole attention of a document.
         """
         if self.forward != other.forward:
             return False, False

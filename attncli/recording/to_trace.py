@@ -1,4 +1,4 @@
-"""The Traces of a call: what a program computed, one for each row of its batch, copied out of its tensors."""
+"""The Traces of a call: copied out of a program's tensors, one for each row of its batch."""
 
 from __future__ import annotations
 
@@ -23,55 +23,44 @@ if TYPE_CHECKING:
 
 
 def traces(call: AttentionCall, rows: Sequence[int] | None = None) -> tuple[Trace, ...]:
-    """Return what was computed, a Trace for each row of the batch; empty if neither q, k and v nor weights are known.
+    """Return a Trace for each row of the batch; empty if neither q, k and v nor weights are known.
 
-    Weights that the program made itself are taken as they are. Those of a fused function are derived from its queries
-    and keys, and its output proves them.
+    Weights that the program made itself are copied. Those of a fused function are derived from its queries and keys,
+    and its output proves them.
 
     Args:
         call: while its tensors are alive.
-        rows: which rows of the batch, all by default.
+        rows: of the batch, all by default.
     """
     if call.q is None and call.project is not None:
         q, k, v = call.project()
         call = replace(call, q=q, k=k, v=v)
-    if call.weights is None and (call.q is None or call.k is None or call.v is None or call.scale is None):
+    is_derived = call.weights is None
+    if is_derived and (call.q is None or call.k is None or call.v is None or call.scale is None or call.unsupported):
         return ()
-    if call.unsupported is not None and call.weights is None:
-        return ()
-    _, _, queries, keys = call.shape
-    place = call.place
-    source = Provenance(
-        "module",
-        model=place.module or None,
-        architecture=place.function,
-        dtype=call.dtype,
-        device=call.device,
-        details={"place": str(place), "api": call.api},
-    )
+    place, (batch, _, queries, keys) = call.place, call.shape
+    details = {"place": str(place), "api": call.api}
+    source = Provenance("module", model=place.module or None, architecture=place.function, dtype=call.dtype,
+                        device=call.device, details=details)  # fmt: skip
     tokens = positions(queries), positions(keys)
-    return tuple(
-        Trace(source, *tokens, (to_layer(call, row),)) for row in (range(call.shape[0]) if rows is None else rows)
-    )
+    return tuple(Trace(source, *tokens, (to_layer(call, row),)) for row in (range(batch) if rows is None else rows))
 
 
 def positions(length: int) -> Tokens:
-    """Return tokens of which nothing is known but their places."""
+    """Return tokens without a text."""
     return Tokens(Token(index, index, str(index), None, None) for index in range(length))
 
 
 def to_layer(call: AttentionCall, row: int) -> LayerTrace:
-    """Return what a row of the batch of a call computed.
-
-    Args:
-        call: while its tensors are alive; with q, k and v, or with weights.
-        row: of the batch.
-    """
+    """Return a row of the batch of a call, while its tensors are alive; it has q, k and v, or weights."""
     _, heads, queries, keys = call.shape
     mask, bias, fill = _mask_and_bias(call, row)
     q, k, v = (None if tensor is None else to_numpy(tensor[row]) for tensor in (call.q, call.k, call.v))
     if q is None or k is None:
         q = k = None
+    scores = None if call.scores is None else to_numpy(call.scores[row])
+    if scores is not None:
+        scores = np.where(mask.rows(list(range(heads)), np.arange(queries)), scores, np.float32(-np.inf))
     layer = LayerTrace(
         layer=0,
         kind="self" if queries == keys else "cross",
@@ -85,27 +74,25 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
         softcap=call.softcap,
         sinks=None if call.sinks is None else _sinks(call.sinks, row, heads, queries),
         fill=fill,
-        recorded_scores=_recorded(call.scores, row, call.shape, mask),
-        recorded_weights=_recorded(call.weights, row, call.shape, None),
+        recorded_scores=scores,
+        recorded_weights=None if call.weights is None else to_numpy(call.weights[row]),
     )
     return _with_proof(_with_blind_rows(layer, call), call, row)
 
 
 def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None, float]:
-    """Return which key each query of a row may attend to, what is added to its scores, and to forbidden ones."""
+    """Return the keys that each query of a row may attend to, the bias of its scores, and that of forbidden ones."""
     _, heads, queries, keys = call.shape
     fill = -np.inf
     causal = RuleMask(Atom("causal"), queries, keys, heads)  # top-left, as the APIs align their own
     if not call.masks:
         return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None, fill
-    read = [_read(mask, row) for mask in call.masks]
-    allowed = read[0][0]
-    for more, _, _ in read[1:]:
-        allowed = allowed & more
+    planes, added, filled = zip(*(_read(mask, row) for mask in call.masks), strict=True)
+    allowed = np.logical_and.reduce(np.broadcast_arrays(*planes))
     if call.is_causal:
         allowed = allowed & causal.rows([0], np.arange(queries))
-    biases = [bias for _, bias, _ in read if bias is not None]
-    fills = [fill for _, _, fill in read if fill is not None]
+    biases = [bias for bias in added if bias is not None]
+    fills = [each for each in filled if each is not None]
     if fills and len(call.masks) == 1 and not call.is_causal:
         fill = fills[0] if fills[0] <= FORBIDDEN_BELOW else fill
     allowed = np.broadcast_to(allowed, (len(allowed), queries, keys))
@@ -138,25 +125,11 @@ def _read(
 def _sinks(
     sinks: torch.Tensor, row: int, heads: int, queries: int
 ) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"]:
-    """Return the logit beside the scores of each head in a row of the batch, or of each query where these differ."""
+    """Return the logit next to the scores of each head in a row of the batch, or of each query where these differ."""
     plane = to_numpy(sinks[row if len(sinks) > 1 else 0])[..., 0]
     if plane.shape[1] == 1:
         return np.array(np.broadcast_to(plane[:, 0], (heads,)))
     return np.array(np.broadcast_to(plane, (heads, queries)))
-
-
-def _recorded(
-    values: torch.Tensor | None, row: int, shape: tuple[int, int, int, int], mask: Mask | None
-) -> Float[np.ndarray, "H Q K"] | None:
-    """Return what the program made itself of one row; scores are −inf where `mask` forbids."""
-    if values is None:
-        return None
-    _, heads, queries, _ = shape
-    plane = to_numpy(values[row])
-    if mask is None:
-        return plane
-    allowed = mask.rows(list(range(heads)), np.arange(queries))
-    return np.where(allowed, plane, np.float32(-np.inf))
 
 
 def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
@@ -169,7 +142,7 @@ def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
 
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
-    """Return a layer with how far weights·V is from what the program's call returned."""
+    """Return a layer with how far weights·V is from the output of the program's call."""
     if layer.v is None or call.output is None or call.dropout:
         return layer
     expected = to_numpy(call.output[row])

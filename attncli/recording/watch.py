@@ -1,7 +1,7 @@
 """Watching a running program: every attention that it computes is handed over, and none of its numbers changes.
 
-Functions of torch are seen by a `TorchFunctionMode`, which belongs to one thread: every thread that begins while the
-program is watched gets its own. Modules are seen by torch's global forward hooks.
+A `TorchFunctionMode` sees functions of torch in one thread: every thread that begins while the program is watched gets
+one. Torch's global forward hooks see modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 from attncli.recording.call_site import ModuleNames, is_in_compiled_region, line_of, user_line
 from attncli.recording.import_hook import when_imported
@@ -34,9 +33,8 @@ from attncli.recording.input_metadata import InputReader
 from attncli.recording.notes import Notes
 from attncli.recording.readers import flash_xformers, flex, mha, sdpa
 from attncli.recording.readers.origins import Origins
-from attncli.recording.readers.reader import ModuleReader, Reader, is_of_nothing, may_look
+from attncli.recording.readers.reader import ModuleReader, Reader, can_read_values, is_of_nothing
 from attncli.recording.readers.softmax import Softmax
-from attncli.recording.replaced import BUILTIN, as_torch_runs
 from attncli.recording.slices import BaseLayout, CallSlices, PositionSlice
 
 _EAGERLY = (
@@ -52,10 +50,9 @@ _WITHOUT_NUMBERS = (
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
 )
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
-
 _MOST_OUTPUTS = 8  # of modules that are kept while others run
-# What computes attention by itself, and what reads its calls. Operators of libraries are read by `flash_xformers`, and
-# attention that a program writes out by `softmax`.
+# The functions and modules that compute attention, and their readers. `flash_xformers` reads operators of libraries,
+# and `softmax` attention that a program writes out.
 FUSED: Mapping[Callable[..., Any], Reader] = {
     torch._C._nn.scaled_dot_product_attention: sdpa.read,  # also if the program replaced the one in F
     F.multi_head_attention_forward: mha.read_function,
@@ -67,29 +64,20 @@ MODULES: Mapping[Callable[..., Any], ModuleReader] = {
 }
 
 
+@dataclass(eq=False)
 class Watch:
-    """A program that is watched: what watches each of its threads is made when it is first needed.
+    """A program that is watched."""
 
-    Attributes:
-        notes: what the calls do not say, such as that compiled regions run eagerly.
-        is_on: whether it goes on.
-        only: the module whose attention alone is handed over; None is all.
-        start: the working directory that files are named from.
-        lock: held while something is handed over.
-    """
-
-    def __init__(
-        self,
-        on_call: Callable[[AttentionCall], object],
-        module: nn.Module | None,
-        notes: Notes | None,
-        hints: Callable[[], Hints] | None,
-    ) -> None:
-        self.notes = Notes() if notes is None else notes
-        self.is_on, self.only, self.start = True, module, os.getcwd()
-        self.on_call, self.hints, self.names = on_call, hints, ModuleNames()
-        self.lock = threading.RLock()
-        self._profile, self._local = threading.getprofile(), threading.local()
+    on_call: Callable[[AttentionCall], object]
+    only: nn.Module | None  # whose attention alone is handed over; None is all
+    notes: Notes  # what the calls do not say, such as that compiled regions run eagerly
+    hints: Callable[[], Hints] | None
+    is_on: bool = True
+    start: str = field(default_factory=os.getcwd)  # the working directory that files are named from
+    names: ModuleNames = field(default_factory=ModuleNames)
+    lock: Any = field(default_factory=threading.RLock)  # held while something is handed over
+    _profile: Any = field(default_factory=threading.getprofile)
+    _local: threading.local = field(default_factory=threading.local)
 
     def here(self) -> _Thread:
         """Return what watches the thread that runs."""
@@ -99,7 +87,7 @@ class Watch:
         return thread
 
     def begin(self, *event: Any) -> None:
-        """Watch a thread from its first line on; what the program wants to begin there begins then."""
+        """Watch a thread from its first line on, as its profile; then the program's own profile begins."""
         sys.setprofile(self._profile)
         try:
             if self.is_on:
@@ -110,7 +98,7 @@ class Watch:
             self._profile(*event)
 
     def hook(self) -> Callable[[], None]:
-        """Have all modules tell when their forward begins and ends, before other hooks do; return what undoes it."""
+        """Hook the forward of all modules, before other hooks; return what undoes it."""
         before = torch_modules.register_module_forward_pre_hook(self._enter_module)
         after = torch_modules.register_module_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
         torch_modules._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
@@ -130,14 +118,14 @@ class Watch:
             self._end(fault)
 
     def _leave_module(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Take a module away; of one that failed neither keyword arguments nor an output come."""
+        """Leave a module; one that failed has neither keyword arguments nor an output."""
         try:
             self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
         except Exception as fault:
             self._end(fault)
 
     def _end(self, fault: Exception) -> None:
-        """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
+        """End the watch, which lost track of the program: a mode that stays on changes its last bits."""
         self.is_on = False
         self.here().leave_all()
         self.notes.failed(fault)
@@ -153,13 +141,13 @@ def watching(
     """Hand over every attention that runs inside.
 
     Args:
-        on_call: takes each call while the program waits, from any of its threads, one at a time. What it computes is
-            neither watched nor recorded by autograd; it must not draw random numbers. What it raises is a note.
+        on_call: takes each call while the program waits, from any of its threads, one at a time. It is neither watched
+            nor recorded by autograd; it must not draw random numbers. What it raises is a note.
         module: whose attention alone is handed over; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
-        hints: gives what takes what the inputs of modules say, in the thread that runs.
+        hints: gives what takes the inputs of modules, in the thread that runs.
     """
-    watch = Watch(on_call, module, notes, hints)
+    watch = Watch(on_call, module, Notes() if notes is None else notes, hints)
     earlier = threading.getprofile()
     remove_hooks = watch.hook()
     threading.setprofile(watch.begin)
@@ -184,28 +172,21 @@ def watching(
 @contextmanager
 def _compiled_regions_run_eagerly() -> Iterator[None]:
     """Have what the program compiles run as it is written; a compiled region calls no function that could be seen."""
-    with ExitStack() as stances:
+    with ExitStack() as settled:
 
         def settle() -> None:
-            stances.enter_context(torch.compiler.set_stance("force_eager"))
-            # What it says of hooks is about ours.
-            warnings.filterwarnings(
-                "ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning
-            )
-            ignored = warnings.filters[0]
-
-            def take_back() -> None:
-                with suppress(ValueError):  # the program may have set all filters anew
-                    warnings.filters.remove(ignored)  # type: ignore[attr-defined]
-
-            stances.callback(take_back)
+            settled.enter_context(torch.compiler.set_stance("force_eager"))
+            message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
+            warnings.filterwarnings("ignore", message, UserWarning)
+            settled.enter_context(suppress(ValueError))  # the program may have set all filters anew
+            settled.callback(warnings.filters.remove, warnings.filters[0])  # type: ignore[attr-defined]
 
         # Importing it here would take a second from programs that compile nothing.
-        stances.enter_context(when_imported("torch._dynamo", settle))
+        settled.enter_context(when_imported("torch._dynamo", settle))
         yield
 
 
-# A process that the program forks is not watched: what it computes is its own to tell.
+# A process that the program forks is not watched.
 _FORGET_IN_A_CHILD: list[Callable[[], None]] = []
 
 
@@ -238,7 +219,7 @@ class _Thread(TorchFunctionMode):
         self._watch = watch
         self._running: list[_RunningModule] = []
         self._forwards = 0
-        # What modules gave, and how deep they ran, while the module runs that called them.
+        # Outputs of modules, and how deep these ran, while the module runs that called them.
         self._outputs: deque[tuple[int, torch.Tensor]] = deque(maxlen=_MOST_OUTPUTS)
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
@@ -247,16 +228,12 @@ class _Thread(TorchFunctionMode):
         self._inputs = None if watch.hints is None else InputReader(watch.hints())
         self._softmax = Softmax(self)
         self._wanted = {*FUSED, *self._softmax.begins}
-        self._by_code = {each.__code__: each for each in self._wanted if isinstance(each, FunctionType)}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """See torch.overrides."""
         kwargs = kwargs or {}
-        is_builtin = type(func) in BUILTIN
-        own = func if is_builtin else as_torch_runs(func, sys._getframe(1))
-        result = own(*args, **kwargs)
+        result = func(*args, **kwargs)
         # Most calls are of nothing that is followed: this is what watching costs.
         followed = self._followed
         is_followed = bool(followed) and not (
@@ -264,22 +241,19 @@ class _Thread(TorchFunctionMode):
             and (not args or type(args[0]) not in (tuple, list) or followed.isdisjoint(map(id, args[0])))
             and (not kwargs or followed.isdisjoint(map(id, kwargs.values())))
         )
-        is_own = not is_builtin and own is not func
-        if not is_followed and func not in self._wanted and not is_own and not isinstance(func, _OPERATORS):
+        if not is_followed and func not in self._wanted and not isinstance(func, _OPERATORS):
             return result
         try:
             if self._sees_functions and self._watch.is_on:
-                if is_own and func not in self._wanted:  # else it stood in torch's place when the watch began
-                    func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
-                self._see(func, args, kwargs, result, is_followed)
+                self._read(func, args, kwargs, result, is_followed)
         except Exception as fault:
             self._watch.notes.failed(fault)
         return result
 
-    def _see(
+    def _read(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, is_followed: bool
     ) -> None:
-        """Let readers look at a function that ran, if it is one of theirs, or was given a tensor that is followed."""
+        """Have its reader read a function that ran, and follow it if it was given a tensor that is followed."""
         reader = FUSED.get(func) or (flash_xformers.read if isinstance(func, _OPERATORS) else None)
         begins = self._softmax.begins.get(func)
         is_followed = is_followed or (begins is not None and begins(args, result))
@@ -292,7 +266,7 @@ class _Thread(TorchFunctionMode):
 
     def enter_module(self, module: nn.Module, args: Any, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
-        self._forget_what_ended(frame)
+        self._drop_ended(frame)
         if self._running:
             if not self._running[-1].called:
                 self._running[-1].called.append(module)
@@ -311,7 +285,7 @@ class _Thread(TorchFunctionMode):
                 self._watch.notes.failed(fault)
 
     def leave_module(self, module: nn.Module, ran: tuple[Any, ...] | None) -> None:
-        """End with a module, which was seen with its arguments and its output if it did not fail."""
+        """End with a module: with its arguments and its output, if it did not fail."""
         if not any(each.module is module for each in self._running):
             return
         while self._running[-1].module is not module:
@@ -328,7 +302,7 @@ class _Thread(TorchFunctionMode):
         self._leave()
 
     def _keep_output(self, output: Any) -> None:
-        """Keep what the last module gave until the one that called it ends, of what was inside of it nothing."""
+        """Keep the output of the last module until the one that called it ends, and none of those inside of it."""
         depth = len(self._running)
         while self._outputs and self._outputs[-1][0] > depth:
             self._outputs.pop()
@@ -338,12 +312,10 @@ class _Thread(TorchFunctionMode):
                     self._outputs.append((depth, output))
 
     def enter(self) -> None:
-        """Begin to see functions."""
         self.__enter__()  # type: ignore[no-untyped-call]
         self._is_here = True
 
     def leave_all(self) -> None:
-        """End with what is left when nothing is watched any more."""
         self._outputs.clear()
         while self._running:
             self._leave()
@@ -372,33 +344,21 @@ class _Thread(TorchFunctionMode):
             line = mask.made_at or self.origins.made_at(mask.source_tensor)
             return mask._replace(made_at=None if line == str(call.place) else line)
 
-        if call.masks or call.ignored_masks:
-            masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
-            call = replace(call, masks=masks, ignored_masks=ignored)
-        slices = call.slices
+        slices, projections = call.slices, call.projections
         if slices is None and call.q is not None and call.k is not None:
             q, k = (PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k))
             slices = CallSlices(q, k)
         if slices is not None and self._running:
             slices = slices._replace(forward=self._running[-1].number)
-        windows = self.origins.windows.get(call.shape[0])
-        projections = call.projections
         if call.q is not None and not call.q.requires_grad:  # there is no cache in training
             inside = len(self._running) + 1
             projections = tuple(one for depth, one in self._outputs if depth == inside)
-        call = replace(call, slices=slices, windows=windows, projections=projections)
+        masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
+        call = replace(call, masks=masks, ignored_masks=ignored, slices=slices, projections=projections)
         kind = call.device.partition(":")[0]
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            with torch.autocast(kind, enabled=False), self._watch.lock:
-                self._watch.on_call(call)
-        else:
-            with self._watch.lock:
-                self._watch.on_call(call)
-
-    def find_late(self, place: CallSite, finding: Finding) -> None:
-        if self._watch.hints is not None:
-            with self._watch.lock:
-                self._watch.hints().add_finding(place, finding)
+        is_cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, enabled=False) if is_cast else ExitStack(), self._watch.lock:
+            self._watch.on_call(call)
 
     def count_lost(self, shape: tuple[int, ...]) -> None:
         with self._watch.lock:
@@ -409,7 +369,7 @@ class _Thread(TorchFunctionMode):
 
     def _is_on(self, function: Callable[..., Any] | None = None) -> bool:
         """Return whether anything that runs now is read."""
-        if not self._watch.is_on or not may_look():
+        if not self._watch.is_on or not can_read_values():
             if function in FUSED and torch._C._functorch.peek_interpreter_stack() is not None:
                 self.note(_TRANSFORMED)
             return False
@@ -417,7 +377,7 @@ class _Thread(TorchFunctionMode):
         return only is None or any(each.module is only for each in self._running)
 
     def _quietly(self, reader: Callable[..., None], *ran: Any) -> None:
-        """Let a reader look, seen by no mode, of ours or the program's, and recorded by no autograd."""
+        """Run a reader, seen by no mode, of ours or the program's, and recorded by no autograd."""
         if torch._C._len_torch_dispatch_stack():
             if any(torch._C._get_dispatch_mode(kind) is not None for kind in _WITHOUT_NUMBERS):
                 return
@@ -435,7 +395,7 @@ class _Thread(TorchFunctionMode):
             finally:
                 torch._C._set_grad_enabled(had_grad)
 
-    def _forget_what_ended(self, frame: FrameType) -> None:
+    def _drop_ended(self, frame: FrameType) -> None:
         """Drop modules that were left without their hook: by a KeyboardInterrupt or another such exception."""
         while self._running:
             outer: FrameType | None = frame
@@ -475,7 +435,7 @@ class _Thread(TorchFunctionMode):
 
 
 def _has_numbers(result: Any) -> bool:
-    """Return whether a function gave tensors that have numbers, and do not only stand for them, or changed one."""
+    """Return whether a function gave tensors that have numbers, or changed one in place."""
     first = result[0] if isinstance(result, tuple | list) and result else result  # also what torch.max returns
     return first is None or (isinstance(first, torch.Tensor) and not first.is_meta)
 

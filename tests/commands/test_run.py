@@ -325,7 +325,7 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     [
         ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
         ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
-        ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
+        ("attncli.analysis.calls.calls.judge", "the masks of a step could not be held against each other"),
         ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
         ("attncli.recording.input_metadata._arguments_of", "an attention could not be looked at"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),

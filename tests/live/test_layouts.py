@@ -58,23 +58,6 @@ def test_absorbed_mla(scores: str, steps: tuple[int, ...], programs: dict[str, C
     check(read(programs, "Latent", scores, steps), steps)
 
 
-@pytest.mark.parametrize("name", ["Latent", "Joined"])
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [
-        (12, None),  # of the width before a weight was absorbed: 8 + 4
-        (16, "q·k is multiplied by 0.25 = 1/√16; heads of width 12 have 0.2887 = 1/√12"),  # of the latent and RoPE
-        (8, "q·k is multiplied by 0.3536 = 1/√8; heads of width 12 have 0.2887 = 1/√12"),  # of the part without RoPE
-    ],
-)
-def test_the_scale_of_absorbed_mla(
-    name: str, scale: int, message: str | None, programs: dict[str, Callable[..., object]]
-) -> None:
-    calls = read(programs, name, "bsht", (6,), scale=scale)
-    assert [one.message for one in calls.findings] == ([] if message is None else [message])
-    assert not [one for one in calls.findings if one.severity == "error"]
-
-
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("is_turned", [False, True])
 @pytest.mark.parametrize("scores", SHARED)

@@ -1,9 +1,7 @@
 """The line of a program that made a mask, beside the line that used it."""
 
-import gc
 import inspect
 import textwrap
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,20 +116,6 @@ def test_no_line_is_named_that_did_not_make_the_mask(program: Callable[[], None]
     calls = seen(program)
     assert {one.code for one in calls.findings} & {"leak", "shape"}
     assert {one.made_at for one in calls.findings} == {()}
-
-
-def test_no_mask_is_kept_alive_and_no_more_are_known_than_live() -> None:
-    with attncli.watch() as calls:
-        mask = torch.ones(T, T, dtype=torch.bool).triu()
-        attend(mask)
-        storage = weakref.ref(mask)
-        del mask
-        gc.collect()
-        assert storage() is None
-        for number in range(2000):
-            hidden = torch.arange(T) > number
-        del hidden
-    assert calls.notes == []
 
 
 def test_every_form_names_the_line(folder: Path) -> None:

@@ -71,25 +71,6 @@ def test_what_a_score_mod_and_a_mask_mod_make_of_the_scores(score_mod: Mod | Non
             np.testing.assert_allclose(trace.layer(0).head(head).weights, weights[row, head], atol=1e-6)
 
 
-def test_a_mask_is_in_its_smallest_form_and_made_once() -> None:
-    calls, _ = ran(None, lambda b, h, i, j: i >= j, times=3)
-    assert [call.masks[0].values.shape for call in calls] == [(1, 1, QUERIES, KEYS)] * 3
-    assert calls[0].masks[0].values is calls[2].masks[0].values
-
-
-def test_a_mask_whose_tensor_changed_is_made_anew() -> None:
-    lengths = torch.tensor([8, 8])
-
-    def padded(b: Any, h: Any, i: Any, j: Any) -> Any:
-        return j < lengths[b]
-
-    (first,), _ = ran(None, padded)
-    lengths[1] = 3
-    (second,), _ = ran(None, padded)
-    assert first.masks == ()
-    assert second.masks[0].values[1, 0, 0].tolist() == [True] * 3 + [False] * 5
-
-
 def test_a_score_mod_that_does_more_is_named_and_not_guessed() -> None:
     (call,), _ = ran(lambda s, b, h, i, j: s * (1 + i), None)
     assert call.unsupported == "the score_mod, which does more than add to a score or cap it"

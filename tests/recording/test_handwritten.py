@@ -83,31 +83,6 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 CAUSAL = torch.ones(Q, K, dtype=torch.bool).tril(K - Q)
 
 
-# Public styles.
-
-
-def test_cross_attention_by_einsum() -> None:
-    """Tokens before heads in every tensor, queries scaled before the product, a key padding mask."""
-    x, context = torch.randn(B, Q, H, D), torch.randn(B, K, H, D)
-    is_padding = torch.arange(K)[None] >= torch.tensor([K, 4])[:, None]
-    made = []
-
-    def cross() -> None:
-        q = x * D**-0.5
-        sim = torch.einsum("b i h d, b j h d -> b h i j", q, context)
-        sim = sim.masked_fill(is_padding[:, None, None, :], -torch.finfo(sim.dtype).max)
-        sim = sim - sim.amax(dim=-1, keepdim=True).detach()
-        made.append(sim.softmax(dim=-1))
-        torch.einsum("b h i j, b j h d -> b i h d", made[0], context).reshape(B, Q, H * D)
-
-    call = one(cross)
-    exact(call, made[0], context.transpose(1, 2))
-    assert call.scale == 1.0
-    assert torch.equal(call.q, (x * 0.5).transpose(1, 2))
-    assert [tuple(mask.values.shape) for mask in call.masks] == [(B, 1, 1, K)]
-    assert not call.findings
-
-
 # The ways of a product.
 
 
@@ -168,28 +143,6 @@ def test_three_and_two_axes() -> None:
     exact(one(two), made[1][None, None], v[0][None, None])
 
 
-def test_heads_that_share_keys() -> None:
-    q, k = torch.randn(B, 2, 3, Q, D), torch.randn(B, 2, K, D)
-    made: list[Any] = []
-
-    def grouped() -> None:
-        made.append((torch.einsum("bhgqd,bhkd->bhgqk", q, k) / 2).softmax(-1))
-        torch.einsum("bhgqk,bhkd->bhgqd", made[0], k)
-
-    call = one(grouped)
-    assert call.k.shape == (B, 2, K, D)
-    assert call.q.shape == (B, 6, Q, D)
-    exact(call, made[0].flatten(1, 2))
-
-    def single() -> None:
-        made.append((torch.matmul(q[:, 0], k[:, :1].mT) / 2).softmax(-1))
-        torch.matmul(made[1], k[:, :1])
-
-    call = one(single)
-    assert call.k.shape == (B, 1, K, D)
-    exact(call, made[1])
-
-
 def test_one_query_of_a_decoder() -> None:
     """The state of a decoder asks; its axis of one comes and goes."""
     state, encoded = torch.randn(B, D), torch.randn(B, K, D)
@@ -202,40 +155,6 @@ def test_one_query_of_a_decoder() -> None:
     call = one(luong)
     exact(call, made[0][:, None, None], encoded[:, None])
     assert torch.equal(call.q[:, 0, 0], state)
-
-
-def test_heads_folded_beside_the_batch() -> None:
-    """fairseq: positions come first, and heads are folded into the batch before the axes are exchanged."""
-    x = torch.randn(Q, B, H * D)
-    made: list[Any] = []
-
-    def program() -> None:
-        q = (x * D**-0.5).contiguous().view(Q, B * H, D).transpose(0, 1)
-        k = x.contiguous().view(-1, B * H, D).transpose(0, 1)
-        weights = torch.bmm(q, k.transpose(1, 2)) + MASK[:, :Q]
-        made.append(F.softmax(weights, dim=-1, dtype=torch.float32).type_as(weights))
-        torch.bmm(F.dropout(made[0], p=0.1, training=False), k)
-
-    exact(one(program), made[0].view(B, H, Q, Q), x.view(Q, B, H, D).permute(1, 2, 0, 3))
-
-
-def test_projections_are_products_too() -> None:
-    """XLNet: queries and keys are einsums with parameters, and are no heads that are mixed."""
-    x, w_q, w_k = torch.randn(Q, B, 6), torch.randn(6, H, D), torch.randn(6, H, D)
-    bias = torch.randn(H, D)
-    made: list[Any] = []
-
-    def program() -> None:
-        q, k = torch.einsum("ibh,hnd->ibnd", x, w_q), torch.einsum("ibh,hnd->ibnd", x, w_k)
-        scores = torch.einsum("ibnd,jbnd->bnij", q + bias, k) * D**-0.5
-        made.append(scores.softmax(dim=3))
-        torch.einsum("bnij,jbnd->ibnd", made[0], k)
-        made.append(q)
-
-    call = one(program)
-    exact(call, made[0])
-    assert torch.equal(call.q, (made[1] + bias).permute(1, 2, 0, 3))
-    right(call)
 
 
 # The ways of a mask.
@@ -284,19 +203,6 @@ def test_a_soft_cap_and_scales_in_parts(qkv: tuple[torch.Tensor, ...]) -> None:
     call = attended(qkv, lambda s: (30.0 * torch.tanh((s * 0.25).mul_(2) / 30.0) + MASK).softmax(-1))
     assert call.softcap == 30.0
     assert call.scale == pytest.approx(0.5)
-    right(call)
-
-
-def test_a_bias_that_is_scaled_with_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
-    """Transformer-XL: the product with positions is a bias, and the sum of both is scaled."""
-    q, positions = qkv[0], torch.randn(H, Q, D, K)
-
-    def write(scores: torch.Tensor) -> torch.Tensor:
-        scores = scores + torch.einsum("bhqd,hqdk->bhqk", q, positions)
-        return scores.mul_(0.5).masked_fill(~CAUSAL, -1e30).softmax(-1)
-
-    call = attended(qkv, write)
-    assert [mask.name for mask in call.masks] == ["added", "masked_fill"]
     right(call)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -301,37 +300,6 @@ def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert notes == []
-
-
-def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_was_not_seen() -> None:
-    x = torch.randn(1, 1, 4, 4)
-
-    def attend_below(frames: int) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x) if frames == 0 else attend_below(frames - 1)
-
-    def depth() -> int:
-        frame, count = sys._getframe(), 0
-        while frame is not None:
-            frame, count = frame.f_back, count + 1  # type: ignore[assignment]
-        return count
-
-    notes = Notes()
-    seen: list[AttentionCall] = []
-
-    def take(call: AttentionCall) -> None:
-        seen.append(call)
-        deeper(40)
-
-    def deeper(frames: int) -> None:
-        if frames:
-            deeper(frames - 1)
-
-    expected = F.scaled_dot_product_attention(x, x, x)
-    with watching(take, notes=notes):
-        assert torch.equal(attend_below(sys.getrecursionlimit() - depth() - 30), expected)
-        assert torch.equal(attend_below(0), expected)
-    assert notes == ["attn skipped an attention that the program calls close to its recursion limit"]
-    assert seen[-1].output is not None
 
 
 def test_a_watch_within_a_watch() -> None:

@@ -17,21 +17,8 @@ import numpy as np
 
 from attncli.analysis.calls.analyzer import CallAnalyzer, LRUCache
 from attncli.analysis.calls.caches import EarlierCall
-from attncli.analysis.calls.expectations import (
-    CallMismatch,
-    Expectations,
-    Expected,
-    UnexpectedError,
-    matches,
-    mismatches,
-)
-from attncli.analysis.calls.groups import (
-    NOT_CHECKED,
-    NOTHING_EXPECTED,
-    CallGroup,
-    ModuleCalls,
-    call_groups,
-)
+from attncli.analysis.calls.expectations import Expectations, Expected, UnexpectedError, matches, mismatches
+from attncli.analysis.calls.groups import NOT_CHECKED, NOTHING_EXPECTED, CallGroup, ModuleCalls, call_groups
 from attncli.analysis.calls.step_findings import findings_of_step
 from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState
 from attncli.errors import UsageError
@@ -49,20 +36,20 @@ _MOST_STEPS = 64  # whose findings are known when they come again
 
 
 class Calls(Displayed, Sequence[CallGroup]):
-    """Every attention that was seen, in rows of equal calls; a notebook shows it as `attn run` does.
+    """Every attention of a program, in rows of equal calls; a notebook shows it as `attn run` does.
 
     Args:
-        expect: what each call is held against: an expression, several with patterns of their places, or the expressions
-            by the patterns; see `Expectations`.
-        place: a pattern, as of file names, of the places that are looked at: of their line, function or module.
+        expect: the expected masks: an expression, several with patterns of their places, or the expressions by the
+            patterns; see `Expectations`.
+        place: a pattern, as of file names, of the places that are watched: of their line, function or module.
         is_kept: whether q, k and v of the first call of each place are kept, for traces, and masks for `check`.
 
     Attributes:
         seconds: how long the program was watched.
-        notes: what the rows do not say, a sentence each.
+        notes: sentences about what the rows do not show.
         left_out: how many calls were seen that `place` leaves out.
         folder: that the program's files are named from.
-        rank: which process of a distributed program was watched, and of how many; None of one that is alone.
+        rank: the number of this process in a distributed program, and how many there are; None of one that is alone.
     """
 
     def __init__(self, expect: Expected | None = None, place: str | None = None, is_kept: bool = True) -> None:
@@ -72,24 +59,21 @@ class Calls(Displayed, Sequence[CallGroup]):
         self.rank: tuple[int, int] | None = None
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
-        self._pattern, self._is_kept = place, is_kept
+        self._pattern, self._is_kept, self._is_paused = place, is_kept, False
         self._analyzer = CallAnalyzer()
         self._tracks: dict[tuple[object, ...], ModuleCalls] = {}
         self._earlier: dict[CallSite, EarlierCall] = {}
         self._threads: dict[int, ThreadState] = {}
-        self._steps: LRUCache[tuple[ForwardPass, list[tuple[Finding, ...]]]] = LRUCache(
-            _MOST_STEPS, lambda entry: entry[0].size
-        )
+        self._steps = LRUCache[tuple[ForwardPass, list[tuple[Finding, ...]]]](_MOST_STEPS, lambda entry: entry[0].size)
         self._to_check: list[ForwardPass] = []
         self._drawn: set[tuple[object, ...]] = set()
         self._bytes = 0
-        self._is_paused = False
 
     # --- taking ---------------------------------------------------------------------------------------------
 
     @np.errstate(all="ignore")  # numbers are odd where a program's are
     def take(self, call: AttentionCall) -> None:
-        """Take in a call, while the program waits; it is not kept."""
+        """Add a call, while the program waits; its tensors are not kept."""
         if self._is_paused:
             return
         if self._pattern is not None and not matches(call.place, self._pattern):
@@ -122,13 +106,11 @@ class Calls(Displayed, Sequence[CallGroup]):
         return track
 
     def _record(self, call: AttentionCall, here: ThreadState) -> RecordedCall:
-        """Look at a call; what goes wrong in us is said, and the program goes on."""
+        """Analyse a call; a fault of ours is a note, and ends no program."""
         try:
             anywhere = call.place._replace(line=0)  # what has a mask and what has none may be two lines of a function
             earlier = self._earlier.get(call.place) or self._earlier.get(anywhere)
             recorded, after = self._analyzer.record(call, here, earlier)
-        except RecursionError:
-            raise
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be looked at")
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
@@ -137,7 +119,7 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take in nothing that runs inside."""
+        """Leave out the calls that run inside."""
         here = self.here()
         self._is_paused, pending = True, here.pending
         try:
@@ -146,62 +128,44 @@ class Calls(Displayed, Sequence[CallGroup]):
             self._is_paused, here.pending = False, pending
 
     def here(self) -> ThreadState:
-        """Return the state of the thread that runs, which takes what is said of its calls."""
-        thread = get_ident()
-        here = self._threads.get(thread)
-        if here is None:
-            here = self._threads[thread] = ThreadState()
-        return here
+        """Return the state of the thread that runs, which takes the hints about its calls."""
+        return self._threads.setdefault(get_ident(), ThreadState())
 
     def start(self) -> None:
-        """Say that the program begins."""
+        """Begin to measure the time."""
         self._begun = perf_counter()
 
     def finish(self) -> None:
-        """Say that no call is to come."""
+        """End the last steps."""
         self.rank = self.rank or _rank()
         if self._begun is not None:
             self.seconds, self._begun = perf_counter() - self._begun, None
         self.settle()
 
     def settle(self) -> None:
-        """Say that a step is over: what comes is another one."""
+        """End the steps that are not over."""
         for each in list(self._threads.values()):  # other threads may begin meanwhile
             if each.calls:
                 self._end(each)
 
     def _end(self, thread: ThreadState) -> None:
-        """Look at the calls of a step together."""
         step = thread.end()
         try:
-            _, found = self._steps.get(step.key, lambda: (step, self._find(step)))
+            _, found = self._steps.get(step.key, lambda: (step, self._judged(step)))
             for track, findings in zip(step.tracks, found, strict=True):
                 track.add(findings)
         except Exception as fault:
             self.notes.failed(fault, "the masks of a step could not be held against each other")
 
-    def _find(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
+    def _judged(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
+        """Return the findings of each call, and keep the step for `check`."""
         if self._is_kept and self._bytes + step.size > _MOST_BYTES:
             self.notes.add(_FULL)
-        elif self._is_kept:  # for `check`
+        elif self._is_kept:
             self._bytes += step.size
             self._to_check.append(step)
-        expected = self._expected
-        wrong: list[list[CallMismatch]] = [[] for _ in step.calls]
-        if expected is not None:
-            wrong = [*mismatches(step.calls, expected)]
-        found = []
-        for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
-            found_here = (*call.findings, *of_step, *(replace(one.finding, comparison=one.comparison) for one in own))
-            findings = [call.with_lines(self._with_map(each, call.place)) for each in found_here]
-            # A note that padding or later keys are seen says nothing where that is an error, or expected.
-            settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad", "missing"}
-            is_expected = expected is not None and expected.at(call.place) is not None
-            settled |= {"leak"} if is_expected and not own else set()
-            if is_expected and not any(one.finding.code == NOT_CHECKED for one in own):
-                settled.add(NOT_CHECKED)
-            found.append(tuple(one for one in findings if one.severity == "error" or one.code not in settled))
-        return found
+        pairs = zip(step.calls, judge(step, self._expected), strict=True)
+        return [tuple(self._with_map(one, each.call.place) for one in own) for each, own in pairs]
 
     def _with_map(self, finding: Finding, place: CallSite) -> Finding:
         """Return a finding with its wrong cells at the first places alone, as these take memory."""
@@ -228,39 +192,39 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     @property
     def calls(self) -> int:
-        """How many calls were looked at."""
+        """Number of calls."""
         return sum(track.calls for track in self._tracks.values())
 
     @property
     def places(self) -> int:
-        """How many places there are: lines of a program."""
+        """Number of places: lines of a program."""
         return len({track.place[:3] for track in self._tracks.values()})
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, everywhere."""
+        """The findings of all rows."""
         return tuple(finding for row in self.rows for finding in row.findings)
 
     @property
     def unused(self) -> list[str]:
-        """The patterns of what is expected that were for no attention, a sentence each."""
+        """The patterns of expectations that were for no attention, a sentence each."""
         return [] if self._expected is None or not self.calls else self._unused(self._expected)
 
     def check(self, expect: str | Mapping[str, str], lengths: Any = None, place: str | None = None) -> None:
         """Hold every call against an expression, or those of each place against its own.
 
         Args:
-            expect: what the masks should be: `causal & pad`, or such expressions by patterns of their places:
+            expect: the expected masks: `causal & pad`, or such expressions by patterns of their places:
                 `{"encoder.*": "pad", "decoder.*": "causal & pad"}`, where the last pattern that matches decides.
             lengths: how many tokens each batch row has, for `pad`, or an attention mask `[B, K]` with 1 or True for a
-                token; None is what the masks themselves say, the first of a step that hides keys at an end of a batch
-                row.
+                token; None takes them from the masks themselves, the first of a step that hides keys at an end of a
+                batch row.
             place: a pattern, as of file names, of the places that are held against one expression: of their file,
                 `file:line`, function or module.
 
         Raises:
-            UnexpectedError: an AssertionError that says where a mask is another one, or that there was no call.
-            UsageError: `expect` is no expression, has no `pad` for the lengths, or names its places beside `place`.
+            UnexpectedError: an AssertionError that names where a mask is another one, or that there was no call.
+            UsageError: `expect` is no expression, has no `pad` for the lengths, or names its places as `place` does.
             InputError: `lengths` are none.
         """
         self.settle()
@@ -276,15 +240,14 @@ class Calls(Displayed, Sequence[CallGroup]):
         unchecked = self._unchecked(expected)
         if wrong or unchecked:
             raise UnexpectedError(str(expected), wrong, unchecked)
+        notes = [f"{message}; give `lengths`" for message in dict.fromkeys(one.finding.message for one in found)]
         if self.notes.fault is not None:
-            warnings.warn(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}", stacklevel=2)
-        for message in dict.fromkeys(one.finding.message for one in found):
-            warnings.warn(f"{message}; give `lengths`", stacklevel=2)
-        if _FULL in self.notes:
-            warnings.warn(_FULL, stacklevel=2)
+            notes.append(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}")
+        for note in [*notes, *[_FULL] * (_FULL in self.notes)]:
+            warnings.warn(note, stacklevel=2)
 
     def _unchecked(self, expected: Expectations) -> list[str]:
-        """Return what was not held against anything though it is expected to be, a sentence each."""
+        """Return what was expected and could not be checked, a sentence each."""
         if not self.calls:
             return [f"no attention ran. attn looks for {LOOKED_FOR}"]
         kept = [context.call for step in self._to_check for context in step.calls]
@@ -313,34 +276,43 @@ class Calls(Displayed, Sequence[CallGroup]):
     def __getitem__(self, index: slice) -> tuple[CallGroup, ...]: ...
 
     def __getitem__(self, index: int | slice) -> CallGroup | tuple[CallGroup, ...]:
-        """Return a row, or some."""
         return self.rows[index]
 
     def __iter__(self) -> Iterator[CallGroup]:
-        """Yield the rows."""
         return iter(self.rows)
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return len(self.rows)
 
     def __str__(self) -> str:
-        """Return what `attn run` prints."""
         return presentation().text_of(self)
 
     def __repr__(self) -> str:
-        """Return what was seen, in a line."""
         return f"<{type(self).__name__}: {self.headline}>"
 
     @property
     def headline(self) -> str:
-        """What was seen, in numbers."""
+        """The numbers of places, calls and seconds."""
         which = "" if self.rank is None else "rank {} of {}: ".format(*self.rank)
         return f"{which}{plural(self.places, 'place')}, {plural(self.calls, 'call')}, {self.seconds:.1f} s"
 
 
+def judge(step: ForwardPass, expected: Expectations | None) -> Iterator[tuple[Finding, ...]]:
+    """Yield the findings of each call of a step: of it alone, by the other calls, and by the expectations."""
+    wrong = mismatches(step.calls, expected) if expected is not None else ([] for _ in step.calls)
+    for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
+        of_mask = (replace(one.finding, comparison=one.comparison) for one in own)
+        findings = [call.with_lines(one) for one in (*call.findings, *of_step, *of_mask)]
+        # A note that padding or later keys are seen is nothing new where that is an error, or expected.
+        settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad", "missing"}
+        if expected is not None and expected.at(call.place) is not None:
+            settled |= {"leak"} if not own else set()
+            settled |= {NOT_CHECKED} if not any(one.finding.code == NOT_CHECKED for one in own) else set()
+        yield tuple(one for one in findings if one.severity == "error" or one.code not in settled)
+
+
 def _rank() -> tuple[int, int] | None:
-    """Return which process of a distributed program this is, and of how many; None where there is one alone."""
+    """Return the number of this process in a distributed program, and how many there are; None where it is alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         number, count = distributed.get_rank(), distributed.get_world_size()

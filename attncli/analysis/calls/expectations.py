@@ -1,7 +1,8 @@
-"""What the masks of a program should be, for every place or those that a pattern names, and what differs from it."""
+"""Expected masks of a program, for every place or those that a pattern names, and the calls that differ from them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 EVERYWHERE = "*"  # the pattern of an expression that has none
 Expected = str | Sequence[str] | Mapping[str, str]
+_MOST_LINES = 20
 
 
 def matches(place: CallSite, pattern: str) -> bool:
@@ -41,23 +43,14 @@ def matches(place: CallSite, pattern: str) -> bool:
 
 
 def split_pattern(text: str) -> tuple[str | None, str]:
-    """Split `PATTERN=EXPR` at the first `=` outside of parentheses and quotes, as `pad(left=2)` has one of its own."""
-    depth, quote = 0, ""
-    for index, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-        elif character == "=" and depth == 0:
-            return text[:index].strip(), text[index + 1 :]
-    return None, text
+    """Split `PATTERN=EXPR` at a `=` that is outside of parentheses and quotes, as `pad(left=2)` has one of its own."""
+    match = re.match(r"([^('\"=]*)=(.*)", text, re.DOTALL)
+    return (match[1].strip(), match[2]) if match else (None, text)
 
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """What the masks of some places should be."""
+    """The expected masks of some places."""
 
     pattern: str  # of the places, as of file names
     text: str  # the expression as it was written
@@ -68,17 +61,17 @@ class Expectation:
 
 
 class Expectations(NamedTuple):
-    """What the masks of a program should be; of several that match a place, the last one decides."""
+    """The expected masks of a program; of several that match a place, the last one decides."""
 
     all: tuple[Expectation, ...]
 
     @classmethod
     def parse(cls, expected: Expected) -> Expectations:
-        """Parse what is expected.
+        """Parse expected masks.
 
         Args:
             expected: an expression, which may have the pattern of its places before it (`decoder.*=causal & pad`),
-                several of these, or the expressions by their patterns. `pad`, `docs`, `window` and `chunk` may stand
+                several of these, or the expressions by their patterns. `pad`, `docs`, `window` and `chunk` may be
                 without numbers.
 
         Raises:
@@ -89,10 +82,17 @@ class Expectations(NamedTuple):
             pairs: Iterable[tuple[str | None, str]] = expected.items()
         else:
             pairs = map(split_pattern, [expected] if isinstance(expected, str) else expected)
-        return cls(tuple(_expectation(*pair) for pair in pairs))
+        expectations = []
+        for pattern, text in pairs:
+            if pattern == "":
+                advice = "leave the '=' out to check every place"
+                raise UsageError(f"'={visible(text)}' has no pattern before the '='; {advice}")
+            expression = parse(text, allow_rows=True, allow_unnumbered=True)
+            expectations.append(Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression))
+        return cls(tuple(expectations))
 
     def at(self, place: CallSite) -> Expectation | None:
-        """Return what is expected of the attention at a place; None is nothing."""
+        """Return the expectation at a place; None is nothing."""
         return next((one for one in reversed(self.all) if matches(place, one.pattern)), None)
 
     def idle(self, places: Iterable[CallSite]) -> list[Expectation]:
@@ -115,29 +115,16 @@ class Expectations(NamedTuple):
         return ", ".join(map(str, self.all))
 
 
-def _expectation(pattern: str | None, text: str) -> Expectation:
-    if pattern == "":
-        raise UsageError(f"'={visible(text)}' has no pattern before the '='; leave the '=' out to check every place")
-    expression = parse(text, allow_rows=True, allow_unnumbered=True)
-    return Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression)
-
-
-_MOST_LINES = 20
-
-
 class CallMismatch(NamedTuple):
     """A call that is not as expected, and how."""
 
     call: RecordedCall
-    finding: Finding  # what differs
+    finding: Finding
     expected: Expression | None  # with the padding of its batch; None where that is not known
 
     @property
     def comparison(self) -> Comparison | None:
-        """Which cells are wrong, in the first batch row and head where some are; None where it is no matter of cells.
-
-        Where it does not matter what a query sees, both agree.
-        """
+        """The wrong cells, in the first batch row and head that has some; None where it is no matter of cells."""
         mask, expected = self.call.mask, self.expected
         if mask is None or expected is None or not self.finding.cells:
             return None
@@ -147,10 +134,10 @@ class CallMismatch(NamedTuple):
         right = right.reshape((1,) * (4 - right.ndim) + right.shape)
         planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
         differs = (planes != right) & word_queries(expected, grid)
-        found = np.argwhere(differs.any(axis=(2, 3)))
-        if not len(found):
+        places = np.argwhere(differs.any(axis=(2, 3)))
+        if not len(places):
             return None
-        row, head = found[0].tolist()
+        row, head = places[0].tolist()
         names = ["the call", *[f"batch row {row}"] * (len(planes) > 1), *[f"head {head}"] * (planes.shape[1] > 1)]
         plane, seen = differs[row, head], planes[row, head]
         cells = plane & seen, plane & ~seen, seen & ~plane
@@ -161,92 +148,73 @@ class UnexpectedError(AssertionError):
     """Calls are not as expected.
 
     Attributes:
-        expected: what they were held against.
-        wrong: which calls, and how; empty where there was no call at all.
+        expected: the expectations.
+        wrong: the calls that differ, and how; empty where there was no call at all.
     """
 
     def __init__(self, expected: str, wrong: Sequence[CallMismatch], unchecked: Sequence[str] = ()) -> None:
-        """Make the error.
-
-        Args:
-            expected: what the calls were held against.
-            wrong: which calls, and how.
-            unchecked: what could not be held against it, a sentence each.
-        """
         self.expected, self.wrong = expected, tuple(wrong)
-        super().__init__("\n".join([f"attention is not {visible(expected)}", *self._lines(), *unchecked]))
-
-    def _lines(self) -> Iterator[str]:
-        places: dict[tuple[tuple[object, ...], str], list[CallSite]] = {}
+        places: dict[tuple[object, str], list[CallSite]] = {}
         for one in self.wrong:
             finding = one.call.with_lines(one.finding)
             advice = f". {finding.advice}" if finding.advice else ""
             text = f"{finding.code}: {finding.message}{finding.maker}{advice}"
             places.setdefault((one.call.place[:3], text), []).append(one.call.place)
-        for (_, text), alike in [*places.items()][:_MOST_LINES]:
-            yield visible(f"{joined_places(alike)}: {text}")
-        if len(places) > _MOST_LINES:
-            yield f"and {len(places) - _MOST_LINES} more"
+        lines = [visible(f"{joined_places(alike)}: {text}") for (_, text), alike in places.items()]
+        more = [f"and {len(lines) - _MOST_LINES} more"] * (len(lines) > _MOST_LINES)
+        super().__init__("\n".join([f"attention is not {visible(expected)}", *lines[:_MOST_LINES], *more, *unchecked]))
 
 
 def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator[list[CallMismatch]]:
-    """Yield what each call of a step does otherwise than is expected at its place.
+    """Yield the mismatches of each call of a step with the expectation at its place.
 
-    Args:
-        calls: of one step, with what is known of their batches.
-        expected: what their masks should be; the last query stands at the last key. How much `pad` hides is what the
-            numbers of the words say, by the `padding_idx` of an embedding, or else the first mask of the step that
-            hides keys at an end of a batch row, unless the expression has it. The numbers that `docs`, `window` and
-            `chunk` leave out are what the position ids and the configuration of the model say.
+    The last query is at the last key. How much `pad` hides is known from the numbers of the words, by the `padding_idx`
+    of an embedding, or else from the first mask of the step that hides keys at an end of a batch row, unless the
+    expression has it. Numbers that `docs`, `window` and `chunk` leave out are those of the position ids and the
+    configuration of the model.
     """
     for each in calls:
-        here = expected.at(each.call.place)
-        if here is None or each.call.is_block:
-            yield []
-            continue
-        try:
-            numbered = _with_numbers(here.expression, each)
-        except AttnError as error:  # the sentence that names what to write
-            yield [CallMismatch(each.call, Finding("shape", "error", str(error)), None)]
-            continue
-        try:
-            own = _with_padding(numbered, each, calls)
-        except AttnError as error:  # pad(left), and the padding is on the right
-            yield [
-                CallMismatch(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)
-            ]
-            continue
-        if own is not None or each.call.mask is None:
-            yield [CallMismatch(each.call, one, own) for one in _findings(each.call, own or numbered)]
-            continue
-        rest = _unpadded(numbered)  # what padding has no part in
-        leaks = [] if rest is None else [one for one in _findings(each.call, rest) if one.code != "missing"]
-        found = [*leaks, _unknown_lengths(each, each.call.mask, calls)]
-        yield [CallMismatch(each.call, one, rest if one in leaks else None) for one in found]
+        here = None if each.call.is_block else expected.at(each.call.place)
+        yield [] if here is None else [CallMismatch(each.call, *one) for one in _of_call(each, calls, here)]
 
 
-def _with_numbers(expected: Expression, context: CallContext) -> Expression:
-    """Return what is expected of a call, with the numbers that it leaves out: of its documents, or of its model."""
-    if context.call.mask is None:
-        return expected
-    batch, _, _, length = context.call.mask.shape
-    return with_numbers(expected, partial(numbers_of, hints=context.hints, batch=batch, length=length))
+def _of_call(
+    context: CallContext, calls: Sequence[CallContext], here: Expectation
+) -> Iterator[tuple[Finding, Expression | None]]:
+    mask, expected = context.call.mask, here.expression
+    if mask is None:
+        yield Finding("no-mask", "error", f"cannot check {expected}: the mask cannot be read"), expected
+        return
+    batch, _, _, length = mask.shape
+    try:
+        expected = with_numbers(expected, partial(numbers_of, hints=context.hints, batch=batch, length=length))
+    except AttnError as error:  # the sentence that names what to write
+        yield Finding("shape", "error", str(error)), None
+        return
+    try:
+        padded = _with_padding(expected, mask, context, calls)
+    except AttnError as error:  # pad(left), and the padding is on the right
+        yield Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None
+        return
+    if padded is not None:
+        yield from ((one, padded) for one in _findings(mask, padded))
+        return
+    # All that padding has no part in has to hold however long the sentences are.
+    parts = [part for part in conjuncts(expected) if not any(isinstance(leaf, Pad) for leaf in leaves(part))]
+    if parts:
+        rest = And(tuple(parts)) if len(parts) > 1 else parts[0]
+        yield from ((one, rest) for one in _findings(mask, rest) if one.code != "missing")
+    yield _unknown_lengths(context, mask, calls), None
 
 
-def _with_padding(expected: Expression, context: CallContext, calls: Sequence[CallContext]) -> Expression | None:
-    """Return what is expected of a call, with the padding of its batch; None where that is not known."""
-    mask = context.call.mask
-    pads = [leaf for leaf in leaves(expected) if isinstance(leaf, Pad)]
-    if mask is None or all(leaf.lengths is not None for leaf in pads):
+def _with_padding(
+    expected: Expression, mask: CallMask, context: CallContext, calls: Sequence[CallContext]
+) -> Expression | None:
+    """Return an expected mask with the padding of the batch; None where that is not known."""
+    if all(leaf.lengths is not None for leaf in leaves(expected) if isinstance(leaf, Pad)):
         return expected
     tokens = _tokens(expected, mask, context, calls)
     return None if tokens is None else with_lengths(expected, tokens)
-
-
-def _unpadded(expected: Expression) -> Expression | None:
-    """Return what has to hold however long the sentences are; None where that is nothing."""
-    parts = [part for part in conjuncts(expected) if not any(isinstance(leaf, Pad) for leaf in leaves(part))]
-    return And(tuple(parts)) if len(parts) > 1 else next(iter(parts), None)
 
 
 def _tokens(
@@ -260,7 +228,8 @@ def _tokens(
     if padding:  # several sequences may have as many positions
         candidates = [*(one.tokens for one in padding), *unpadded]
         tokens = next((one for one in candidates if np.array_equal(one, own)), candidates[0])
-        if padding[0].is_stated and tokens is candidates[0] and _are_rows_of(own, tokens):
+        is_sorted = not np.array_equal(own, tokens) and sorted(own.tolist()) == sorted(tokens.tolist())
+        if padding[0].is_stated and tokens is candidates[0] and is_sorted:
             return None  # the model may have sorted its batch
     elif prompt := context.hints_of("prompt"):
         return prompt[0].values.astype(bool) if prompt[0].is_sure or batch == 1 else None
@@ -271,10 +240,6 @@ def _tokens(
         tokens = infer_padding(expected, cells, mask.past, tokens)
     is_known = padding or unpadded or batch == 1 or not tokens.all()
     return tokens if is_known else None
-
-
-def _are_rows_of(one: Bool[np.ndarray, "B K"], other: Bool[np.ndarray, "B K"]) -> bool:
-    return not np.array_equal(one, other) and sorted(one.tolist()) == sorted(other.tolist())
 
 
 def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallContext]) -> Finding:
@@ -298,12 +263,9 @@ def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallC
     return Finding("pad", "error", message, advice=advice)
 
 
-def _findings(call: RecordedCall, expected: Expression) -> list[Finding]:
-    """Return the errors of a call beside what is expected of it."""
-    if call.mask is None:
-        return [Finding("no-mask", "error", f"cannot check {expected}: the mask cannot be read")]
+def _findings(mask: CallMask, expected: Expression) -> list[Finding]:
     try:
-        found = audit_allowed(call.mask.allowed, call.mask.shape, expected)
-        return [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
+        findings = [*audit_allowed(mask.allowed, mask.shape, expected)]
     except AttnError as error:  # it does not fit so many positions
         return [Finding("shape", "error", f"{expected} does not fit: {error}")]
+    return [one for one in findings if one.severity == "error" and one.code != "dead-row"]  # which every call has

@@ -1,4 +1,4 @@
-"""What is wrong with one call: what its masks are made of, what they hide together, and what came out."""
+"""Findings of one call: its scale, its keys, its masks alone and together, and its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.analysis.calls.keys import findings_of_keys
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
@@ -21,9 +20,12 @@ from attncli.recording.detach import has_nan, is_zero
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float, Int
 
 _ZERO = "their output is 0"
+_LEAST_WIDTH = 4  # of fewer numbers √D may be any factor
+_CONSTANT = 0.01  # how much the lengths of vectors vary at most that were normalised
+_NORMALISED = 2.0  # how long queries times keys may be that were, with learned factors; more in wide heads
 
 
 def findings_of(
@@ -34,35 +36,144 @@ def findings_of(
     has_cache: bool = False,
     words: Bool[np.ndarray, "B Q"] | None = None,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a call, while the program waits.
-
-    Args:
-        call: as it was seen.
-        mask: what all its masks hide together.
-        masks: these masks.
-        unused: masks that were handed to it and that the API did not apply.
-        has_cache: whether the keys before its queries are those of the calls before.
-        words: which of its queries are no padding, where that is known.
-    """
+    """Yield what is wrong with a call, while the program waits."""
     yield from call.findings
+    yield from _scale(call)
     yield from _on_heads(mask)
-    yield from _of_windows(call.windows or 1, mask)
-    yield from findings_of_keys(call, mask)
-    yield from _alignment(mask)
-    if has_cache and mask.is_top_left and not mask.is_causal:
-        yield _before_the_cache(mask)
-    is_laid = False
+    yield from _keys(call, mask)
+    yield from _alignment(mask, has_cache)
+    is_broadcast = False
     for one in masks:
         yield from one.findings
         if _is_laid_along_queries(one, mask):
-            is_laid = True
+            is_broadcast = True
             yield _broadcast(one)
     yield from _added_up(masks, call.dtype)
     if mask.is_causal:
-        yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
-    yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"}, words)
-    yield from _dropout(call)
+        yield from _ignored(unused, mask)
+    yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if is_broadcast else {"shape"}, words)
+    if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
+        message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
+        is_written = call.api == "softmax"
+        advice = f"{'F.dropout(…, training=' if is_written else 'dropout_p=self.dropout if '}self.training"
+        yield Finding("dropout", "error", message, advice=advice + (")" if is_written else " else 0.0"))
     yield from _nan(call)
+
+
+def _scale(call: AttentionCall) -> Iterator[Finding]:
+    """Yield that q·k is divided by √D twice or not at all, by the root of the model's width, or multiplied with √D.
+
+    1/√D and another number may be an attention multiplier, and 1/D is muP's.
+    """
+    factors, heads, q, k = call.scale_factors, call.shape[1], call.q, call.k
+    if not factors or q is None or k is None:
+        return
+    width, sides = q.shape[-1], (*factors[:2], math.prod(factors[2:]))
+    scale, message, advice = math.prod(sides), "", ""
+
+    def is_root(number: float, of: int) -> bool:  # 1/√of, as half precision holds it
+        return math.isclose(number, of**-0.5, rel_tol=1e-3)
+
+    is_of_model = is_root(scale, heads * width) and any(is_root(each, heads * width) for each in factors)
+    is_error = True
+    if heads > 1 and is_of_model and not math.isclose(scale, 1 / width, rel_tol=1e-3):
+        message = f"q·k is divided by √{heads * width}, the width of all {heads} heads. Each head has width {width}"
+        advice = f"divide by √{width}"
+    elif width >= _LEAST_WIDTH and all(each == 1 for each in factors):
+        is_error, message = False, f"q·k is not scaled by 1/√{width}"
+        advice = "correct if the model is made this way, as T5 is"
+    elif width >= _LEAST_WIDTH and sum(is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
+        is_error = call.api == "softmax"
+        message = (
+            f"q·k is divided by √{width} twice, before the {'product and after it' if is_error else 'call and in it'}"
+        )
+        advice = "divide once" if is_error else "correct if 1/D is meant, as in muP"
+    elif width >= _LEAST_WIDTH and math.isclose(scale, width**0.5, rel_tol=1e-3):
+        is_error, message = not _are_normalised(q, k), f"q·k is multiplied by √{width}, not divided"
+        advice = f"divide by √{width}" if is_error else "correct if queries and keys are normalised"
+    if message:
+        yield Finding("unscaled", "error" if is_error else "note", message, advice=advice)
+
+
+def _are_normalised(*sides: Any) -> bool:
+    """Return whether the vectors of queries or keys may have been given a length, with learned factors or without.
+
+    A view of a projection of several heads was not: the lengths of its heads are what they are.
+    """
+    width = sides[0].shape[-1]
+    if any(each._base is not None and each._base.shape[-1] > width for each in sides):
+        return False
+    lengths = [side.detach().float().norm(dim=-1) for side in sides]
+    lengths = [each[each > 0] for each in lengths]
+    if any(each.numel() < 2 or float(each.std() / each.mean()) < _CONSTANT for each in lengths):
+        return True
+    return float(lengths[0].mean() * lengths[1].mean()) < max(_NORMALISED, width / 8)
+
+
+# --- keys ----------------------------------------------------------------------------------------------------
+
+
+def _keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
+    """Yield a prompt that the mask takes for words, or a batch that is repeated in another order than its padding."""
+    differs = mask.shape[0] > 3 and bool((mask.rule.tokens != mask.rule.tokens[:1]).any())
+    if mask.shape[2] == 1 and not differs:  # a step of a generation, whose prompt has shown it
+        return
+    k = call.k if call.project is None else call.project()[1]
+    if k is not None and differs:
+        yield from _repeated_otherwise(k, mask)
+    if k is not None and (prompt := _prompt_taken_for_words(k, mask)):
+        keys = "key is" if prompt == 1 else f"{prompt} keys are"
+        message = f"the mask takes key 0 for the first word, but the first {keys} a prompt, alike in every row"
+        yield Finding("padding-side", "error", message, prompt, advice="prepend ones for the prompt to the mask")
+
+
+def _repeated_otherwise(k: Float[Any, "B Hkv K D"], mask: CallMask) -> Iterator[Finding]:
+    """Yield that a batch is repeated as a whole, and its padding row by row, or the other way round, as for beams."""
+    batch, tokens = len(k), mask.rule.tokens
+
+    def are_alike(part: Float[Any, "B H K D"], rows: Int[np.ndarray, " B"]) -> bool:  # but for rounding
+        return bool(((part - part[rows]).abs() <= 1e-5 * part.abs().amax()).all())
+
+    for rows in (each for each in range(2, batch // 2 + 1) if batch % each == 0 and len(tokens) == batch):
+        times = batch // rows
+        at = np.arange(batch)
+        ways = at % rows, at // times * times  # the row that each one repeats
+        for own, other in (ways, ways[::-1]):
+            is_of_padding = (tokens == tokens[other]).all() and not (tokens == tokens[own]).all()
+            if is_of_padding and are_alike(k[:, :1, :1], own) and are_alike(k, own) and not are_alike(k, other):
+                one = int(np.flatnonzero((tokens != tokens[own]).any(axis=1))[0])
+                message = f"batch rows {own[one]} and {one} have the same keys and different padding: one is repeated "
+                message += "as a whole, the other row by row"
+                yield Finding("batch", "error", message, batch, advice="use repeat_interleave for both")
+                return
+
+
+def _prompt_taken_for_words(k: Float[Any, "B Hkv K D"], mask: CallMask) -> int:
+    """Return how many keys of a prompt come before words whose mask begins before them; 0 where none does.
+
+    Keys of a prompt are the same in all rows of a batch. Then the mask hides the last words in place of the padding
+    behind them, which is alike in the rows that have it.
+    """
+    batch, _, queries, keys = mask.shape
+    hidden = ~np.any(mask.allowed, axis=(1, 2))
+    if hidden.shape != (batch, keys) or len(k) != batch or hidden[:, 0].any() or mask.rule.varies == "heads":
+        return 0
+    padded = np.flatnonzero(hidden.any(axis=1)).tolist()
+    if len(padded) < 2 or (hidden[:, 1:] & ~hidden[:, :-1]).sum(axis=1).max() > 1:
+        return 0
+    behind = hidden[padded, ::-1].argmax(axis=1)  # keys behind the last one that is hidden
+    more, gap = int(behind[0]), int(hidden[padded].sum(axis=1).min())
+    if not more or (behind != more).any() or queries not in (keys, keys - more):
+        return 0
+
+    def are_alike(rows: Any, part: slice) -> bool:
+        return bool((rows[..., part, :] == rows[:1, ..., part, :]).all())
+
+    last = slice(keys - min(more, gap), keys)
+    return more if are_alike(k, slice(0, more)) and are_alike(k[padded], last) and not are_alike(k, last) else 0
+
+
+# --- masks ---------------------------------------------------------------------------------------------------
 
 
 def _on_heads(mask: CallMask) -> Iterator[Finding]:
@@ -71,35 +182,23 @@ def _on_heads(mask: CallMask) -> Iterator[Finding]:
     if mask.rule.varies != "heads" or batch < 2:
         return
     allowed = np.any(mask.allowed, axis=2)
-    seen = np.broadcast_to(allowed, (batch, heads, keys)).reshape(batch * heads, keys)
     if heads % batch and len(allowed) < batch:
         return
+    seen = np.broadcast_to(allowed, (batch, heads, keys)).reshape(batch * heads, keys)
     rows = seen[:batch]
     lengths = rows.sum(axis=1)
     real = np.arange(keys) < lengths[:, None]
     # Two rows or more have padding, all at the same end, as windows of one sequence do not have.
-    is_padding = (
-        bool(lengths.all()) and (lengths < keys).sum() > 1 and any((rows[:, ::i] == real).all() for i in (1, -1))
-    )
+    is_at_one_end = any((rows[:, ::step] == real).all() for step in (1, -1))
+    is_padding = bool(lengths.all()) and (lengths < keys).sum() > 1 and is_at_one_end
     if is_padding and np.array_equal(seen, np.tile(rows, (heads, 1))):
         message = f"head {heads - 1} of row 0 has the padding of batch row {(heads - 1) % batch}"
         advice = "use the shape [B, 1, 1, K], or repeat_interleave(heads, 0) for [B·H, Q, K]"
         yield Finding("batch", "error", message, batch * heads, advice=advice)
 
 
-def _of_windows(windows: int, mask: CallMask) -> Iterator[Finding]:
-    """Yield masks that follow one another in another order than the windows of a picture."""
-    allowed, rows = mask.allowed, np.arange(mask.shape[0])
-    if windows == 1 or len(rows) % windows or len(allowed) < len(rows):
-        return
-    pictures = len(rows) // windows
-    is_right, is_other = ((allowed == allowed[each]).all() for each in (rows % windows, rows // pictures * pictures))
-    if is_other and not is_right:
-        message = f"masks are not in the order of the batch, {windows} windows of one picture after another"
-        yield Finding("batch", "error", message, len(rows), advice="repeat the masks as a whole for each picture")
-
-
-def _alignment(mask: CallMask) -> Iterator[Finding]:
+def _alignment(mask: CallMask, has_cache: bool) -> Iterator[Finding]:
+    """Yield queries that are aligned with the first keys, although they are fewer, or come behind a cache."""
     _, _, queries, keys = mask.shape
     if mask.is_causal and queries < keys:
         sizes = f"{queries} {'query' if queries == 1 else 'queries'} and {keys} keys"
@@ -107,23 +206,16 @@ def _alignment(mask: CallMask) -> Iterator[Finding]:
         advice = "torch.nn.attention.bias.causal_lower_right aligns the last query with the last key"
         message = f"is_causal aligns {sizes} top-left: {sees}"
         yield Finding("shape", "error", message, queries, advice=advice)
-
-
-def _before_the_cache(mask: CallMask) -> Finding:
-    """Return that a mask takes the queries for the first positions, although earlier calls had those."""
-    queries, keys = mask.shape[2:]
-    message = f"the mask of {queries}×{keys} is aligned top-left: query 0 sees no key of the cache but the first"
-    advice = "tril(diagonal=keys - queries) aligns the last query with the last key"
-    return Finding("shape", "error", message, queries, advice=advice)
+    elif has_cache and mask.is_top_left and not mask.is_causal:
+        message = f"the mask of {queries}×{keys} is aligned top-left: query 0 sees no key of the cache but the first"
+        advice = "tril(diagonal=keys - queries) aligns the last query with the last key"
+        yield Finding("shape", "error", message, queries, advice=advice)
 
 
 def _broadcast(one: MaskReading) -> Finding:
-    """Return that a mask is the same for every key and differs from query to query."""
     hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
-    message = (
-        f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
-        f"{f'. {hidden} of them see no key' * (hidden > 0)}"
-    )
+    message = f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
+    message += f". {hidden} of them see no key" * (hidden > 0)
     return Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
 
 
@@ -149,21 +241,15 @@ def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
             yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
 
 
-def _ignored(one: MaskReading, mask: CallMask) -> Finding:
-    queries, keys = mask.shape[2:]
-    allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
-    count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
-    message = (
-        f"{one.name} is not applied, as is_causal takes its place. {plural(count, 'cell')} of it "
-        f"{'differs' if count == 1 else 'differ'}"
-    )
-    return Finding("backend", "error", message, count, advice="leave is_causal out")
-
-
-def _is_causal(one: MaskReading) -> bool:
-    """Return whether a mask is the causal one, aligned top-left."""
-    queries, keys = one.allowed.shape[-2:]
-    return bool((one.allowed == np.tri(queries, keys, dtype=bool)).all())
+def _ignored(unused: Sequence[MaskReading], mask: CallMask) -> Iterator[Finding]:
+    """Yield masks that is_causal replaces by another one."""
+    causal = np.tri(*mask.shape[2:], dtype=bool)
+    for one in unused:
+        allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], *causal.shape))
+        if count := int(np.count_nonzero((allowed != causal).any(axis=(0, 1)))):
+            differ = f"{plural(count, 'cell')} of it {'differs' if count == 1 else 'differ'}"
+            message = f"{one.name} is not applied, as is_causal takes its place. {differ}"
+            yield Finding("backend", "error", message, count, advice="leave is_causal out")
 
 
 def _by_itself(
@@ -173,7 +259,7 @@ def _by_itself(
     others: set[str],
     words: Bool[np.ndarray, "B Q"] | None,
 ) -> Iterator[Finding]:
-    """Yield what the mask shows to be wrong, besides what has these codes."""
+    """Yield what the mask shows to be wrong, but for findings with these codes."""
     rule, allowed = mask.rule, mask.allowed
     if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
         yield Finding("varies", "note", f"heads have different masks: {rule.text}", mask.shape[1])
@@ -193,13 +279,12 @@ def _by_itself(
 
 
 def _swapped_parts(mask: CallMask, masks: Sequence[MaskReading]) -> Iterator[Finding]:
-    """Yield what is wrong way round in one of several masks, where together they follow no rule."""
+    """Yield which of several masks is the wrong way round, where together they follow no rule."""
     if mask.rule.expression is not None or len(masks) + mask.is_causal < 2:
         return
     for one in masks:
-        rule = rule_of(one.allowed, mask.shape)
-        leaks = (each for each in intrinsic_findings(one.allowed, rule, mask.past) if each.code == "leak")
-        yield from (replace(each, message=f"{one.name} {each.message}") for each in leaks)
+        findings = intrinsic_findings(one.allowed, rule_of(one.allowed, mask.shape), mask.past)
+        yield from (replace(each, message=f"{one.name} {each.message}") for each in findings if each.code == "leak")
 
 
 def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
@@ -222,23 +307,11 @@ def _sees_itself_alone(call: AttentionCall, dead: Int[np.ndarray, "N 3"]) -> boo
 
 
 def _result(call: AttentionCall) -> Any:
-    """Return what came out; weights that are NaN may have been made 0 before they met the values."""
+    """Return the output; weights that are NaN may have been made 0 before they met the values."""
     return call.weights if call.output is None else call.output
 
 
-def _dropout(call: AttentionCall) -> Iterator[Finding]:
-    """Yield dropout in evaluation, unless the reader of the call knows what it is for."""
-    if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
-        message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
-        is_written = call.api == "softmax"
-        advice = (
-            "F.dropout(…, training=self.training)" if is_written else "dropout_p=self.dropout if self.training else 0.0"
-        )
-        yield Finding("dropout", "error", message, advice=advice)
-
-
 def _nan(call: AttentionCall) -> Iterator[Finding]:
-    """Yield where NaN comes from: this attention, or what was before it."""
     if not has_nan(_result(call)):
         return
     inputs = (call.q, call.k, call.v) if call.project is None else call.project()

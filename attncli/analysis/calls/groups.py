@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.masks import CallMask
     from attncli.trace.trace import Trace
 
-NOT_CHECKED = "not checked"  # the verdict, and the code of the finding that says why
+NOT_CHECKED = "not checked"  # the verdict, and the code of the finding that gives the reason
 NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
 _NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart
@@ -57,51 +57,45 @@ class ModuleCalls:
     expected: str | None = None  # as it was written, or `NOTHING_EXPECTED`; None where nothing is anywhere
     calls: int = 0
     blocks: int = 0  # calls that are parts of a longer attention
-    sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
-    rules: Counter[str] = field(default_factory=Counter)  # how many calls followed which
+    sizes: tuple[StepRange, ...] = ()  # of batch rows, heads, queries and keys
+    rules: Counter[str] = field(default_factory=Counter)  # how many calls followed each
     open_rules: set[str] = field(default_factory=set)  # of these, those by which queries see later keys
     masks: set[str] = field(default_factory=set)  # in words; two at most, as more are not shown
     counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)  # by code and severity
     first: AttentionCall | None = None  # copies of the first call, where they are kept
     padded_row: int = 0  # the first batch row of the first call that has padding
-    irregular: CallMask | None = None  # the last mask that follows no rule
-    changes: int = 0  # how often that was another one than before, the first one counted
 
     def count(self, call: AttentionCall, mask: CallMask | None, unread: str | None) -> None:
-        """Take in a call."""
-        ranges = [StepRange(size, size) for size in call.shape]
+        """Count a call."""
         if not self.calls and mask is not None and mask.rule.padded:
             self.padded_row = mask.rule.padded[0]
-        if self.calls:
-            pairs = zip(self.sizes, call.shape, strict=True)
-            ranges = [StepRange(min(own.least, size), max(own.most, size)) for own, size in pairs]
-        self.sizes = (ranges[0], ranges[1], ranges[2], ranges[3])
+        before = self.sizes or (StepRange(size, size) for size in call.shape)
+        pairs = zip(before, call.shape, strict=True)
+        self.sizes = tuple(StepRange(min(each.least, size), max(each.most, size)) for each, size in pairs)
         self.calls += 1
         rule = f"{_NOT_READ}{unread}" if mask is None else mask.name
-        is_counted = rule in self.rules or len(self.rules) < _MOST_RULES
-        if mask is not None and is_counted and rule not in self.rules and mask.words_see_later:
+        if rule not in self.rules and len(self.rules) >= _MOST_RULES:
+            rule = UNKNOWN
+        if mask is not None and rule not in self.rules and mask.words_see_later:
             self.open_rules.add(rule)
-        self.rules[rule if is_counted else UNKNOWN] += 1
+        self.rules[rule] += 1
         if len(self.masks) < 2:
             self.masks.add(rule if mask is None else str(mask))
-        if mask is not None and UNKNOWN in rule and mask is not self.irregular:
-            self.irregular, self.changes = mask, self.changes + 1
 
     def add(self, findings: tuple[Finding, ...]) -> None:
-        """Take in what was found in a call."""
-        for finding in findings:
-            self.counts.setdefault((finding.code, finding.severity), FindingCount(finding))
-        for key in {(finding.code, finding.severity) for finding in findings}:
-            self.counts[key].calls += 1
+        """Count the findings of a call."""
+        for key in dict.fromkeys((one.code, one.severity) for one in findings):
+            first = next(one for one in findings if (one.code, one.severity) == key)
+            self.counts.setdefault(key, FindingCount(first)).calls += 1
 
     @property
     def mask(self) -> str:
-        """What the masks are: the rule, or how it varies."""
+        """The rule of the masks, or how it varies."""
         return _mask_text(self.rules, self.masks)
 
     @property
     def is_judged(self) -> bool:
-        """Whether each mask was compared with what is expected, or else follows a rule that hides later keys.
+        """Whether each mask was compared with an expectation, or else follows a rule that hides later keys.
 
         Whether queries may see later keys is what only the program's author knows: they may in an encoder.
         """
@@ -110,41 +104,19 @@ class ModuleCalls:
         return is_read and not self.blocks and (self.expected is not None or is_known)
 
     @property
-    def suspicions(self) -> str:
-        """What is odd about a mask that follows no rule, a sentence each."""
-        if self.irregular is None:
-            return ""
-        batch, heads, queries, _ = self.irregular.shape
-        planes = {plane.shape[:2] for plane in self.irregular.planes}
-        found = ""
-        if batch > 1 and planes == {(1, 1)}:
-            found += f". One 2-D mask serves {batch} sequences"
-            is_padding = f". It has {queries} rows for {batch} sequences: padding has the shape [batch, 1, 1, keys]"
-            found += is_padding if queries == batch else ""
-        elif batch > 1 and batch == heads and (1, heads) in planes:
-            found += f". It differs by heads, and the batch has {batch} sequences too"
-        return found + (f". It changed {plural(self.changes - 1, 'time')} in {self.calls} calls" * (self.changes > 1))
-
-    @property
     def all_findings(self) -> tuple[FindingCount, ...]:
-        """What was found; the worst first."""
+        """The findings, the worst first."""
         return tuple(sorted(self.counts.values(), key=lambda one: one.finding.severity != "error"))
 
 
 def _unpadded(rule: str) -> str:
-    """Return a rule without its padding."""
     if rule == "pad" or rule.startswith("pad,"):
         return "full"
     return rule.replace(" & pad", "").removesuffix(", padding queries see nothing")
 
 
 def _mask_text(rules: Counter[str], masks: Set[str]) -> str:
-    """Return what the masks of calls are: the rule, or how it varies.
-
-    Args:
-        rules: how many of the calls followed which rule.
-        masks: what the masks were, in words.
-    """
+    """Return the rule that masks follow, or how it varies."""
     if len(rules) == 1:
         return next(iter(masks)) if len(masks) == 1 else next(iter(rules))
     plain = {_unpadded(rule) for rule in rules}
@@ -157,106 +129,78 @@ def _mask_text(rules: Counter[str], masks: Set[str]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class CallGroup:
-    """Equal attention of one place, of one module or of several: a row of the table.
+    """Equal attention of one place, of one module or of several: a row of the table."""
 
-    Attributes:
-        tracks: the calls of each module.
-    """
+    tracks: tuple[ModuleCalls, ...]  # the calls of each module
+    place: CallSite  # the module is the first one
+    module: str | None  # the names of the modules, joined where they differ by numbers: `layers.0-11.attn`
+    api: Api
+    calls: int
+    dtype: str  # of the queries
+    sizes: tuple[StepRange, ...]  # batch rows, heads, queries and keys: the least and the most
+    mask: str  # the rule that the masks follow, or how they vary
+    counts: tuple[FindingCount, ...]  # the findings, errors first, and in how many calls each kind is
 
-    tracks: tuple[ModuleCalls, ...]
+    @classmethod
+    def of(cls, tracks: tuple[ModuleCalls, ...]) -> CallGroup:
+        """Return the row of tracks that are alike."""
+        first = tracks[0]
+        rules = sum((track.rules for track in tracks), Counter[str]())
+        counts: dict[tuple[str, str], FindingCount] = {}
+        for one in (one for track in tracks for one in track.all_findings):
+            key = one.finding.code, one.finding.severity
+            counts.setdefault(key, FindingCount(one.finding)).calls += one.calls
+        return cls(
+            tracks, first.place, joined_modules([track.place.module for track in tracks]), first.api,
+            sum(track.calls for track in tracks), first.dtype, first.sizes, _mask_text(rules, first.masks),
+            tuple(counts.values()),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Return the row in a line."""
         found = ", ".join(dict.fromkeys(one.code for one in self.findings)) or self.verdict
         name = joined_places([track.place for track in self.tracks])
         text = f"{name}, {plural(self.calls, 'call')}, {self.api}, {self.mask}"
         return visible(f"<{type(self).__name__}: {text}: {found}>")
 
     @property
-    def place(self) -> CallSite:
-        """Where it is; the module is the first one."""
-        return self.tracks[0].place
-
-    @property
-    def module(self) -> str | None:
-        """The names of the modules, joined where they differ by numbers: `layers.0-11.attn`."""
-        return joined_modules([track.place.module for track in self.tracks])
-
-    @property
-    def api(self) -> Api:
-        """What computed it."""
-        return self.tracks[0].api
-
-    @property
-    def calls(self) -> int:
-        """How many calls there were."""
-        return sum(track.calls for track in self.tracks)
-
-    @property
-    def dtype(self) -> str:
-        """Type of the queries."""
-        return self.tracks[0].dtype
-
-    @property
-    def sizes(self) -> tuple[StepRange, StepRange, StepRange, StepRange]:
-        """Batch rows, heads, queries and keys: the least and the most."""
-        return self.tracks[0].sizes
-
-    @property
-    def mask(self) -> str:
-        """The rule that the masks follow, or how they vary."""
-        rules = sum((track.rules for track in self.tracks), Counter[str]())
-        return _mask_text(rules, self.tracks[0].masks)
-
-    @property
-    def counts(self) -> tuple[FindingCount, ...]:
-        """What is wrong, and in how many calls."""
-        found: dict[tuple[str, str], FindingCount] = {}
-        for track in self.tracks:
-            for one in track.all_findings:
-                key = one.finding.code, one.finding.severity
-                found.setdefault(key, FindingCount(one.finding)).calls += one.calls
-        return tuple(found.values())
-
-    @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, errors first; the first of each kind."""
+        """The findings, errors first; the first of each kind."""
         return tuple(one.finding for one in self.counts)
 
     @property
     def verdict(self) -> str:
-        """What is said where nothing is wrong: `ok`, or why nothing was checked."""
+        """The result where nothing is wrong: `ok`, or why nothing was checked."""
         if self.tracks[0].expected == NOTHING_EXPECTED:
             return NOTHING_EXPECTED
-        is_left_out = any(one.finding.code == NOT_CHECKED for one in self.counts)
+        is_left_out = any(one.code == NOT_CHECKED for one in self.findings)
         return "ok" if all(track.is_judged for track in self.tracks) and not is_left_out else NOT_CHECKED
 
     @property
     def unchecked(self) -> Finding | None:
-        """Why the mask of some of its calls was not checked, as a note; None where it was, or a finding says it."""
-        if self.verdict != NOT_CHECKED or any(one.finding.code == NOT_CHECKED for one in self.counts):
+        """Why the mask of some of its calls was not checked, as a note; None where it was, or a finding is about it."""
+        if self.verdict != NOT_CHECKED or any(one.code == NOT_CHECKED for one in self.findings):
             return None
         rules = {rule for track in self.tracks for rule in track.rules}
+        *_, queries, keys = self.tracks[0].shape
+        message, advice = self.mask, "give --expect EXPR to check it"
         if any(rule.startswith(_NOT_READ) for rule in rules):
             return Finding(NOT_CHECKED, "note", f"the mask is {self.mask}")
         if blocks := sum(track.blocks for track in self.tracks):
-            which = "" if blocks == self.calls else f" ({blocks} of {self.calls} calls)"
+            message = "a block of a longer attention"
+            message += "" if blocks == self.calls else f" ({blocks} of {self.calls} calls)"
             advice = "give --prove EXPR to check the whole"
-            return Finding(NOT_CHECKED, "note", f"a block of a longer attention{which}", advice=advice)
-        advice = "give --expect EXPR to check it"
-        if any(UNKNOWN in rule for rule in rules):
-            message = self.mask + next((each for track in self.tracks if (each := track.suspicions)), "")
-            return Finding(NOT_CHECKED, "note", message, advice=advice)
-        if any(one.severity == "error" for one in self.findings):
-            return None  # which comes first
-        *_, queries, keys = self.tracks[0].shape
-        message = f"{self.mask.partition(' (')[0].partition(', ')[0]} mask" if len(rules) == 1 else "several masks"
-        if queries == keys:
-            message += ": queries see later keys, which is wrong in a decoder"
-            decoder, encoder = ('"causal & pad"', "pad") if any("pad" in rule for rule in rules) else ("causal", "full")
-            is_full = {_unpadded(rule) for rule in rules} == {"full"}
-            advice = f"give --expect {decoder} for a decoder, "
-            advice += f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
+        elif not any(UNKNOWN in rule for rule in rules):
+            if any(one.severity == "error" for one in self.findings):
+                return None  # which comes first
+            name = self.mask.partition(" (")[0].partition(", ")[0]
+            message = f"{name} mask" if len(rules) == 1 else "several masks"
+            if queries == keys:
+                message += ": queries see later keys, which is wrong in a decoder"
+                is_padded = any("pad" in rule for rule in rules)
+                decoder, encoder = ('"causal & pad"', "pad") if is_padded else ("causal", "full")
+                is_full = {_unpadded(rule) for rule in rules} == {"full"}
+                other = f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
+                advice = f"give --expect {decoder} for a decoder, {other}"
         return Finding(NOT_CHECKED, "note", message, advice=advice)
 
     @property
@@ -271,19 +215,17 @@ class CallGroup:
         by_module = [traces(track.first) for track in self.tracks if track.first is not None]
         if not all(by_module) or not by_module:
             raise NotExposedError(f"{self.place} exposes neither queries, keys and values nor weights")
-        return tuple(_with_layers(layers, self.module) for layers in zip(*by_module, strict=True))
+        rows = []
+        for row in zip(*by_module, strict=True):  # of the batch, the trace of each module
+            layers = tuple(replace(layer, layer=index) for index, each in enumerate(row) for layer in each.layers)
+            source = row[0].source._replace(model=self.module or None, layers=len(layers))
+            rows.append(replace(row[0], source=source, layers=layers))
+        return tuple(rows)
 
     @property
     def trace(self) -> Trace:
         """The Trace of the first batch row; see `traces`."""
         return self.traces[0]
-
-
-def _with_layers(traces: Sequence[Trace], module: str | None) -> Trace:
-    """Return one Trace of several that have the same positions, numbering their layers."""
-    layers = tuple(replace(layer, layer=index) for index, trace in enumerate(traces) for layer in trace.layers)
-    source = traces[0].source._replace(model=module or None, layers=len(layers))
-    return replace(traces[0], source=source, layers=layers)
 
 
 def call_groups(tracks: Iterable[ModuleCalls]) -> tuple[CallGroup, ...]:
@@ -293,7 +235,7 @@ def call_groups(tracks: Iterable[ModuleCalls]) -> tuple[CallGroup, ...]:
         codes = tuple((one.finding.code, one.finding.severity) for one in track.all_findings)
         kind = track.api, track.place[:3], track.dtype, track.shape, track.sizes, track.mask, codes, track.expected
         groups.setdefault(kind, []).append(track)
-    return tuple(CallGroup(tuple(alike)) for alike in groups.values())
+    return tuple(CallGroup.of(tuple(alike)) for alike in groups.values())
 
 
 def joined_places(places: Sequence[CallSite]) -> str:

@@ -1,4 +1,4 @@
-"""What the mask of a call is: the keys that each query may see, batch row by batch row, and the rule they follow."""
+"""The mask of a call: the keys that each query may see, batch row by batch row, and the rule they follow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -33,18 +33,17 @@ class MaskReading(NamedTuple):
 
     name: str  # what the API calls it
     shape: tuple[int, ...]  # of its values, four axes, those along which they only repeat being 1
-    dtype: str  # of its values
     convention: Convention  # what they mean to this API
     allowed: Bool[np.ndarray, "#B #H #Q #K"]  # True = attend
-    digest: int  # what tells its values from others
+    digest: int  # equal where values are
     fills: tuple[float, ...] = ()  # the numbers with which it forbids, where it is added
     has_bias: bool = False  # whether it adds other numbers to the scores of keys that it allows
-    findings: tuple[Finding, ...] = ()  # what is wrong with the values
+    findings: tuple[Finding, ...] = ()  # about its values
     made_at: str | None = None  # the line of the program that made it, where that is known
 
 
 def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
-    """Return what a mask says, while the program waits; its convention is that of the API that reads it.
+    """Read a mask, while the program waits; its convention is that of the API that reads it.
 
     Args:
         argument: the mask.
@@ -53,20 +52,22 @@ def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
     values, kind = mask_values(argument), str(argument.values.dtype).removeprefix("torch.")
     digest = hash((values.shape, kind, values.tobytes()))
     reading = read_as(values, argument.convention)
-    own = MaskReading(argument.name, values.shape, kind, reading.convention, reading.allowed, digest)
+    own = MaskReading(argument.name, values.shape, reading.convention, reading.allowed, digest)
     if reading.convention != "additive":
         return own
-    own = own._replace(fills=reading.fills, has_bias=bool((values[reading.allowed] != 0).any()))
-    return own._replace(findings=tuple(_numbers(own, values, reading, dtype)))
+    has_bias = bool((values[reading.allowed] != 0).any())
+    own = own._replace(fills=reading.fills, has_bias=has_bias)
+    return own._replace(findings=tuple(_findings_of_numbers(own.name, StoredMask(values, kind), reading, dtype)))
 
 
-def _numbers(own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, dtype: str) -> Iterator[Finding]:
+def _findings_of_numbers(name: str, stored: StoredMask, reading: Reading, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the numbers of an additive mask."""
+    values = stored.values
     least, most = float(values.min()), float(values.max())
     other = most if least == 0 else least
     # The same number everywhere is a bias that has not learned yet.
     if 0 in (least, most) and other and bool(((values == 0) | (values == other)).all()):
-        count, numbers = int(np.count_nonzero(values)), f"{own.name} adds 0 and {other:g} ({own.dtype}) to the scores"
+        count, numbers = int(np.count_nonzero(values)), f"{name} adds 0 and {other:g} ({stored.dtype}) to the scores"
         # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
         if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
             message = f"{numbers}, which masks nothing"
@@ -76,7 +77,7 @@ def _numbers(own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, d
             message = f"{numbers}: all weight goes to the keys that it should mask"
             yield Finding("leak", "error", message, count, advice=f"use -{other:g}")
             return
-    subject = MaskGrid(own.name, reading.allowed[0], 0, None, StoredMask(values, own.dtype), reading)
+    subject = MaskGrid(name, reading.allowed[0], 0, None, stored, reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)
 
 
@@ -91,17 +92,17 @@ class CallMask(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes the masks take."""
+        """Bytes of the masks."""
         return sum(one.nbytes for one in self.planes)
 
     @property
     def past(self) -> int:
-        """How many keys stand before the first query, if the last query stands at the last key."""
+        """How many keys come before the first query, if the last query is at the last key."""
         return max(self.shape[3] - self.shape[2], 0)
 
     @property
     def allowed(self) -> Bool[np.ndarray, "#B #H #Q #K"]:
-        """True = attend, in the smallest shape that says it."""
+        """True = attend, in the smallest shape that holds it."""
         return together(self.planes, self.is_causal, self.shape)
 
     @property
@@ -110,33 +111,32 @@ class CallMask(NamedTuple):
         return any(variant.past == 0 != self.past for variant in self.rule.variants)
 
     @property
+    def _later(self) -> Bool[np.ndarray, "#B #H Q K"]:
+        """Keys behind its own position that a query sees."""
+        queries, keys = self.shape[2:]
+        return self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)
+
+    @property
     def sees_later(self) -> bool:
         """Whether a query sees a key behind its own position."""
-        queries, keys = self.shape[2:]
-        return bool((self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)).any())
+        return bool(self._later.any())
 
     @property
     def words_see_later(self) -> bool:
         """Whether a query that is no padding sees a key behind its own position."""
-        queries, keys = self.shape[2:]
-        later = self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)
-        return bool((later & self.rule.tokens[:, None, :, None] if queries == keys else later).any())
+        is_square = self.shape[2] == self.shape[3]
+        return bool((self._later & self.rule.tokens[:, None, :, None] if is_square else self._later).any())
 
     @property
     def name(self) -> str:
         """The rule without what belongs to this batch alone."""
         if self.rule.varies is not None:
-            return self.rule.text + self._bias
+            return str(self)
         name = UNKNOWN if self.rule.expression is None else _SIDE.sub("pad", str(self.rule.expression))
-        return name + ", aligned top-left" * self.is_top_left + self._bias
+        return name + ", aligned top-left" * self.is_top_left + " + bias" * self.has_bias
 
     def __str__(self) -> str:
-        """The rule, with which batch rows are padded."""
-        return self.rule.text + self._bias
-
-    @property
-    def _bias(self) -> str:
-        return " + bias" * self.has_bias
+        return self.rule.text + " + bias" * self.has_bias
 
 
 def mask_of(
@@ -146,15 +146,7 @@ def mask_of(
     tokens: Bool[np.ndarray, "B K"] | None = None,
     is_cut: bool = False,
 ) -> CallMask:
-    """Return what masks hide together.
-
-    Args:
-        masks: they.
-        is_causal: whether later keys are hidden besides.
-        shape: `(B, H, Q, K)`.
-        tokens: which keys are no padding, where that is known.
-        is_cut: whether slots behind the last query were cut away, as nothing is written to them.
-    """
+    """Return what masks hide together."""
     planes = tuple(one.allowed for one in masks)
     rule = rule_of(together(planes, is_causal, shape), shape, tokens=tokens)
     rule = _of_one_query(rule) if is_cut and shape[2] == 1 else rule

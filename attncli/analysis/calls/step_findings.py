@@ -1,4 +1,4 @@
-"""What the calls of one step of a program say of each other: padding that one knows of and another does not hide."""
+"""Findings of the calls of one step of a program together: padding that one knows of and another does not hide."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MARKED = {"embedding": _PADDING_IDX, "configuration": _PAD_TOKEN, "both": _PADD
 
 
 class BatchPadding(NamedTuple):
-    """Which keys of each batch row are tokens, and what says so."""
+    """The keys of each batch row that are tokens, by a hint or by the mask of a place."""
 
     tokens: Bool[np.ndarray, "B K"]  # True = token
-    place: CallSite | None  # whose mask says it; None where it is no mask
-    hint: InputHint | None = None  # of an input of a module; None where a mask says it
+    place: CallSite | None = None
+    hint: InputHint | None = None
 
     @property
     def is_encoded(self) -> bool:
@@ -39,22 +39,22 @@ class BatchPadding(NamedTuple):
 
     @property
     def is_stated(self) -> bool:
-        """Whether an argument of the model says it, which it may sort or cut before it attends."""
+        """Whether it is an argument of the model, which it may sort or cut before it attends."""
         return self.hint is not None and self.hint.kind == "mask"
 
 
 def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[BatchPadding]:
-    """Return what is known of the padding of a call, the surest first.
+    """Return the padding of a call, the surest first.
 
     It is known from the encoder whose output it attends to, else from numbers of words, else from a mask that the model
     was called with, else from the first mask of its step.
     """
     mask = context.call.mask
-    # Of a decoder's own layers one may be given what the one before it gave, to be added to its output.
+    # A decoder's own layers may get the output of the one before, to be added to theirs.
     is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
     encoded = [one for one in context.hints_of("encoded") if one.is_sure or is_other]
     hints = encoded[-1:] or context.hints_of("tokens") or context.hints_of("mask")
-    tokens = [BatchPadding(one.values.astype(bool), None, one) for one in hints]
+    tokens = [BatchPadding(one.values.astype(bool), hint=one) for one in hints]
     if tokens or mask is None:
         return tokens
     for call, _ in calls:
@@ -64,16 +64,15 @@ def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[Batch
     return []
 
 
-def findings_of_step(calls: Sequence[CallContext]) -> list[tuple[Finding, ...]]:
-    """Return what is wrong with each of the calls beside the others."""
-    masks = (None if each.call.is_block else each.call.mask for each in calls)
-    return [() if mask is None else tuple(_of_call(calls, each, mask)) for each, mask in zip(calls, masks, strict=True)]
-
-
-def _of_call(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
-    yield from _padding(calls, context, mask)
-    yield from _documents(mask, context.hints_of("documents"))
-    yield from _positions(mask, context.hints_of("positions"))
+def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ...]]:
+    """Yield what is wrong with each of the calls in the light of the others."""
+    for each in calls:
+        findings: list[Finding] = []
+        if (mask := each.call.mask) is not None and not each.call.is_block:
+            findings += _padding(calls, each, mask)
+            findings += _documents(mask, each.hints_of("documents"))
+            findings += _positions(mask, each.hints_of("positions"))
+        yield tuple(findings)
 
 
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
@@ -94,12 +93,12 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         source = "its encoder masks" if padding.is_encoded else f"{marked_by(padding.hint)} marks"
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
-        if padding.is_stated:
+        if padding.is_stated or padding.place is not None:
             return
-        if padding.place is None and is_reversed:
+        if is_reversed:
             message = f"masks the other end of the rows than the padding that {source}"
             yield Finding("padding-side", "error", message, len(mask.rule.padded))
-        elif padding.place is None:
+        else:
             message = f"masks the padding that {source}, but in another batch order"
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
             yield Finding("batch", "error", message, count, advice="sort the mask as the batch is sorted")
@@ -141,16 +140,16 @@ def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: 
 
 
 def marked_by(hint: InputHint | None) -> str:
-    """Return what marks padding, in words."""
+    """Return the mark of padding, in words."""
     source = "both" if hint is None else hint.source
     return _MARKED.get(source, f"the model's {source} argument")
 
 
 def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:
-    """Return whether padding that is seen is that of this very call, and nobody means to see it.
+    """Return whether padding that is seen is that of this very call, and seen by mistake.
 
-    What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
-    whose queries are its keys. Decoders that are padded on the left attend to it in some designs, as for
+    Keys of the same number may be another sequence: padding is that of the words in the layers of the first call after
+    them whose queries are its keys. Decoders that are padded on the left attend to it in some designs, as for
     recommendations, and not in models of language, which take a mask for it. Encoders of language are made to attend to
     it by models of pictures, which read all they are given; a vector of padding is made to be hidden. And keys that are
     hidden in all rows alike are not padding alone.
@@ -182,7 +181,7 @@ def _are_layers(calls: Sequence[CallContext], one: CallSite, other: CallSite) ->
         return False
     if one[:3] != other[:3] and any(each.call.place == (*one[:3], other.module) for each in calls):
         return False
-    pairs = [*zip_longest(one.module.split("."), other.module.split("."))]
+    pairs = zip_longest(one.module.split("."), other.module.split("."))
     different = [pair for pair in pairs if pair[0] != pair[1]]
     return len(different) == 1 and all(part is not None and part.isdecimal() for part in different[0])
 

@@ -1,4 +1,4 @@
-"""The calls of one step of a program as they come, and what inputs of modules say of their batches.
+"""The calls of one step of a program as they come, and the hints that inputs of modules give about their batches.
 
 A step is the calls until a place comes again: one pass through a model, as far as its attention is concerned.
 """
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _BYTES_OF_A_CALL = 2048
 _MOST_PENDING = 64  # hints that are kept where no call comes
-STATED = ("tokens", "unpadded", "mask")  # kinds of hints that say which positions are padding, the surest first
-_OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
+STATED = ("tokens", "unpadded", "mask")  # kinds of hints about which positions are padding, the surest first
+_OF_ROWS = ("documents", "positions")  # may be given once for all rows of a batch
 # Codes of findings about which cells a mask hides, or about its numbers.
 MASK_CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "mixed-fill",
@@ -39,19 +39,19 @@ class RecordedCall(NamedTuple):
     place: CallSite
     mask: CallMask | None  # what its masks hide together; None where that cannot be read
     masks: tuple[MaskReading, ...]
-    findings: tuple[Finding, ...]  # what is wrong with it by itself
+    findings: tuple[Finding, ...]  # of this call alone
     unread: str | None = None  # what of it cannot be read, in words
     unused: tuple[MaskReading, ...] = ()  # masks that the API does not apply
     is_block: bool = False  # whether it is a part of an attention that is computed in blocks
 
     def as_block(self) -> RecordedCall:
-        """Return it as a part of a longer attention, of which its mask alone says nothing."""
-        found = tuple(one for one in self.findings if one.code not in MASK_CODES)
-        return self._replace(is_block=True, findings=found)
+        """Return it as a part of a longer attention, without the findings of its own mask."""
+        others = tuple(one for one in self.findings if one.code not in MASK_CODES)
+        return self._replace(is_block=True, findings=others)
 
     @property
     def size(self) -> int:
-        """How many bytes its masks take."""
+        """Bytes of its masks."""
         return 0 if self.mask is None else self.mask.size
 
     def with_lines(self, finding: Finding) -> Finding:
@@ -69,7 +69,7 @@ class RecordedCall(NamedTuple):
 
 
 class CallContext(NamedTuple):
-    """A call, and what inputs of modules say of its batch, before it and around it."""
+    """A call, and the hints about its batch."""
 
     call: RecordedCall
     hints: tuple[InputHint, ...] = ()
@@ -79,8 +79,8 @@ class CallContext(NamedTuple):
         if self.call.mask is None:
             return []
         batch, _, _, keys = self.call.mask.shape
-        fits = [one for one in self.hints if one.kind == kind and one.size == keys]
-        return [one for one in fits if len(one.values) in ({1, batch} if kind in _OF_ROWS else {batch})]
+        sizes = {1, batch} if kind in _OF_ROWS else {batch}
+        return [one for one in self.hints if (one.kind, one.size) == (kind, keys) and len(one.values) in sizes]
 
 
 class ForwardPass(NamedTuple):
@@ -91,20 +91,20 @@ class ForwardPass(NamedTuple):
 
     @property
     def key(self) -> tuple[tuple[int, ...], ...]:
-        """What tells it from other steps, as long as it is kept: calls that are equal are one object."""
+        """Identity of the step, as long as it is kept: calls that are equal are one object."""
         pairs = zip(self.tracks, self.calls, strict=True)
         return tuple((id(track), id(call), *(one.digest for one in hints)) for track, (call, hints) in pairs)
 
     @property
     def size(self) -> int:
-        """How many bytes its masks take, and what else is known of its calls, about."""
+        """Bytes of its masks, and of its calls, about."""
         masks = [context.call.mask for context in self.calls if context.call.mask is not None]
         planes = {id(one): one.nbytes for mask in masks for one in mask.planes}
         return sum(planes.values()) + _BYTES_OF_A_CALL * len(self.calls)
 
 
 class _PendingHint(NamedTuple):
-    """What was said of the calls to come: how many calls and hints there had been then, and it."""
+    """A hint about the calls to come, with how many calls and hints there had been then."""
 
     calls: int
     order: int
@@ -113,7 +113,7 @@ class _PendingHint(NamedTuple):
 
 @dataclass(eq=False)
 class ThreadState:
-    """What a thread is in the middle of: the step of which calls are still to come; see `Hints`."""
+    """The step of a thread that is not over."""
 
     tracks: list[ModuleCalls] = field(default_factory=list)  # of its calls
     calls: list[CallContext] = field(default_factory=list)
@@ -122,31 +122,29 @@ class ThreadState:
     hints_made: int = 0
     pending: list[_PendingHint] = field(default_factory=list)  # about the calls to come
     forward: tuple[int, int] = (-1, 0)  # calls and hints when an outermost module began last
-    # Which keys were tokens at the last call without a cache, and whether more than its mask says so.
+    # Which keys were tokens at the last call without a cache, and whether more than its mask shows it.
     prompts: dict[CallSite, tuple[Bool[np.ndarray, "B K"], bool]] = field(default_factory=dict)
-    prompt: InputHint | None = None  # of the last call with a cache
 
     def add_call(self, track: ModuleCalls, call: RecordedCall) -> None:
-        """Take in a call."""
+        """Add a call."""
         self.tracks.append(track)
         prompt = None if call.mask is None else self._prompt(call.place, call.mask)
         self.calls.append(CallContext(call, self._hints if prompt is None else (*self._hints, prompt)))
         self.calls_made += 1
 
     def take_slices(self, track: ModuleCalls, slices: CallSlices | None) -> bool:
-        """Return whether a call is a block of an attention, and say so of those before it that are blocks beside it."""
-        is_block = False
+        """Return whether a call is a block of an attention, and mark those before it that are other blocks of it."""
         if slices is None:
             return False
+        is_block = False
         for other, earlier in self.slices.items():
             is_own, is_other = slices.blocks(earlier, track.place[:3] == other.place[:3])
             is_block |= is_own
             if is_other and other in self.tracks:
                 index = self.tracks.index(other)
                 call, hints = self.calls[index]
-                if not call.is_block:
-                    other.blocks += 1
-                    self.calls[index] = CallContext(call.as_block(), hints)
+                other.blocks += not call.is_block
+                self.calls[index] = CallContext(call.as_block(), hints)
         self.slices[track] = slices
         track.blocks += is_block
         return is_block
@@ -162,10 +160,7 @@ class ThreadState:
         if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
             return None
         tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=True)
-        digest = hash(("prompt", is_sure, tokens.shape, tokens.tobytes()))
-        if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
-            self.prompt = InputHint("prompt", tokens.astype(np.int8), keys, digest, is_sure)
-        return self.prompt
+        return InputHint.of("prompt", tokens.astype(np.int8), is_sure)
 
     @property
     def _hints(self) -> tuple[InputHint, ...]:
@@ -192,16 +187,10 @@ class ThreadState:
         return self.calls_made - calls
 
     def encoded_tokens(self) -> Bool[np.ndarray, "B K"] | None:
-        """See `Hints`; the queries of the call are its keys."""
+        """See `Hints`."""
         last = self.calls[-1] if self.calls else None
         mask = None if last is None or any(one.kind == "encoded" for one in last.hints) else last.call.mask
         return mask.rule.tokens if mask is not None and mask.rule.padded and mask.shape[2] == mask.shape[3] else None
-
-    def add_finding(self, place: CallSite, finding: Finding) -> None:
-        """See `Hints`."""
-        track = next((track for track in reversed(self.tracks) if track.place == place), None)
-        if track is not None:
-            track.add((finding,))
 
     def add_to_last_call(self, hint: InputHint) -> None:
         """See `Hints`."""
@@ -210,12 +199,12 @@ class ThreadState:
             self.calls[-1] = CallContext(call, (*hints, hint))
 
     def positions(self, queries: int) -> InputHint | None:
-        """Return what was said last of where so many queries stand."""
+        """Return the last hint about the positions of this number of queries."""
         hints = (one.hint for one in reversed(self.pending) if one.hint.kind == "positions")
         return next((hint for hint in hints if hint.size in (0, queries)), None)
 
     def tokens(self, batch: int, keys: int) -> InputHint | None:
-        """Return what was said of which keys of the call to come are padding; None where nothing was, or several."""
+        """Return the hint about the padding of the call to come; None without exactly one."""
         fits = [one for one in self._hints if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
         return fits[0] if len(fits) == 1 else None
 
@@ -223,7 +212,7 @@ class ThreadState:
         """Return the step, and begin another."""
         step = ForwardPass(tuple(self.tracks), tuple(self.calls))
         begun = self.calls_made - len(self.calls)
-        # What was said for this step is over, but the padding of a forward whose layers are several steps of one place.
+        # Hints for this step are over, but the padding of a forward whose layers are several steps of one place.
         calls, hints = self.forward
         self.pending = [
             one

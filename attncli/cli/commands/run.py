@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,10 +91,13 @@ def run(
     """
     from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.calls.steps import MASK_CODES
     from attncli.analysis.prove import Prover
     from attncli.recording.notes import described
     from attncli.recording.run_script import ending_after, program_of, run_program
 
+    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.proofs"):
+        import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
         raise UsageError("give a program: attn run train.py, or attn run -m package.module")
@@ -110,8 +114,6 @@ def run(
 
     def commands(row: CallGroup, finding: Finding) -> list[str]:
         """Return the commands that save the first call of a row and show what a finding is about."""
-        from attncli.analysis.calls.steps import MASK_CODES
-
         rows, first = list(calls.rows), []
         if folder is None:
             rows = [each for each in rows if str(each.place) == str(row.place)]
@@ -160,10 +162,8 @@ def run(
     with ExitStack() as stack:
         if steps is not None:
             stack.enter_context(ending_after(steps))
-        watch, notes = (lambda: watching_all(calls)), calls.notes
-        if prover is not None:
-            watch, notes = prover.watching, prover.notes
-        code = run_program(run_it, arguments, watch, report, notes)
+        watch = prover.watching if prover is not None else lambda: watching_all(calls)
+        code = run_program(run_it, arguments, watch, report, calls.notes if prover is None else prover.notes)
     raise typer.Exit(code)
 
 

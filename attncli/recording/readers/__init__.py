@@ -1,1 +1,1 @@
-"""What sees the attention of torch code: one module for each way to compute it."""
+"""Readers of the attention of torch code: one module for each way to compute it."""

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from attncli.recording.call import Api, MaskArgument
-from attncli.recording.readers.fused import emit
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
 
 # By namespace and name of the operator.
 _READ = {
@@ -56,7 +55,7 @@ def read(
     output = result[0] if isinstance(result, tuple) else result
     if any(arguments.get(each) is None for each in "qkv") or is_of_nothing(*(arguments[each] for each in "qkv")):
         return
-    q, k, v = inputs = arguments["q"], arguments["k"], arguments["v"]
+    query, key, value = (arguments[each] for each in "qkv")
     unread = [each for each in _UNREAD if arguments.get(each) is not None]
     if schema.name not in _READ:
         unread.append(f"its mask, as {schema.name} is not known here")
@@ -65,15 +64,15 @@ def read(
         others = arguments.get("cu_seqlens_k")
         lengths = starts.long().diff()
         key_lengths = lengths if others is None else others.long().diff()
-        q, k, v = _unpacked(q, lengths), _unpacked(k, key_lengths), _unpacked(v, key_lengths)
-        output = _unpacked(output, lengths)
+        q, output = (_unpacked(each, lengths) for each in (query, output))
+        k, v = (_unpacked(each, key_lengths) for each in (key, value))
     else:
-        q, k, v, output = (tensor.transpose(1, 2) for tensor in (q, k, v, output))
+        q, k, v, output = (each.transpose(1, 2) for each in (query, key, value, output))
         lengths, key_lengths = (torch.full((len(q),), side.shape[2], device=q.device) for side in (q, k))
     shape = (*q.shape[:3], k.shape[2])
     scale = q.shape[-1] ** -0.5 if arguments.get("softmax_scale") is None else float(arguments["softmax_scale"])
     emit(
-        context, api, inputs, scale, output, shape=shape, q=q, k=k, v=v,
+        context, api, query, key, scale, shape=shape, q=q, k=k, v=v,
         masks=() if unread else _masks(arguments, shape, lengths, key_lengths),
         softcap=arguments.get("softcap") or None,
         dropout=float(arguments.get("dropout_p") or 0.0), output=output, unsupported=", ".join(unread) or None,
@@ -89,7 +88,7 @@ def _schema(operator: Any) -> Any:
 def _masks(
     arguments: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
 ) -> tuple[MaskArgument, ...]:
-    """Return what the arguments of an operator hide, where rows have so many queries and keys, `[B]`."""
+    """Return the masks that the arguments of an operator mean, for the lengths `[B]` of queries and keys."""
     masks = []
     device = queries.device
     if arguments.get("bias") is not None:

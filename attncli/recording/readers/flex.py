@@ -1,14 +1,11 @@
 """`flex_attention`: its block mask and its score_mod, which are functions of single cells, as masks and biases.
 
-Both are called for every cell, as flex attention itself calls them (vectorized by `torch.vmap`). What came of a
-function is kept as long as the function lives and none of the tensors that it closes over changes.
+Both are called for every cell, as flex attention itself calls them (vectorized by `torch.vmap`).
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +14,8 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding, Severity
 from attncli.recording.call import MaskArgument
 from attncli.recording.call_site import is_in_compiled_region
-from attncli.recording.readers.fused import emit
 from attncli.recording.readers.layout import compact
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
 from attncli.text import plural
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
@@ -40,15 +36,15 @@ def read(
     if is_of_nothing(query, key, value):
         return
     shape = (*query.shape[:3], key.shape[-2])
-    change = _remembered(score_mod, shape, query.device, _score_change)
-    allowed = _remembered(block_mask[-1], shape, query.device, _cells)
+    change = _score_change(score_mod, shape, query.device)
+    allowed = _cells(block_mask[-1], shape, query.device)
     masks = [MaskArgument("score_mod", change.added, "additive")] if change.added.any() else []
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
     unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
     emit(
-        context, "flex", (query, key, value), scale, result[0], shape=shape, q=query, k=key, v=value,
+        context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value,
         masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
-        found=tuple(_shared_blocks(block_mask, allowed, shape)),
+        findings=tuple(_shared_blocks(block_mask, allowed, shape)),
     )  # fmt: skip
 
 
@@ -58,12 +54,12 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
     if not axes:
         return
     partial, full = (_cells_of_blocks(block_mask[at], block_mask[at + 1], block_mask[-3:-1], shape) for at in (2, 4))
-    differs = allowed != ((partial & allowed) | full)
-    if block_mask[4] is None and not bool(differs.any()):  # mask_mod runs in all that any row sees
+    count = int((allowed != ((partial & allowed) | full)).expand(shape).sum())
+    if block_mask[4] is None and not count:  # mask_mod runs in all that any row sees
         return
     name, what = (("B", "batch row"), ("H", "head"))[axes[0]]
     message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has the blocks of {what} 0 for all"
-    is_compiled, count = is_in_compiled_region(), int(differs.expand(shape).sum())
+    is_compiled = is_in_compiled_region()
     if is_compiled and count:
         message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
     elif not is_compiled:
@@ -75,7 +71,7 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tu
 def _cells_of_blocks(
     counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[Any, ...], shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return which cells are in the blocks that are listed: of each row of blocks so many, by their indices."""
+    """Return which cells are in the first `counts` blocks of each row of blocks, by their indices."""
     if counts is None or indices is None:
         return torch.zeros((1,) * 4, dtype=torch.bool)
     is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
@@ -85,23 +81,11 @@ def _cells_of_blocks(
 
 
 class ScoreChange(NamedTuple):
-    """What a score_mod makes of a score."""
+    """Change that a score_mod makes to a score."""
 
     added: torch.Tensor  # −inf where it forbids, as small as broadcasts to `[B, H, Q, K]`
     softcap: float | None = None  # c, where it makes c·tanh(score/c) of each
     is_simple: bool = True  # whether that is all it does
-
-
-# What came of a function, with what it was called for.
-_RESULTS: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = weakref.WeakKeyDictionary()
-
-
-def _remembered(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, make: Callable[..., Any]) -> Any:
-    """Return what is made of a function, anew if it is for another shape or if a tensor that it reads has changed."""
-    key = (shape, device, tuple((id(tensor), tensor._version) for tensor in _closed_over(mod)))
-    if mod not in _RESULTS or _RESULTS[mod][0] != key:
-        _RESULTS[mod] = key, make(mod, shape, device)
-    return _RESULTS[mod][1]
 
 
 def _cells(
@@ -130,16 +114,3 @@ def _score_change(mod: Callable[..., Any], shape: tuple[int, ...], device: torch
 def _are_close(values: torch.Tensor, others: torch.Tensor) -> bool:
     are_forbidden = (values <= FORBIDDEN_BELOW) & (others <= FORBIDDEN_BELOW)
     return bool((torch.isclose(values, others.to(values), rtol=1e-5, atol=1e-5) | are_forbidden).all())
-
-
-def _closed_over(function: Any, callers: tuple[Any, ...] = ()) -> list[torch.Tensor]:
-    """Return the tensors that a function reads, also through the functions that it calls."""
-    code = getattr(function, "__code__", None)
-    if code is None or function in callers:
-        return []
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    for value in values:
-        tensors += _closed_over(value, (*callers, function)) if isinstance(value, FunctionType) else []
-    return tensors

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import CallSite
-from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, Weights, head_axes
+from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, head_axes
 from attncli.recording.slices import CallSlices, PositionSlice
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
@@ -43,7 +43,7 @@ class Contraction(NamedTuple):
 
 
 def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Contraction | None:
-    """Return what one of `PRODUCTS` multiplied; None where it is no product of two tensors of several axes."""
+    """Return what one of `PRODUCTS` multiplied; None unless it was two tensors of several axes."""
     if name == "einsum":
         return _einsum(*args)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
@@ -75,59 +75,47 @@ def _einsum(equation: Any, *tensors: Any) -> Contraction | None:
 
 def _labels(part: str, axes: int) -> Labels:
     """Return the letters; the axes of an ellipsis are numbered from its right."""
-    dots = axes - len(part.replace("...", ""))
-    found: list[object] = []
-    for each in re.findall(r"\.\.\.|.", part):
-        found.extend(range(dots - 1, -1, -1) if each == "..." else [each])
-    return tuple(found)
+    dots = range(axes - len(part.replace("...", "")) - 1, -1, -1)
+    return tuple(label for each in re.findall(r"\.\.\.|.", part) for label in (dots if each == "..." else [each]))
 
 
-def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
-    """Return what was multiplied, and the axes of the result as the program has them; None where it makes no pairs.
-
-    Args:
-        found: the product.
-        result: of it.
-        factors: what is known of both.
-    """
-    sides = (found.first, found.second)
-    own = [
-        [label for label in found.out if label in side and label not in other] for side, other in (sides, sides[::-1])
-    ]
-    lone = {*found.first, *found.second} - {*found.out, *found.summed}
-    if lone or len(found.summed) != 1 or not all(own):
+def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
+    """Return a product, and the axes of the result as the program has them; None where it makes no pairs."""
+    sides, out = (matmul.first, matmul.second), matmul.out
+    own = [[each for each in out if each in side and each not in other] for side, other in (sides, sides[::-1])]
+    lone = {*matmul.first, *matmul.second} - {*out, *matmul.summed}
+    if lone or len(matmul.summed) != 1 or not all(own):
         return None
-    sizes = dict(zip(found.out, result.shape, strict=True))
-    tensors = found.left, found.right
+    sizes = dict(zip(out, result.shape, strict=True))
+    tensors = matmul.left, matmul.right
     heads = {
         labels[axis]
         for tensor, labels, factor in zip(tensors, sides, factors, strict=True)
-        for axis in head_axes(tensor, labels.index(found.summed[0])) | factor.head_axes
+        for axis in head_axes(tensor, labels.index(matmul.summed[0])) | factor.head_axes
     }
     rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
-    shared = [label for label in found.out if label in found.first and label in found.second]
+    shared = [label for label in out if label in matmul.first and label in matmul.second]
     shared.sort(key=lambda label: label in heads)  # the batch comes first
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
     axes = torch.empty([sizes[label] for label in order], device="meta")
     left, right = (
-        Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), factor)
+        Operand(tensor, in_order(tensor, labels, [*batch, row, *matmul.summed]), len(each), factor)
         for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
     axes_of_heads = frozenset(i for i, label in enumerate(order) if label in heads)
     product = Product(left, right, axes, len(shared), result.dtype, axes_of_heads)
-    return product, axes.permute([order.index(label) for label in found.out])
+    return product, axes.permute([order.index(label) for label in out])
 
 
 def joined_product(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
-    """Return the sum of two products as one, whose factors are side by side, as MLA adds its two parts; and its axes.
+    """Return the sum of two products as one, with factors side by side, as MLA adds its two parts; and its axes.
 
     None is that both are scaled or laid out otherwise.
     """
     product = one.product
-    scales = [math.prod(each.factor or math.nan for each in scores.changes) for scores in (one, two)]
     are_sums = all(each.product.is_of_pairs and each.sinks is None for each in (one, two))
-    if scales[0] != scales[1] or not are_sums:
+    if one.scale != two.scale or not are_sums:
         return None
     last = two.product.axes.ndim - 1
     for axis in range(last - 1, -1, -1):
@@ -149,44 +137,26 @@ class Points:
     """An attention at its three points, tensors as `[B, H, …]`; None are those that were changed since.
 
     Attributes:
-        origin: where the weights come from.
-        changes: of scores and weights.
+        origin: the weights.
         product: of queries and keys.
-        q_side: its factor that is the queries.
-        k_side: its factor that is the keys.
         shape: `(B, H, Q, K)`.
-        slices: of longer queries and keys; None where these were changed since.
-        wrong: what the softmax is over, if it is not the keys.
-        q: queries.
-        k: keys.
-        v: values.
-        sinks: one more logit of each query, in the same softmax.
-        scores: what the softmax received.
-        weights: what it gave.
-        final: the weights that the values were multiplied with.
-        output: weights·V.
+        softmax_at: how many of the changes are before the softmax.
+        slices: of longer queries and keys.
+        wrong_axis: what the softmax is over, if it is not the keys.
+        scores: what the softmax received; `weights` what it gave, and `final` what met the values.
     """
 
     @classmethod
     def of(
-        cls, weights: Weights, found: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
+        cls, weights: Scores, matmul: Contraction, result: Tensor, earlier: dict[tuple[Any, ...], int], place: CallSite
     ) -> Points | None:
-        """Return the points of weights, the left factor of a product; None of what is no weights of queries on keys.
-
-        Args:
-            weights: the left factor.
-            found: the product.
-            result: of it.
-            earlier: which axis the queries were in calls before.
-            place: of the call.
-        """
-        scores = weights.scores
-        if len(found.summed) != 1 or scores.axes.shape != found.left.shape:
+        """Return the points of weights, the left factor of a product; None unless queries weigh keys."""
+        if len(matmul.summed) != 1 or weights.softmax is None or weights.axes.shape != matmul.left.shape:
             return None
-        product = scores.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in scores.changes)])
-        places = {label: product.axis(scores.axes, index) for index, label in enumerate(found.first)}
+        product = weights.product.unfolded([weights.softmax.scores.axes, *(each.axes for each in weights.changes)])
+        places = {label: product.axis(weights.axes, index) for index, label in enumerate(matmul.first)}
         last = product.axes.ndim - 1
-        keys = places[found.summed[0]]
+        keys = places[matmul.summed[0]]
         if keys == -1:  # of one position
             keys = next((axis for axis in (last, last - 1) if product.axes.shape[axis] == 1), None)
         if keys not in (last, last - 1):
@@ -196,46 +166,35 @@ class Points:
             return None  # rows of a parameter or a table are classes, words or experts
         row = 2 * last - 1 - keys
         # Values of each query's own are no values.
-        of_values = {places[label] for label in found.first if label in found.second and _has_axis(found, label)}
-        queries = _query_axis(
-            product, row, k, of_values, weights.scores.changes, earlier, (place, last, product.shared)
-        )
+        of_values = {places[label] for label in matmul.first if label in matmul.second and _has_axis(matmul, label)}
+        queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
         if queries in of_values:
             return None
-        return cls(weights, product.with_row(queries, row), keys, found, result)
+        return cls(weights, product.with_row(queries, row), keys, matmul, result)
 
-    def __init__(
-        self,
-        weights: Weights,
-        product: Product,
-        keys: int,
-        found: Contraction,
-        result: Tensor,
-    ) -> None:
-        self.origin, self.changes, self.product = weights, weights.scores.changes, product
-        sides, softmax = (product.left, product.right), weights.softmax
-        self.q_side, self.k_side = sides if keys == product.axes.ndim - 1 else sides[::-1]
+    def __init__(self, weights: Scores, product: Product, keys: int, matmul: Contraction, result: Tensor) -> None:
+        softmax = weights.softmax
+        assert softmax is not None
+        self.origin, self.changes, self.product = weights, weights.changes, product
+        self._softmax_axes, self.softmax_at = softmax.scores.axes, len(softmax.scores.changes)
+        self.keys_are_left = keys != product.axes.ndim - 1
+        self.q_side, self.k_side = (product.left, product.right)[:: -1 if self.keys_are_left else 1]
         *outer, rows, columns = product.axes.shape
         self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
-        self.wrong = self._wrong_axis(product.axis(softmax.scores.axes, softmax.axis))
+        self.wrong_axis = self._wrong_axis(product.axis(self._softmax_axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
         self.slices = None
         if q is not None and k is not None:
             self.slices = CallSlices(PositionSlice.of(q, self.q_side.base), PositionSlice.of(k, self.k_side.base))
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
-        self.v, self.output = self._values(found, result)
-        self.final = self.four(found.left.detach(), weights.scores.axes)
+        self.v, self.output = self._values(matmul, result)
+        self.final = self.four(matmul.left.detach(), weights.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
-        self.sinks = None if logits is None else compact(self.four(logits, softmax.scores.axes)[..., :1])
-        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong is None:
+        self.sinks = None if logits is None else compact(self.four(logits, self._softmax_axes)[..., :1])
+        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong_axis is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
-
-    @property
-    def keys_are_left(self) -> bool:
-        """Whether the keys are the left factor."""
-        return self.k_side is self.product.left
 
     def tensor(self, change: Change) -> Tensor | None:
         """Return what a change was done with, if it is a tensor, as `[B, H, Q, K]`."""
@@ -253,7 +212,7 @@ class Points:
         return self._with_heads(tensor.mT if self.keys_are_left else tensor)
 
     def _with_heads(self, tensor: Tensor) -> Tensor:
-        """Return `[B, H, …]` of a tensor with the axes of batch and heads, of which it may lack some, and two more."""
+        """Return `[B, H, …]` of a tensor with two more axes than some of batch and heads."""
         batch, heads, *_ = self.shape
         *outer, rows, columns = tensor.shape
         if len(outer) == 2:
@@ -265,31 +224,29 @@ class Points:
         return tensor.expand(outer[0], *self.product.axes.shape[1 : len(outer)], rows, columns).flatten(1, -3)
 
     def _wrong_axis(self, over: int | None) -> str | None:
-        """Return what a softmax is over, if it is not the keys; what is not known is right."""
+        """Return what a softmax is over, if it is not the keys; an axis that is not known is right."""
         last = self.product.axes.ndim - 1
-        keys = last - self.keys_are_left
-        if over is None or over == keys or (over < 0 and self.shape[3] == 1):
+        if over is None or over == last - self.keys_are_left or (over < 0 and self.shape[3] == 1):
             return None
         if over < 0:
             return "an axis of one position"
         return "the queries" if over >= last - 1 else "the heads" if over else "the batch"
 
     def _held(self, held: Held) -> Tensor | None:
-        return None if held.tensor is None else self.four(held.tensor, self.origin.softmax.scores.axes)
+        return None if held.tensor is None else self.four(held.tensor, self._softmax_axes)
 
-    def _values(self, found: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the values and the output."""
+    def _values(self, matmul: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         batch, heads, queries, keys = self.shape
-        (summed,) = found.summed
-        width = [label for label in found.out if label not in found.first]
+        (summed,) = matmul.summed
+        width = [label for label in matmul.out if label not in matmul.first]
         if not width:
             return None, None
-        axes, moved = self.product.axes, self.origin.scores.axes
+        axes, moved = self.product.axes, self.origin.axes
         last = axes.ndim - 1 - self.keys_are_left  # of the keys
-        rest = [label for label in found.first if label != summed and label in found.second]
-        rest.sort(key=lambda label: self.product.axis(moved, found.first.index(label)) or 0)
-        values = in_order(found.right.detach(), found.second, [*rest, summed, *width]).flatten(-len(width))
-        output = in_order(result.detach(), found.out, [*found.first, *width]).flatten(-len(width))
+        rest = [label for label in matmul.first if label != summed and label in matmul.second]
+        rest.sort(key=lambda label: self.product.axis(moved, matmul.first.index(label)) or 0)
+        values = in_order(matmul.right.detach(), matmul.second, [*rest, summed, *width]).flatten(-len(width))
+        output = in_order(result.detach(), matmul.out, [*matmul.first, *width]).flatten(-len(width))
         is_whole = output.numel() == batch * heads * queries * output.shape[-1]
         if is_whole:
             output = self.product.undone(output, moved, last).squeeze(last)
@@ -299,10 +256,10 @@ class Points:
         )
 
 
-def _has_axis(found: Contraction, label: object) -> bool:
+def _has_axis(matmul: Contraction, label: object) -> bool:
     """Return whether values differ along an axis that they share with weights."""
-    axis = found.second.index(label)
-    return found.right.shape[axis] > 1 and found.right.stride(axis) > 0
+    axis = matmul.second.index(label)
+    return matmul.right.shape[axis] > 1 and matmul.right.stride(axis) > 0
 
 
 def _query_axis(
@@ -314,39 +271,28 @@ def _query_axis(
     earlier: dict[tuple[Any, ...], int],
     key: tuple[Any, ...],
 ) -> int:
-    """Return which axis of a product is that of the queries, where several are none of the keys.
+    """Return which axis of a product is that of the queries, where the keys lack several.
 
     It is no axis of heads, as far as these are known, nor of the values; a mask differs along it, in other calls it was
     it, or it is as long as the keys.
-
-    Args:
-        product: of queries and keys.
-        row: the last axis of the queries, the usual one.
-        k: the keys.
-        of_values: the axes that values have.
-        changes: of the scores.
-        earlier: the axes in calls before.
-        key: of the call.
     """
     sizes, tensor = product.axes.shape, k.tensor
-    keys = 2 * product.axes.ndim - 3 - row
     axes = [
         axis for axis in range(product.axes.ndim - 2)
         if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
     ]  # fmt: skip
     if not axes:
         return row
-    axes.append(row)
     excluded = product.head_axes | of_values
-    axes = [axis for axis in axes if axis not in excluded] or axes
-    found = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
-    if len(found) != 1:
-        found = [earlier[key]] if earlier.get(key) in axes else []
-    if not found and (row not in axes or sizes[row] > 1):
-        found = [axis for axis in axes if sizes[axis] == sizes[keys]]
-    if len(found) == 1:
-        earlier[key] = found[0]
-        return found[0]
+    axes = [axis for axis in (*axes, row) if axis not in excluded] or [*axes, row]
+    fits = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
+    if len(fits) != 1:
+        fits = [earlier[key]] if earlier.get(key) in axes else []
+    if not fits and (row not in axes or sizes[row] > 1):
+        fits = [axis for axis in axes if sizes[axis] == sizes[2 * product.axes.ndim - 3 - row]]
+    if len(fits) == 1:
+        earlier[key] = fits[0]
+        return fits[0]
     return row if row in axes else max(axes, key=lambda axis: (sizes[axis] > 1, axis))
 
 
@@ -357,9 +303,9 @@ def _masked_axes(product: Product, axes: list[int], changes: Iterable[Change]) -
             continue
         values = product.undone(tensor, change.axes)
         hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
-        found = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
-        if len(found) == 1:
-            return found
+        fits = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
+        if len(fits) == 1:
+            return fits
     return []
 
 

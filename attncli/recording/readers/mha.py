@@ -2,16 +2,16 @@
 
 In evaluation these modules have a fast path, one function for a whole module, whose last bits differ from the other
 path's. It is not taken while a `TorchFunctionMode` is on: so `watch` switches its own off while such a module runs, and
-what the module computed is read from what it was called with.
+its arguments are read.
 
-The `is_causal` of these modules is a hint that `attn_mask` is causal, and what it does depends on the path: without
-`key_padding_mask` and `need_weights` it takes the place of `attn_mask`, whatever that says; otherwise, and in every
-fast path, it does nothing.
+The `is_causal` of these modules is a hint that `attn_mask` is causal, and its effect depends on the path: without
+`key_padding_mask` and `need_weights` it takes the place of `attn_mask`; otherwise, and in every fast path, it does
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Signature, signature
 from typing import Any
 
@@ -22,14 +22,12 @@ from torch import Tensor, nn
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.readers.fused import longest, own_tokens, padded
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, is_of_nothing, longest, own_tokens, padded
 
 # Where the program puts functions of its own in the place of torch's, it is not to be called by us.
 _nn, _functions = torch._C._nn, torch._C._VariableFunctions
 
-_NAMES = ("attn_mask", "key_padding_mask")
-_LAYER_MASKS = ("src_mask", "src_key_padding_mask")
+_MASKS = ("attn_mask", "key_padding_mask")
 _INPUTS = ("query", "key", "value")
 _OWN_KEYS = ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v")  # keys that are no tokens
 _FUNCTION = signature(F.multi_head_attention_forward)
@@ -48,9 +46,9 @@ def forward_of(module: nn.Module) -> Any:
 
 
 def is_fused(module: nn.Module) -> bool:
-    """Return whether no function that a module itself calls is to be seen, so that it can take its fast path.
+    """Return whether functions that a module itself calls are not seen, so that it can take its fast path.
 
-    A class with a `forward` of its own is not: what it calls is seen, and `super().forward` takes the other path.
+    Those of a class with a `forward` of its own are seen, and `super().forward` takes the other path.
     """
     forward = forward_of(module)
     if forward is nn.MultiheadAttention.forward:
@@ -66,11 +64,9 @@ def read_function(
 ) -> None:
     """Read a call of `F.multi_head_attention_forward`, whose tensors are `[T, B, E]`."""
     options = _named(_FUNCTION, args, kwargs)
-    if options["use_separate_proj_weight"]:
-        options["in_proj_weight"] = None
+    layer = {**options, "in_proj_weight": None if options["use_separate_proj_weight"] else options["in_proj_weight"]}
     dropout = options["dropout_p"] if options["training"] else 0.0
-    parts = {"dropout": dropout, "is_training": options["training"]}
-    _read(context, options, options, 1, result[0], options["is_causal"], **parts)
+    _emit(context, layer, options, 1, result[0], dropout=dropout, is_training=options["training"])
 
 
 def read_module(
@@ -83,31 +79,14 @@ def read_module(
 ) -> None:
     """Read a call of a module."""
     options = _named(_MODULE, (module, *args), kwargs)
-    _read(
-        context, _parameters(module), options, 0 if module.batch_first else 1, result[0],
-        options["is_causal"] and not _takes_fast_path(module, options, result[0]),
-        dropout=module.dropout if module.training else 0.0, is_training=module.training,
-        findings=(_UNHEEDED,) if options["is_causal"] and options["attn_mask"] is None else (),
+    is_causal, dropout = options["is_causal"], module.dropout if module.training else 0.0
+    options["is_causal"] = is_causal and not _takes_fast_path(module, options, result[0])
+    findings = (_UNHEEDED,) if is_causal and options["attn_mask"] is None else ()
+    axis = 0 if module.batch_first else 1
+    _emit(
+        context, _parameters(module), options, axis, result[0],
+        dropout=dropout, is_training=module.training, findings=findings,
     )  # fmt: skip
-
-
-def _read(
-    context: ThreadContext,
-    layer: Mapping[str, Any],
-    options: dict[str, Any],
-    axis: int,
-    output: Tensor,
-    is_heeded: bool,
-    **parts: Any,
-) -> None:
-    """Read what the module and the function take alike, whose batch stands in an axis.
-
-    Where it is heeded, `is_causal` takes the place of `attn_mask` if nothing else is to be computed.
-    """
-    inputs = [batch_first(options[name], axis) for name in _INPUTS]
-    replaces_mask = is_heeded and options["key_padding_mask"] is None and not options["need_weights"]
-    masks = _masks(layer["num_heads"], options["attn_mask"], options["key_padding_mask"])
-    _emit(context, layer, inputs, masks, replaces_mask, output=batch_first(output, axis), **parts)
 
 
 def read_layer(
@@ -118,61 +97,61 @@ def read_layer(
     kwargs: dict[str, Any],
     result: Any,
 ) -> None:
-    """Read a layer that took its fast path, which takes every mask for booleans: what is not 0 forbids."""
-    if called:  # beside its fast path the layer calls its parts, and they were read
+    """Read a layer that took its fast path, which takes every mask for booleans: numbers other than 0 forbid."""
+    if called:  # out of its fast path the layer calls its parts, and they were read
         return
-    options, norm = _named(_LAYER, (module, *args), kwargs), module.norm1
-    masks = _masks(module.self_attn.num_heads, options["src_mask"], options["src_key_padding_mask"], _LAYER_MASKS)
-    biases = [mask.name for mask in masks if _has_bias(mask)]
-    unread = f"the numbers of {' and '.join(biases)} in the fast path" if biases else None
+    named, norm, place = _named(_LAYER, (module, *args), kwargs), module.norm1, context.place()
+    options = {
+        **dict.fromkeys(_INPUTS, named["src"]), "attn_mask": named["src_mask"], "need_weights": True,
+        "key_padding_mask": named["src_key_padding_mask"], "is_causal": False,
+    }  # fmt: skip
 
     def normed(x: Tensor) -> Tensor:
-        if not module.norm_first:
-            return x
         return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
-    place = context.place()
     _emit(
-        context, _parameters(module.self_attn), [options["src"]] * 3, masks, prepared=normed, unread=unread,
+        context, _parameters(module.self_attn), options, 0, None, "src_", normed if module.norm_first else None,
         place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
-        findings=(_UNHEEDED,) if options["is_causal"] and options["src_mask"] is None else (),
-        is_training=module.training,
+        findings=(_UNHEEDED,) if named["is_causal"] and named["src_mask"] is None else (), is_training=module.training,
     )  # fmt: skip
 
 
 def _emit(
     context: ThreadContext,
     layer: Mapping[str, Any],
-    inputs: list[Tensor],
-    masks: tuple[MaskArgument, ...],
-    replaces_mask: bool = False,
-    prepared: Callable[[Tensor], Tensor] = lambda x: x,
-    unread: str | None = None,
+    options: dict[str, Any],
+    axis: int,
+    output: Tensor | None,
+    prefix: str = "",
+    prepared: Callable[[Tensor], Tensor] | None = None,
     **parts: Any,
 ) -> None:
-    """Emit a call, of inputs `[B, T, E]` that are prepared and projected; `is_causal` may take the place of its masks.
+    """Emit a call with the batch in an axis, whose inputs `[B, T, E]` are prepared and projected.
 
-    What of it is not read is said in words.
+    `prefix` stands before the names of the masks of a layer, in whose fast path biases are not read.
     """
+    query, key, _ = inputs = [batch_first(options[name], axis) for name in _INPUTS]
     if is_of_nothing(*inputs):
         return
-    query, key, _ = inputs
-    autocast = _autocast(query.device.type)
+    autocast, heads = _autocast(query.device.type), layer["num_heads"]
+    masks = _masks(heads, options, prefix)
+    biases = [mask.name for mask in masks if prefix and _has_bias(mask)]
     own_keys = [name for name in _OWN_KEYS if isinstance(layer[name], Tensor) or layer[name]]
-    unread = unread or ", ".join(own_keys) or None
-    heads, packed, bias = layer["num_heads"], layer["in_proj_weight"], layer["in_proj_bias"]
+    unread = f"the numbers of {' and '.join(biases)} in the fast path" if biases else ", ".join(own_keys) or None
+    packed, bias = layer["in_proj_weight"], layer["in_proj_bias"]
     weights = [layer[f"{name}_proj_weight"] for name in "qkv"] if packed is None else packed.chunk(3)
-    biases: Sequence[Tensor | None] = (None, None, None) if bias is None else bias.chunk(3)
 
     def project() -> tuple[Tensor, Tensor, Tensor]:
         # Not kept: without gradients as here, a cast weight would be kept for the program, too.
         with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
-            x = [prepared(padded(each)) for each in inputs]
-            projected = (_nn.linear(*each) for each in zip(x, weights, biases, strict=True))
+            x = [padded(each) if prepared is None else prepared(padded(each)) for each in inputs]
+            offsets = (None, None, None) if bias is None else bias.chunk(3)
+            projected = (_nn.linear(*each) for each in zip(x, weights, offsets, strict=True))
             q, k, v = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in projected)
         return q, k, v
 
     masks = (own_tokens(key), *masks) if query.is_nested else masks
+    replaces_mask = options["is_causal"] and options["key_padding_mask"] is None and not options["need_weights"]
     parts = {"place": context.place(), **parts}
     context.emit(AttentionCall(
         api="mha",
@@ -184,36 +163,36 @@ def _emit(
         ignored_masks=masks if replaces_mask else (),
         is_causal=replaces_mask,
         scale=(weights[0].shape[0] // heads) ** -0.5,
+        output=None if output is None else batch_first(output, axis),
         unsupported=unread,
         **parts,
     ))  # fmt: skip
 
 
 def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by the names of their parameters."""
     bound = parameters.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
 
 
 def _parameters(module: nn.MultiheadAttention) -> dict[str, Any]:
-    """Return what a module has of what the function takes."""
+    """Return the arguments of the function that are attributes of a module."""
     return {name: getattr(module, name, None) for name in (*_FUNCTION.parameters, *_OWN_KEYS)}
 
 
-def _masks(
-    num_heads: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, names: tuple[str, str] = _NAMES
-) -> tuple[MaskArgument, ...]:
+def _masks(num_heads: int, options: Mapping[str, Any], prefix: str) -> tuple[MaskArgument, ...]:
     """Return the masks of `[Q, K]` or `[B·H, Q, K]`, and `[K]` or `[B, K]`; True and −inf forbid."""
     found = []
-    for name, mask in zip(names, (attn_mask, key_padding_mask), strict=True):
+    for name in _MASKS:
+        mask = options[name]
         if mask is None:
             continue
-        if mask is key_padding_mask:
+        if name == "key_padding_mask":
             values = mask[None, None, None] if mask.dim() == 1 else mask[:, None, None]
         else:
             values = mask[None, None] if mask.dim() == 2 else mask.view(-1, num_heads, *mask.shape[1:])
-        found.append(MaskArgument(name, values, "masked" if mask.dtype == torch.bool else "additive", mask))
+        shown = f"{prefix}{name.removeprefix('attn_') if prefix else name}"
+        found.append(MaskArgument(shown, values, "masked" if mask.dtype == torch.bool else "additive", mask))
     return tuple(found)
 
 
@@ -227,16 +206,16 @@ def batch_first(tensor: Tensor, axis: int) -> Tensor:
 
 
 def _autocast(device: str) -> torch.dtype | None:
-    """Return what the linear functions of a device compute in, if it is not what their inputs are in."""
+    """Return the dtype of the linear functions of a device, if it is not that of their inputs."""
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return None
 
 
 def _takes_fast_path(module: nn.MultiheadAttention, options: dict[str, Any], output: Tensor) -> bool:
-    """Return whether a module that ran took its fast path, by the conditions that `forward` states."""
+    """Return whether a module that ran took its fast path, by the conditions of its `forward`."""
     query, key, value = (options[name] for name in _INPUTS)
-    of_module = (
+    return (
         not module.training
         and module.batch_first
         and module.num_heads % 2 == 0
@@ -244,13 +223,10 @@ def _takes_fast_path(module: nn.MultiheadAttention, options: dict[str, Any], out
         and module.in_proj_bias is not None
         and module.bias_k is None
         and not module.add_zero_attn
-    )
-    return (
-        of_module
         and query.dim() == 3
         and query is key is value
         and query.dtype == module.in_proj_weight.dtype
-        and not any(mask is not None and mask.is_floating_point() for mask in map(options.get, _NAMES))
+        and not any(mask is not None and mask.is_floating_point() for mask in map(options.get, _MASKS))
         and torch.backends.mha.get_fastpath_enabled()
         and not torch.is_autocast_enabled()
         and not output.requires_grad

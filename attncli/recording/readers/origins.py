@@ -1,14 +1,13 @@
-"""Where tensors come from, as far as it may be attention: products, scores, weights; and the lines that made masks.
+"""Origins of tensors, as far as these may be attention: products, scores, weights; and the lines that made masks.
 
-Origins are found by the identity of a tensor and end with it. What they hold of the program's tensors are aliases
-without a history. What is done to scores is recorded by name, with the tensor it was done with. How their axes move is
-followed by a tensor without numbers that goes through the same views.
+Origins are found by the identity of a tensor and end with it. They hold the program's tensors as aliases without a
+history. Changes of scores are recorded by name, with the tensor that made them. A tensor without numbers that goes
+through the same views shows how the axes of scores move.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
@@ -18,26 +17,17 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from attncli.recording.call import CallSite
 from attncli.recording.slices import BaseLayout
 
-_MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
 
 
 class Factor(NamedTuple):
-    """What is known of a tensor that may be queries, keys or values."""
+    """Facts of a tensor that may be queries, keys or values."""
 
     heads: int = 1  # of each row that its batch axis holds
     scale: float = 1.0  # what it was multiplied with; NaN where that is no one number
     head_axes: frozenset[int] = frozenset()  # that are known to be heads, or groups of them
-    width: int | None = None  # of its heads before each was multiplied with a weight of its own, as MLA absorbs one
-
-
-class AttentionOutput(NamedTuple):
-    """The output of an attention, `[…, T, D]`, and where it was computed."""
-
-    place: CallSite
 
 
 class MadeMask(NamedTuple):
@@ -50,19 +40,14 @@ class Held:
     """A tensor of the program as it was at a time, by an alias that has no history."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor: Tensor | None = tensor.detach()
+        self._tensor = tensor.detach()
         self._version = version(tensor)
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
 
     @property
     def tensor(self) -> Tensor | None:
-        """The tensor, unless it was changed in place or let go since."""
-        tensor = self._tensor
-        return None if tensor is None or version(tensor) != self._version else tensor
-
-    def let_go(self) -> None:
-        """Hold the tensor no longer."""
-        self._tensor = None
+        """The tensor, unless it was changed in place since."""
+        return self._tensor if version(self._tensor) == self._version else None
 
 
 class Operand(Held):
@@ -70,28 +55,25 @@ class Operand(Held):
 
     def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, factor: Factor) -> None:
         super().__init__(canonical)
-        self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor, and of the result its own
+        self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor; those that the other lacks
         self.heads, self.scale = factor.heads, factor.scale
-        self.width = canonical.shape[-1] if factor.width is None else factor.width  # of heads, before one was absorbed
-        self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
-        self.base = BaseLayout.of(tensor)
+        self.is_learned, self.base = is_learned(tensor), BaseLayout.of(tensor)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
         """Return it with axes in another order."""
-        own = copy(self)
-        own._tensor = None if self._tensor is None else change(self._tensor)
-        return own
+        other = copy(self)
+        other._tensor = change(self._tensor)
+        return other
 
     def joined(self, other: Operand) -> Operand | None:
-        """Return it with the width of another one behind its own; None where either was changed or let go."""
+        """Return it with the width of another one behind its own; None where either was changed."""
         one, two = self.tensor, other.tensor
         if one is None or two is None:
             return None
         outer = torch.broadcast_shapes(one.shape[:-1], two.shape[:-1])  # type: ignore[no-untyped-call]
-        both = copy(self)
-        both._tensor = torch.cat([each.expand(*outer, -1) for each in (one, two)], -1)
-        both._version = version(both._tensor)
-        both.width, both.scale = self.width + other.width, self.scale if self.scale == other.scale else math.nan
+        both = self.changed(lambda _: torch.cat([each.expand(*outer, -1) for each in (one, two)], -1))
+        both._version = 0
+        both.scale = self.scale if self.scale == other.scale else math.nan
         return both
 
 
@@ -107,18 +89,11 @@ class Product(NamedTuple):
 
     @property
     def is_of_pairs(self) -> bool:
-        """Whether it is of pairs of what two computed tensors hold, such as queries and keys.
-
-        A tensor of two axes is one for the whole batch, such as the words that a model chooses of.
-        """
+        """Whether both factors are computed and have more than two axes, as queries and keys; a vocabulary has two."""
         return all(side.ndim > 2 and not side.is_learned for side in (self.left, self.right))
 
     def axis(self, moved: Tensor, index: int) -> int | None:
-        """Return which axis of the result an axis of the scores is.
-
-        Args:
-            moved: `axes` as they moved with the scores.
-            index: of the axis.
+        """Return the axis of the result that an axis of the scores is.
 
         Returns:
             The axis, −1 for one of a single position, None for one that is part of another, or several of them.
@@ -130,13 +105,7 @@ class Product(NamedTuple):
         return next((i for i, each in enumerate(own) if each == (size, stride)), None)
 
     def undone(self, tensor: Tensor, moved: Tensor, keys: int | None = None) -> Tensor:
-        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result.
-
-        Args:
-            tensor: with the axes of scores; it may have more behind these.
-            moved: `axes` as they moved with the scores.
-            keys: an axis of the result of which the tensor has one entry, as the output has of that of the keys.
-        """
+        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result."""
         more = range(moved.ndim, tensor.ndim)
         order = sorted(range(moved.ndim), key=moved.stride().__getitem__, reverse=True)
         own = sorted(range(self.axes.ndim), key=self.axes.stride().__getitem__, reverse=True)
@@ -147,12 +116,7 @@ class Product(NamedTuple):
         return tensor.permute(*map(own.index, range(len(own))), *(axis - moved.ndim + len(own) for axis in more))
 
     def with_row(self, axis: int, row: int) -> Product:
-        """Return it with another axis of the result in the place of the rows of a factor.
-
-        Args:
-            axis: that takes the place; of the other factor it has one entry.
-            row: the place, one of the last two.
-        """
+        """Return it with another axis of the result, which one factor lacks, as the rows of the other."""
         if axis == row:
             return self
         last = self.axes.ndim - 1
@@ -160,18 +124,11 @@ class Product(NamedTuple):
         own, other = row - last + 1, last - row
         sides[own] = sides[own].changed(lambda tensor: tensor.transpose(axis, -2))
         sides[other] = sides[other].changed(lambda tensor: tensor.narrow(axis, 0, 1))
-        turned = {axis: row, row: axis}
-        heads = frozenset(turned.get(each, each) for each in self.head_axes)
-        return self._replace(
-            left=sides[0], right=sides[1], axes=self.axes.transpose(axis, row), head_axes=heads
-        )  # fmt: skip
+        heads = frozenset({axis: row, row: axis}.get(each, each) for each in self.head_axes)
+        return self._replace(left=sides[0], right=sides[1], axes=self.axes.transpose(axis, row), head_axes=heads)
 
     def unfolded(self, moved: Iterable[Tensor]) -> Product:
-        """Return it with the axes into which views of its scores split the rows of the left factor, as `[B, Q·H, K]`.
-
-        Args:
-            moved: `axes` as they moved.
-        """
+        """Return it with the axes into which views of its scores split the rows of the left factor, `[B, Q·H, K]`."""
         row = self.axes.ndim - 2
         size, stride = self.axes.shape[row], self.axes.stride(row)
         for each in moved:
@@ -181,19 +138,18 @@ class Product(NamedTuple):
             if at and each.ndim > self.axes.ndim and 1 in (each.shape[at - 1], each.shape[at + 1]):  # of one query
                 parts = [size, 1] if each.shape[at + 1] == 1 else [1, size]
             if len(parts) == 2 and math.prod(parts) == size:
-                left = self.left.changed(partial(_unflattened, parts=parts))
-                right = self.right.changed(lambda tensor: tensor.unsqueeze(row))
-                return self._replace(left=left, right=right, axes=_unflattened(self.axes, parts))
+                split = partial(_unflattened, parts=parts)
+                left, right = self.left.changed(split), self.right.changed(lambda tensor: tensor.unsqueeze(row))
+                return self._replace(left=left, right=right, axes=split(self.axes))
         return self
 
 
 def _unflattened(tensor: Tensor, parts: list[int]) -> Tensor:
-    """Return `[…, rows, width]` with the rows in several axes."""
     return tensor.reshape(*tensor.shape[:-2], *parts, tensor.shape[-1])
 
 
 class Change(NamedTuple):
-    """What was done to the numbers of scores or weights."""
+    """A change of the numbers of scores or weights."""
 
     name: str  # of the function, without what says that it is in place
     other: Held | float | None  # that it was done with; None where there is none, or several
@@ -220,7 +176,7 @@ class Change(NamedTuple):
 
 
 class Sinks(NamedTuple):
-    """One more logit of each query beside its scores, which takes weight and gives no value."""
+    """One more logit of each query, next to its scores, which takes weight and gives no value."""
 
     joined: Held  # scores and logits, `[…, K + 1]`, before anything was done to both
     first: int  # key of `joined` that the scores begin with: 0, or 1 where the logit is first
@@ -237,31 +193,32 @@ class Sinks(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What came of a product, number by number."""
+    """Scores that came of a product, number by number; behind a softmax they are weights."""
 
     product: Product
     axes: Tensor  # of the product, as they moved since
     changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
     sinks: Sinks | None = None
+    softmax: SoftmaxCall | None = None
+    dropout: float = 0.0  # with which weights are dropped since
+    in_dropout: bool | None = None  # whether the module that did was in training mode
+
+    @property
+    def scale(self) -> float:
+        """The number that it was multiplied with; NaN where other things were done."""
+        return math.prod(each.factor or math.nan for each in self.changes)
 
     @property
     def projected(self) -> Factor:
-        """What is known of it where it was multiplied with a matrix, or with one for each head."""
+        """Facts of it where it was multiplied with a matrix, or with one for each head."""
         product, axes = self.product, self.axes
-        scale = math.prod(each.factor or math.nan for each in self.changes)
-        for side, other in ((product.left, product.right), (product.right, product.left)):
-            if other.is_learned and other.ndim > 2 and other.shape[-1] > 1:
-                heads = (product.axis(axes, index) for index in range(axes.ndim))
-                found = [i for i, own in enumerate(heads) if own is not None and 0 <= own < product.shared]
-                found = [i for i in found if other.shape[product.axis(axes, i) or 0] > 1]
-                if len(found) == 1:
-                    return Factor(1, scale, frozenset(found), side.shape[-1])
-        return Factor(scale=scale)
-
-    @property
-    def is_raised(self) -> bool:
-        """Whether an exponential was taken of it, as where a softmax is written out."""
-        return any(change.name in ("exp", "exp2") for change in self.changes)
+        if any(side.is_learned and side.ndim > 2 and side.shape[-1] > 1 for side in (product.left, product.right)):
+            learned = product.left if product.left.is_learned else product.right
+            places = {i: axis for i in range(axes.ndim) if (axis := product.axis(axes, i)) is not None}
+            heads = [i for i, axis in places.items() if 0 <= axis < product.shared and learned.shape[axis] > 1]
+            if len(heads) == 1:
+                return Factor(1, self.scale, frozenset(heads))
+        return Factor(scale=self.scale)
 
     def changed(
         self, name: str, other: Tensor | float | None = None, is_first: bool = True, made_at: str | None = None
@@ -273,8 +230,8 @@ class Scores(NamedTuple):
         return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes, made_at)))
 
 
-class Lost:
-    """What came of queries and keys in ways that are not followed: scores, or weights, which have a shape."""
+class Untracked:
+    """Scores that are followed no further, or weights, which have a shape."""
 
     def __init__(self, shape: tuple[int, ...] | None = None) -> None:
         self.shape, self.is_counted = shape, False
@@ -286,35 +243,21 @@ class SoftmaxCall:
     def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
         self.scores, self.axis, self.received, self.result = scores, axis, received, result
         self.is_used = False  # whether its weights met values
-        self.lost = Lost(result.shape)  # what they are where they are not followed
+        self.untracked = Untracked(result.shape)  # the origin of its weights where they are not followed
 
 
-class Weights(NamedTuple):
-    """What a softmax made of scores, or what was made of that since."""
-
-    softmax: SoftmaxCall
-    scores: Scores  # that it took, with what became of them since
-    dropout: float = 0.0  # with which weights are dropped since
-    in_dropout: bool | None = None  # whether the module that did was in training mode
-
-
-Origin = Factor | AttentionOutput | MadeMask | Scores | Weights | Lost
+Origin = Factor | MadeMask | Scores | Untracked
 
 
 class Origins:
     """The origins of the tensors of one thread that exist.
 
     Attributes:
-        is_over: whether nothing is followed any more.
         by_id: the origins by the identities of tensors.
-        windows: how many windows of one picture follow one another in a batch of so many rows.
     """
 
     def __init__(self) -> None:
-        self.is_over = False
         self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
-        self.windows: dict[int, int] = {}
-        self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
@@ -324,30 +267,15 @@ class Origins:
     def put(self, tensor: Tensor, origin: Origin | None) -> None:
         """Remember the origin of a tensor while it lives."""
         by_id, key = self.by_id, id(tensor)
-        if origin is None or self.is_over:
+        if origin is None:
             by_id.pop(key, None)
         else:
             by_id[key] = ref(tensor, lambda _: by_id.pop(key, None)), origin
 
-    def begin(self, product: Product, axes: Tensor) -> Scores:
-        """Return the scores of a product, whose axes moved; of the oldest of many, the factors are let go."""
-        # They are held by what came of the product alone, which ends with the tensors of the program.
-        self._operands += ref(product.left), ref(product.right)
-        while len(self._operands) > 2 * _MOST_PRODUCTS:
-            if (oldest := self._operands.popleft()()) is not None:
-                oldest.let_go()
-        return Scores(product, axes)
-
-    def end(self) -> None:
-        """Follow nothing any more, and let go of what is held."""
-        self.is_over = True
-        self.by_id.clear()
-        self._operands.clear()
-
     def factor(self, tensor: object) -> Factor:
-        """Return what is known of a tensor that may be a factor of a product."""
+        """Return the facts of a tensor that may be a factor of a product."""
         origin = self.get(tensor)
-        if isinstance(origin, Scores):  # a product with a matrix, as a projection
+        if isinstance(origin, Scores) and origin.softmax is None:  # a product with a matrix, as a projection
             return origin.projected
         return origin if isinstance(origin, Factor) else Factor()
 
@@ -364,25 +292,10 @@ def is_learned(tensor: Tensor) -> bool:
     return is_one or ((base := tensor._base) is not None and isinstance(base, torch.nn.Parameter))
 
 
-def splits_positions(tensor: Tensor) -> bool:
-    """Return whether a view alone makes `[B, H, T, D]` of `[B, T, H·D]`, so that a head is a part of the positions."""
-    base = tensor._base
-    if base is None or tensor.ndim != 4 or isinstance(base, torch.nn.Parameter):
-        return False
-    _, heads, positions, width = tensor.shape
-    is_of_heads = heads > 1 and base.shape[-1] == heads * width
-    return is_of_heads and 1 < positions != heads and tensor.is_contiguous()
-
-
 def head_axes(tensor: Tensor, width: int) -> frozenset[int]:
-    """Return the axes of queries or keys into which a view splits the width of a projection, as into heads.
-
-    Args:
-        tensor: of more than three axes.
-        width: the axis that products sum over.
-    """
+    """Return the axes of queries or keys into which a view splits the width of a projection, as into heads."""
     base = tensor._base
-    if tensor.ndim < 4 or base is None or base.ndim < 2 or is_learned(base) or splits_positions(tensor):
+    if tensor.ndim < 4 or base is None or base.ndim < 2 or is_learned(base):
         return frozenset()
     row, least = base.stride(-2), tensor.stride(width)
     steps = {i: tensor.stride(i) for i, size in enumerate(tensor.shape) if size > 1 and i != width}

@@ -1,10 +1,10 @@
-"""What was done between a product and the values: the call of an attention that a program writes out.
+"""The call of an attention that a program writes out: what was done between the product and the values.
 
-Scores are made once more of the queries, the keys and what was done to them, step by step; where that gives what the
-softmax received, it is known what scales, caps and masks them. What a mask leaves a key of its weight says whether it
-hides it; a mask after the softmax is weights that met the values as 0; and a wrong axis is one that the values are not
-summed over. This is done in the first calls of each kind at a place, then ever more seldom. In between it is known
-which tensors are the masks, and what these hide is read in every call.
+Scores are made once more of the queries, the keys and the recorded changes, step by step; where that gives what the
+softmax received, scale, caps and masks are known. The weight that a mask leaves to a key tells whether it hides it; a
+mask after the softmax is weights that met the values as 0; and a wrong axis is one that the values are not summed over.
+This is done in the first calls of each kind at a place, then ever more seldom. In between it is known which tensors are
+the masks, and these are read in every call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.readers.fused import SPLIT, wrong_scale
 from attncli.recording.readers.layout import Contraction, Points, compact
-from attncli.recording.readers.origins import Change, Held, Weights, splits_positions
+from attncli.recording.readers.origins import Change, Held, Scores
 from attncli.recording.readers.reader import ThreadContext
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
@@ -38,9 +37,9 @@ _AFTERWARDS = "what was done to the weights"
 
 
 class ScoresMask(NamedTuple):
-    """Which tensor is a mask."""
+    """Change of scores that is a mask."""
 
-    name: str  # of the operation that laid it on
+    name: str  # of the operation
     change: int | None  # its place among them; None where scores alone say what is hidden
     convention: Convention  # what its values mean
     factor: float = 1.0  # what they were multiplied with since
@@ -49,47 +48,33 @@ class ScoresMask(NamedTuple):
 
 
 class ScoresReading(NamedTuple):
-    """What values say of a call, and of others of its kind."""
+    """Facts that the values of a call show, of it and of others of its kind."""
 
-    scale: float | None  # what multiplies q·k; None where it is no one number
-    softcap: float | None
     masks: tuple[ScoresMask, ...]  # in the order in which they apply
-    findings: tuple[Finding, ...]
-    unread: tuple[str, ...]  # what is not understood, and may hide keys
-    harmless: tuple[str, ...]  # what is not understood, and hides none
+    facts: dict[str, Any]  # attributes of AttentionCall
 
 
 class WrittenAttention:
-    """The attention of a thread that is written out, and what is known of its kinds."""
+    """The attention of a thread that is written out, and the facts of its kinds."""
 
     def __init__(self) -> None:
         self._readings: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
         self._query_axes: dict[tuple[Any, ...], int] = {}
 
     def call(
-        self, context: ThreadContext, weights: Weights, found: Contraction, result: Tensor
+        self, context: ThreadContext, weights: Scores, matmul: Contraction, result: Tensor
     ) -> AttentionCall | None:
-        """Return the attention of weights that met another tensor; None where this is none.
-
-        Args:
-            context: the thread.
-            weights: where they come from.
-            found: the product; its left factor is the weights.
-            result: of it.
-        """
+        """Return the attention of weights that met another tensor; None unless this is values."""
         place, is_training = context.place(), context.is_training()
-        points = Points.of(weights, found, result, self._query_axes, place)
+        points = Points.of(weights, matmul, result, self._query_axes, place)
         if points is None:
             return None
         kind = (
-            place, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
-            result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
+            place, points.wrong_axis, points.keys_are_left, points.shape[1], points.shape[2] == 1,
+            result.dtype, points.softmax_at, weights.dropout, weights.in_dropout, is_training,
             *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
-        reading = self._reading(kind, points, is_training, context.module())
-        findings = list(reading.findings)
-        if points.q_side.is_split or points.k_side.is_split or splits_positions(found.right):
-            findings.append(SPLIT)
+        reading = self._reading(kind, points, is_training)
         masks = [(mask, argument) for mask in reading.masks if (argument := _argument(mask, points)) is not None]
         batch, heads, *_ = points.shape
         q, k, v = points.q, points.k, points.v
@@ -105,29 +90,23 @@ class WrittenAttention:
             v=None if v is None else v.expand(batch, -1, -1, -1),
             masks=tuple(argument for mask, argument in masks if mask.is_applied),
             ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
-            scale=reading.scale,
-            softcap=reading.softcap,
             dropout=weights.dropout,
             is_training=is_training,
             scores=points.scores,
             weights=points.weights,
             sinks=points.sinks,
             output=points.output,
-            findings=tuple(findings),
-            unsupported=" and ".join((*reading.unread, *reading.harmless)) or None,
-            is_mask_read=not reading.unread,
+            **reading.facts,
         )
 
-    def _reading(
-        self, kind: tuple[Any, ...], points: Points, is_training: bool | None, module: torch.nn.Module | None
-    ) -> ScoresReading:
-        """Return what the values say; of a kind of calls that is known, what those of an earlier one said."""
+    def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> ScoresReading:
+        """Return the facts of a call; of a kind that is known, those of an earlier one."""
         count, reading = self._readings.get(kind, (0, None))
         # Of a kind the first two are read, the 5th, the 17th and so on.
         is_due = count < 2 or (count & (count - 1) == 0 and count.bit_length() % 2 == 1)
         if reading is None or is_due or _hide_now(reading, points):
             with torch.autocast(points.q_side.device.type, enabled=False):
-                reading = read(points, is_training, module)
+                reading = _ValueReader(points).read(is_training)
         if len(self._readings) >= _MOST_KINDS:
             self._readings.clear()
         self._readings[kind] = count + 1, reading
@@ -135,7 +114,7 @@ class WrittenAttention:
 
 
 def _hide_now(reading: ScoresReading, points: Points) -> bool:
-    """Return whether a mask hides something now that hid nothing when values were looked at."""
+    """Return whether a mask hides something now that hid nothing when values were read."""
     for mask in reading.masks:
         tensor = points.changes[mask.change].tensor if mask.is_vacuous and mask.change is not None else None
         if tensor is not None and bool((tensor != 0 if mask.convention == "masked" else tensor == 0).any()):
@@ -144,7 +123,6 @@ def _hide_now(reading: ScoresReading, points: Points) -> bool:
 
 
 def _argument(mask: ScoresMask, points: Points) -> MaskArgument | None:
-    """Return a mask as this call has it."""
     if mask.change is None:
         if points.scores is not None:
             return MaskArgument(mask.name, compact(points.scores <= FORBIDDEN_BELOW), "masked")
@@ -164,55 +142,43 @@ def _argument(mask: ScoresMask, points: Points) -> MaskArgument | None:
     return MaskArgument("added", values * mask.factor, "additive", made_at=change.made_at)
 
 
-def read(points: Points, is_training: bool | None, module: torch.nn.Module | None = None) -> ScoresReading:
-    """Return what the values of a call say.
-
-    Args:
-        points: the call.
-        is_training: see AttentionCall.
-        module: that ran.
-    """
-    reader, origin = _ValueReader(points, module), points.origin
-    scale, softcap = reader.read_scores()
-    reader.read_weights()
-    if origin.dropout and origin.in_dropout and is_training is False:
-        message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
-        reader.findings.append(Finding("dropout", "note", message))
-    found, unread, harmless = (tuple(dict.fromkeys(each)) for each in (reader.findings, reader.unread, reader.harmless))
-    return ScoresReading(scale, softcap, tuple(reader.masks), found, unread, harmless)  # type: ignore[arg-type]
-
-
 class _ValueReader:
     """Reads the values of one call; of a large one, those of some of its rows and heads."""
 
-    def __init__(self, points: Points, module: torch.nn.Module | None) -> None:
-        self.points, self.module = points, module
-        self.findings: list[Finding] = []
-        self.unread: list[str] = []
-        self.harmless: list[str] = []
+    def __init__(self, points: Points) -> None:
+        self.points = points
         self.masks: list[ScoresMask] = []
-        before = len(points.origin.softmax.scores.changes)
-        self.before, self.after = points.changes[:before], points.changes[before:]
+        self.findings: list[Finding] = []
+        self.unread: list[str] = []  # what is not understood, and may hide keys
+        self.harmless: list[str] = []  # what is not understood, and hides none
         batch, heads, queries, keys = points.shape
         most = max(_MOST_CELLS // (queries * keys), 1)
         self._heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
         self._batch = max(min(batch, most // self._heads), 1)
 
+    def read(self, is_training: bool | None) -> ScoresReading:
+        origin, facts = self.points.origin, self._read_scores()
+        self._read_weights()
+        if origin.dropout and origin.in_dropout and is_training is False:
+            message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
+            self.findings.append(Finding("dropout", "note", message))
+        facts["findings"] = tuple(dict.fromkeys(self.findings))
+        facts["unsupported"] = " and ".join(dict.fromkeys((*self.unread, *self.harmless))) or None
+        return ScoresReading(tuple(self.masks), {**facts, "is_mask_read": not self.unread})
+
     def _cut(self, tensor: Tensor) -> Tensor:
         return tensor[: self._batch, : self._heads].detach()
 
-    # --- scores ---------------------------------------------------------------------------------------------
-
-    def read_scores(self) -> tuple[float | None, float | None]:
-        """Take what was done before the softmax; return the scale and a soft cap, None where there is none."""
+    def _read_scores(self) -> dict[str, Any]:
+        """Read what was done before the softmax; return the scale and the soft cap."""
         points = self.points
         if points.scores is None or points.q is None or points.k is None:
             self.unread.append("tensors that were changed before they met the values")
-            return None, None
+            return {}
         q, k, y = (self._cut(each).float() for each in (points.q, points.k, points.scores))
         product = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
         replay = _Replay(product)
-        for index, change in enumerate(self.before):
+        for index, change in enumerate(points.changes[: points.softmax_at]):
             tensor = points.tensor(change)
             replay.step(index, change, None if tensor is None else self._cut(tensor))
         size = 1 + torch.maximum(y.abs(), (product * replay.scale).abs())
@@ -220,26 +186,22 @@ class _ValueReader:
         hidden = ((y <= FORBIDDEN_BELOW) & is_off) | (y - replay.scores < _HIDDEN)
         below = replay.added <= _HIDDEN
         visible = ~(hidden | below | replay.filled) & y.isfinite() & product.isfinite() & (replay.added < -_HIDDEN)
-        is_explained = replay.is_clear and int((is_off & visible).sum()) <= 1e-3 * int(visible.sum())
-        if not is_explained:
+        facts: dict[str, Any] = {}
+        if not replay.is_clear or int((is_off & visible).sum()) > 1e-3 * int(visible.sum()):
             self.unread.append(_CHANGED)
         elif replay.is_scaled_by_heads:
             self.harmless.append("a factor of each head")
-        elif replay.softcap is None:
-            before = points.q_side.scale, points.k_side.scale
-            wrong = wrong_scale(
-                replay.scale, replay.factors, before, points.shape[1], points.q, points.k, self.module,
-                is_written=True, head_width=points.q_side.width,
-            )  # fmt: skip
-            self.findings += [] if wrong is None else [wrong]
+        else:
+            facts = {"scale": replay.scale, "softcap": replay.softcap}
+            if replay.softcap is None:
+                facts["scale_factors"] = points.q_side.scale, points.k_side.scale, *replay.factors
         self._read_masks(replay, hidden, below, y)
-        is_scaled = is_explained and not replay.is_scaled_by_heads
-        return (replay.scale, replay.softcap) if is_scaled else (None, None)
+        return facts
 
     def _read_masks(self, replay: _Replay, hidden: Tensor, below: Tensor, y: Tensor) -> None:
-        """Take the masks: what was added hides what is `below`, and fills what is `hidden` of the scores besides."""
+        """Read the masks: what was added hides what is `below`, and fills what is `hidden` of the other scores."""
         points, live = self.points, y < -math.inf
-        if points.weights is not None and points.wrong is None:
+        if points.weights is not None and points.wrong_axis is None:
             live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
             live &= self._cut(points.final) != 0  # what was masked later is no weight
         for index, values, factor in replay.biases:
@@ -271,28 +233,28 @@ class _ValueReader:
                 self.unread.append(_CHANGED)
         self.masks += found
 
-    # --- weights --------------------------------------------------------------------------------------------
-
-    def read_weights(self) -> None:
-        """Take the axis of the softmax, and what was done to weights since."""
-        weights, final, over = self.points.weights, self.points.final, self.points.wrong
+    def _read_weights(self) -> None:
+        """Read the axis of the softmax, and what was done to weights since."""
+        points = self.points
+        weights, final, over = points.weights, points.final, points.wrong_axis
+        after = points.changes[points.softmax_at :]
         if weights is None:
             return
-        is_again = bool(self.after) and _sums_to_one(final)
+        is_again = bool(after) and _sums_to_one(final)
         if over is not None and is_again:
             self.harmless.append("the normalisation of the weights")
-        elif over is not None and self.points.keys_are_left and over == "the queries":
+        elif over is not None and points.keys_are_left and over == "the queries":
             # Tokens that are dealt to clusters, and clusters that are their sums, are written so.
             message = "the softmax is over the right factor of the scores, the sum over the left one"
             self.findings.append(Finding("axis", "note", message))
         elif over is not None:
             message = f"the softmax is over {over}, not over the keys"
             self.findings.append(Finding("axis", "error", message, advice="give softmax the axis of the keys"))
-        elif self.after and not self.points.origin.dropout:
+        elif after and not points.origin.dropout:
             self._read_late(weights, final, is_again)
 
     def _read_late(self, weights: Tensor, final: Tensor, is_again: bool) -> None:
-        """Take what was done to weights before they met the values; it gives no key a weight that had none."""
+        """Read what was done to weights before they met the values; it gives no key a weight that had none."""
         zero, live = final == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
         factor = (final / weights).masked_fill(zero | ~live, math.nan)
@@ -323,7 +285,6 @@ class _Replay:
         self.fills: list[tuple[int, str, Convention, Tensor]] = []
 
     def step(self, index: int, change: Change, tensor: Tensor | None) -> None:
-        """Do once more what was done; what is not known is left out, and shows in the scores."""
         name = change.name
         if (factor := -1.0 if name == "neg" else change.factor) is not None:
             self._multiply(factor)
@@ -352,7 +313,7 @@ class _Replay:
         self.scores, self.added, self.scale = self.scores * factor, self.added * factor, self.scale * factor
         self.factors.append(factor)
         self.softcap = None if self.softcap is None else self.softcap * factor
-        self.biases = [(index, values, own * factor) for index, values, own in self.biases]
+        self.biases = [(index, values, before * factor) for index, values, before in self.biases]
 
     def _add(self, index: int, other: Tensor | float, sign: float) -> None:
         self.scores = self.scores + other * sign
@@ -392,7 +353,6 @@ def _is_boolean(values: Tensor) -> bool:
 
 
 def _sums_to_one(weights: Tensor) -> bool:
-    """Return whether weights of queries sum to 1, where there are any."""
     sums = weights.float().sum(-1)
     is_one = ((sums - 1).abs() < 2e-2) | (sums == 0) | sums.isnan()
     return bool(is_one.all()) and bool(((weights >= 0) | weights.isnan()).all())

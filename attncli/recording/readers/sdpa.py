@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attncli.recording.call import MaskArgument
-from attncli.recording.readers.fused import emit, longest, own_tokens, padded
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing, longest, own_tokens, padded
 
 
 def read(
@@ -22,11 +22,11 @@ def read(
 
 def _read(
     context: ThreadContext,
-    output: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
+    output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
@@ -42,71 +42,55 @@ def _read(
             "shape": (query.size(0), query.size(1), longest(query), longest(key)),
         }
     else:
-        folded = context.origins.factor(query).heads
-        parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module(), folded)
+        parts = _dense(context, output, (query, key, value), attn_mask, enable_gqa)
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
-    emit(context, "sdpa", (query, key, value), factor, output, is_causal=is_causal, dropout=dropout_p, **parts)
+    emit(context, "sdpa", query, key, factor, is_causal=is_causal, dropout=dropout_p, **parts)
 
 
 def _dense(
-    output: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    enable_gqa: bool,
-    module: torch.nn.Module | None,
-    folded: int,
+    context: ThreadContext, output: Tensor, inputs: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, enable_gqa: bool
 ) -> dict[str, Any]:
-    """Return what a call with plain tensors consists of; so many heads may be folded into its batch."""
-    axes = max(query.ndim, key.ndim, value.ndim)
+    """Return the parts of a call with plain tensors; heads may be folded into its batch."""
+    axes, folded = max(each.ndim for each in inputs), context.origins.factor(inputs[0]).heads
     has_heads = axes > 3 or enable_gqa  # three axes without are a batch
-    batches = {_with_heads(each, axes, has_heads).shape[:-3] for each in (query, key, value)}
+
+    def with_heads(tensor: Tensor) -> Tensor:
+        """Return a view with the axes `… H T D`, or of a mask `… H Q K`."""
+        tensor = tensor[(None,) * (axes - tensor.ndim)]
+        return tensor if has_heads else tensor.unsqueeze(-3)
+
+    batches = {with_heads(each).shape[:-3] for each in inputs}
     # It takes longer than all else here.
     batch = batches.pop() if len(batches) == 1 else torch.broadcast_shapes(*batches)  # type: ignore[no-untyped-call]
 
-    def four(tensor: torch.Tensor) -> torch.Tensor:
+    def four(tensor: Tensor) -> Tensor:
         """Return `[B, H, T, D]`; what is the same for all of the batch keeps an axis of 1."""
-        tensor = _with_heads(tensor, axes, has_heads)
-        own = tensor.shape[:-3]
-        if len(own) == 1 and own[0] > 1 == tensor.shape[1] and folded > 1:
-            return tensor.reshape(-1, folded, *tensor.shape[2:])
-        if len(own) == 1:
-            return tensor
-        if all(size == 1 for size in own):
+        tensor = with_heads(tensor)
+        outer = tensor.shape[:-3]
+        if len(outer) == 1:
+            is_folded = outer[0] > 1 == tensor.shape[1] and folded > 1
+            return tensor.reshape(-1, folded, *tensor.shape[2:]) if is_folded else tensor
+        if all(size == 1 for size in outer):
             return tensor.reshape(1, *tensor.shape[-3:])
         return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, -4)
 
-    q, k, v, result = map(four, (query, key, value, output))
-    packed = _packed_heads(module, q, k)
-    q, result = _unpacked(q, packed), _unpacked(result, packed)
-    parts: dict[str, Any] = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2]), "output": result}
-    if type(mask) not in (torch.Tensor, torch.nn.Parameter, type(None)):
-        parts["unsupported"] = f"a mask that is a {type(mask).__name__}"
-    elif mask is not None:
-        convention = "attend" if mask.dtype == torch.bool else "additive"
-        parts["masks"] = (MaskArgument("attn_mask", _unpacked(four(mask), packed), convention, mask),)  # type: ignore[arg-type]
-    return parts
-
-
-def _packed_heads(module: torch.nn.Module | None, q: torch.Tensor, k: torch.Tensor) -> int:
-    """Return how many heads of one query stand where queries do, as transformers hands grouped heads over; 1 is none.
-
-    Where the heads of a model share keys, it makes `[B, Hkv, H / Hkv, D]` of the one query `[B, H, 1, D]` of a step of
-    generation (`pack_gqa` in transformers' sdpa_attention.py): its heads are rows, and none of them is a position.
-    """
+    q, k, v = map(four, inputs)
+    # Where heads share keys, transformers makes `[B, Hkv, H / Hkv, D]` of the one query `[B, H, 1, D]` of a step of
+    # generation (`pack_gqa` in sdpa_attention.py): its heads are rows, and none of them is a position.
+    module = context.module()
     groups = getattr(module, "num_key_value_groups", 1)
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
-    is_packed = q.shape[1] == k.shape[1] and q.shape[2] == groups and q.shape[1] * groups == heads
-    return groups if is_packed else 1
+    is_packed = groups > 1 and q.shape[1] == k.shape[1] and q.shape[2] == groups and q.shape[1] * groups == heads
 
+    def unpacked(tensor: Tensor) -> Tensor:
+        return tensor.flatten(1, 2).unsqueeze(2) if is_packed and tensor.shape[2] > 1 else tensor
 
-def _unpacked(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """Return `[B, Hkv, G, D]` as `[B, Hkv·G, 1, D]`; what is the same for all heads stays as it is."""
-    return tensor if heads == 1 or tensor.shape[2] == 1 else tensor.flatten(1, 2).unsqueeze(2)
-
-
-def _with_heads(tensor: torch.Tensor, axes: int, has_heads: bool) -> torch.Tensor:
-    """Return a view with the axes `… H T D`, or of a mask `… H Q K`, aligned on the right with others of so many."""
-    tensor = tensor[(None,) * (axes - tensor.ndim)]
-    return tensor if has_heads else tensor.unsqueeze(-3)
+    q = unpacked(q)
+    parts: dict[str, Any] = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2])}
+    parts["output"] = unpacked(four(output))
+    if type(mask) not in (Tensor, torch.nn.Parameter, type(None)):
+        parts["unsupported"] = f"a mask that is a {type(mask).__name__}"
+    elif mask is not None:
+        convention: Any = "attend" if mask.dtype == torch.bool else "additive"
+        parts["masks"] = (MaskArgument("attn_mask", unpacked(four(mask)), convention, mask),)
+    return parts

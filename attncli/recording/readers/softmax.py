@@ -1,35 +1,30 @@
 """Attention that a program writes out: a product, a softmax, a product.
 
-Between these points what a program does is only written down: what has as many numbers as scores or weights is taken
-for them; see `scores`. A softmax whose weights meet no values, of a classifier or a router, is no attention; one of
-queries and keys that cannot be followed to its values is counted. The lines that make masks are written down too.
+Functions between these points are only recorded: whatever has as many numbers as scores or weights is taken for them;
+see `scores`. A softmax whose weights meet no values, of a classifier or a router, is no attention; one of queries and
+keys that cannot be followed to its values is counted. The lines that make masks are recorded too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from attncli.masks.findings import Finding
-from attncli.recording.readers.fused import SPLIT
 from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, joined_product, product_of
 from attncli.recording.readers.origins import (
-    AttentionOutput,
     Factor,
     Held,
-    Lost,
     MadeMask,
     Origin,
     Scores,
     Sinks,
     SoftmaxCall,
-    Weights,
+    Untracked,
     has_values,
     head_axes,
     is_learned,
@@ -37,11 +32,6 @@ from attncli.recording.readers.origins import (
 from attncli.recording.readers.reader import ThreadContext
 from attncli.recording.readers.scores import WrittenAttention
 
-SECONDS = 30.0  # that following may take before it is compared with the program
-_TOO_MUCH = (
-    "attn followed hand-written attention for a part of the run only, as it took longer than the program itself. "
-    "Later calls of torch's own attention functions are in the table"
-)
 _SOFTMAX = ("softmax", "special_softmax")
 _NAMES = {
     **dict.fromkeys(("multiply", "__mul__", "__rmul__", "__imul__"), "mul"),
@@ -49,7 +39,7 @@ _NAMES = {
     **dict.fromkeys(("__add__", "__radd__", "__iadd__"), "add"),
     **dict.fromkeys(("subtract", "__sub__", "__isub__"), "sub"),
     **dict.fromkeys(("negative", "__neg__"), "neg"),
-    **dict.fromkeys(("log_softmax", "special_log_softmax"), "log_softmax"),
+    "special_log_softmax": "log_softmax",
     "__rsub__": "rsub",
     "concat": "cat",
     "__setitem__": "setitem",
@@ -61,19 +51,19 @@ _COPIES = (
     "data",
 )  # fmt: skip
 _SCALINGS = ("mul", "div", *(name for name, own in _NAMES.items() if own in ("mul", "div")))
-# What leaves queries scaled as they were; the first ones where all that they take is scaled alike.
+# Leave queries scaled as they were; the first ones where all that they take is scaled alike.
 _SUMS = ("add", "sub", "cat", "stack")
 _LAID_OUT = (
     *_VIEWS, *_ORDERS, *_COPIES, "__getitem__", "squeeze", "unsqueeze", "unflatten", "expand", "repeat",
     "repeat_interleave", "chunk", "split", "unbind", "narrow", "neg", "view_as_complex", "view_as_real",
 )  # fmt: skip
-# What gives something else than scores or weights in another order or another place.
+# Give something else than scores or weights in another order or another place.
 _ENDING = {
     *PRODUCTS, *_SOFTMAX, "linear", "conv1d", "conv2d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "sum",
     "mean", "amax", "amin", "max", "min", "logsumexp", "norm", "topk", "sort", "argmax", "var", "std", "cross_entropy",
     "nll_loss", "multinomial", "diag", "diagonal", "trace", "gather", "mv", "addmm", "log_softmax",
 }  # fmt: skip
-# What makes a mask of whatever it is given; the last ones also of another mask a new one.
+# Make a mask of any input; the last ones also of another mask a new one.
 _LOGIC = ("and", "or", "xor", "not")
 _ANEW = ("tril", "triu", "setitem")
 _MAKERS = (
@@ -82,12 +72,11 @@ _MAKERS = (
     *(f"__{i}{name}__" for i in ("", "i", "r") for name in _LOGIC), "masked_fill", "where", "tril", "triu",
     "__setitem__", "ones", "zeros", "full",
 )  # fmt: skip
-# Where functions of torch are; the last two also where the program put others in their place.
-_HOMES = (torch.Tensor, torch, F, torch.special, torch.functional, torch._C.TensorBase, torch._C._VariableFunctions)
+_HOMES = (Tensor, torch, F, torch.special, torch.functional, torch._C.TensorBase, torch._C._VariableFunctions)
 
 
-def spelled(*names: str) -> Iterator[Callable[..., Any]]:
-    """Yield what has a name: methods, in place too, and the functions of torch's namespaces."""
+def functions_named(*names: str) -> Iterator[Callable[..., Any]]:
+    """Yield methods of tensors, in place too, and the functions of torch's namespaces."""
     for home in _HOMES:
         for name in names:
             for each in (name, f"{name}_"):
@@ -96,51 +85,29 @@ def spelled(*names: str) -> Iterator[Callable[..., Any]]:
 
 
 class Softmax:
-    """Follows tensors from a product on, until this takes longer than the program itself.
-
-    Args:
-        context: the thread.
-        clock: gives seconds. It is read for every function that is followed: one of the processor's time would cost as
-            much as the function.
+    """Follows the tensors of a thread from a product on.
 
     Attributes:
-        begins: the functions at which origins begin, each with what says of arguments and result that one does.
+        begins: the functions at which origins begin, each with a test of arguments and result that tells whether one
+            does.
     """
 
-    def __init__(self, context: ThreadContext, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, context: ThreadContext) -> None:
         self.context, self._origins, self._written = context, context.origins, WrittenAttention()
-        self._clock, self._begun, self._own = clock, clock(), 0.0
-        self._pictures = 0  # that were rolled last
-        # Also those that the program put in the place of torch's.
-        self._names = {each: name for name in (*PRODUCTS, *_SOFTMAX, *_VIEWS, *_SCALINGS) for each in spelled(name)}
         self.begins: dict[Callable[..., Any], Callable[[tuple[Any, ...], Any], bool]] = {
-            **dict.fromkeys(spelled(*PRODUCTS, *_SOFTMAX), lambda *_: True),
-            **dict.fromkeys(spelled(*_VIEWS), _folds),
-            **dict.fromkeys(spelled(*_SCALINGS), _may_scale),
-            **dict.fromkeys(spelled("roll"), lambda _, result: result.ndim > 3),
-            **dict.fromkeys(spelled(*_MAKERS), _may_make_mask),
+            **dict.fromkeys(functions_named(*PRODUCTS, *_SOFTMAX), lambda *_: True),
+            **dict.fromkeys(functions_named(*_VIEWS), lambda args, result: _folded_heads(args, result) > 1),
+            **dict.fromkeys(functions_named(*_SCALINGS), _may_scale),
+            **dict.fromkeys(functions_named(*_MAKERS), _may_make_mask),
         }
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Take a function that begins an origin, or was given a tensor that has one."""
-        if self._origins.is_over:
-            return
-        begun = self._clock()
-        name = self._names.get(func) or func.__name__
+        """Record a function that begins an origin, or was given a tensor that has one."""
+        name = func.__name__
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")  # type: ignore[attr-defined]
         name = name if name.endswith("__") else name.rstrip("_")
-        self._follow(_Operation(_NAMES.get(name, name), args, kwargs), result)
-        now = self._clock()
-        self._own += now - begun
-        if self._own < SECONDS:
-            return
-        if self._own > now - self._begun - self._own:
-            self._origins.end()
-            self.context.note(_TOO_MUCH)
-        self._begun, self._own = now, 0.0
-
-    def _follow(self, ran: _Operation, result: Any) -> None:
+        ran = _Operation(_NAMES.get(name, name), args, kwargs)
         if ran.name in PRODUCTS:
             if has_values(result) and result.is_floating_point() and result.numel():
                 self._multiply(ran, result)
@@ -151,104 +118,90 @@ class Softmax:
         elif not ran.name.endswith("_like") and not ran.name.startswith("new_"):
             for each in result if isinstance(result, tuple | list) else (result,):
                 if has_values(each):
-                    self._go_on(ran, each)
+                    self._propagate(ran, each)
 
     # --- the three points -----------------------------------------------------------------------------------
 
     def _multiply(self, ran: _Operation, result: Tensor) -> None:
-        """Take a product: weights meet values, or scores are made."""
-        found = contraction(ran.name, ran.args, ran.kwargs)
-        if found is None:
-            is_of_tensors = len([each for each in ran.tensors if each.ndim > 2 and not is_learned(each)]) > 1
-            self._origins.put(result, Lost() if is_of_tensors else None)
+        """Record a product: weights meet values, or scores are made."""
+        matmul = contraction(ran.name, ran.args, ran.kwargs)
+        if matmul is None:
+            computed = [each for each in ran.tensors if each.ndim > 2 and not is_learned(each)]
+            self._origins.put(result, Untracked() if len(computed) > 1 else None)
             return
-        for each in (found, found.turned()):
+        for each in (matmul, matmul.turned()):
             origin = self._origins.get(each.left)
-            if isinstance(origin, Weights):
-                self._meet(origin, each, result)
+            if isinstance(origin, Scores) and origin.softmax is not None:
+                self._meet(origin, origin.softmax, each, result)
                 return
-            if isinstance(origin, Lost) and origin.shape is not None:
+            if isinstance(origin, Untracked) and origin.shape is not None:
                 if not origin.is_counted and _are_values(each, self._origins.get(each.right)):
                     origin.is_counted = True
                     self.context.count_lost(origin.shape)
                 return
             if isinstance(origin, Scores) and origin.product.is_of_pairs:
-                if origin.is_raised:
-                    self.context.count_lost(tuple(each.left.shape))  # a softmax that is written out
+                if any(change.name in ("exp", "exp2") for change in origin.changes):  # a softmax that is written out
+                    self.context.count_lost(tuple(each.left.shape))
                     return
                 if _mixes_heads(origin, each):
-                    self._origins.put(result, Lost())
+                    self._origins.put(result, Untracked())
                     return
-        made = product_of(found, result, (self._origins.factor(found.left), self._origins.factor(found.right)))
+        made = product_of(matmul, result, (self._origins.factor(matmul.left), self._origins.factor(matmul.right)))
         if made is None:
             return
-        scores = self._origins.begin(*made)
-        if found.added is not None:
-            added, beta, alpha = found.added
+        scores = Scores(*made)
+        if matmul.added is not None:
+            added, beta, alpha = matmul.added
             scores = scores if alpha == 1 else scores.changed("mul", alpha)
             scores = scores if beta == 0 else scores.changed("add", added if beta == 1 else added * beta)
         self._origins.put(result, scores)
 
     def _weigh(self, ran: _Operation, weights: Tensor) -> None:
-        """Take a softmax, which makes weights."""
+        """Record a softmax, which makes weights."""
         tensor = ran.tensors[0]
         axis = ran.argument(1, "dim", None)
         if axis is None:  # as torch takes it of old programs
             axis = 0 if tensor.ndim in (0, 1, 3) else 1
         axis = int(axis) % max(tensor.ndim, 1)
         origin = self._origins.get(tensor)
-        if isinstance(origin, Lost):
+        if isinstance(origin, Untracked):
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
             if origin.shape is None and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
                 self.context.count_lost(tuple(weights.shape))
-        elif isinstance(origin, Weights):
-            self._go_on(ran, weights)
+        elif isinstance(origin, Scores) and origin.softmax is not None:
+            self._propagate(ran, weights)
         elif isinstance(origin, Scores):
             received, result = Held(tensor), Held(weights)
             if origin.sinks is not None and (joined := origin.sinks.joined.tensor) is not None:
                 received, result = (Held(origin.sinks.scores(each)) for each in (joined, weights))
-            self._origins.put(weights, Weights(SoftmaxCall(origin, axis, received, result), origin))
+            self._origins.put(weights, origin._replace(softmax=SoftmaxCall(origin, axis, received, result)))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
-            self._origins.put(weights, Lost(tuple(weights.shape)))
+            self._origins.put(weights, Untracked(tuple(weights.shape)))
 
-    def _meet(self, weights: Weights, found: Contraction, result: Tensor) -> None:
-        """Take a product of weights with another tensor, which may be the values."""
-        softmax = weights.softmax
-        if _mixes_heads(weights.scores, found):
+    def _meet(self, weights: Scores, softmax: SoftmaxCall, matmul: Contraction, result: Tensor) -> None:
+        """Record a product of weights with another tensor, which may be the values."""
+        if _mixes_heads(weights, matmul):
             self._lose("mixed", weights, result)
-        if softmax.is_used or isinstance(self._origins.get(found.right), Weights):
+        other = self._origins.get(matmul.right)
+        if softmax.is_used or (isinstance(other, Scores) and other.softmax is not None):
             return
-        begun = self._clock()
-        call = self._written.call(self.context, weights, found, result)
+        call = self._written.call(self.context, weights, matmul, result)
         if call is not None:
             softmax.is_used = True
-            if SPLIT not in call.findings:
-                self._origins.put(result, AttentionOutput(call.place))
             self.context.emit(call)
-        seconds = self._clock() - begun  # of looking at a call, which all kinds of attention have alike
-        self._begun += seconds
-        self._own -= seconds
 
-    # --- what is between them -------------------------------------------------------------------------------
+    # --- between them ---------------------------------------------------------------------------------------
 
-    def _go_on(self, ran: _Operation, result: Tensor) -> None:
-        """Let the origin of one of the inputs go on in a result."""
-        found = [(each, origin) for each in ran.tensors if (origin := self._origins.get(each)) is not None]
-        source, origin = min(found, key=lambda each: _rank(each[1])) if found else (result, None)
-        if isinstance(origin, Scores | Weights) and result.is_floating_point():
-            self._change(ran, source, origin, [each for _, each in found], result)
-        elif isinstance(origin, Lost):
+    def _propagate(self, ran: _Operation, result: Tensor) -> None:
+        """Give a result the origin of one of the inputs."""
+        followed = [(each, origin) for each in ran.tensors if (origin := self._origins.get(each)) is not None]
+        source, origin = min(followed, key=lambda each: _rank(each[1])) if followed else (result, None)
+        if isinstance(origin, Scores) and result.is_floating_point():
+            self._change(ran, source, origin, [each for _, each in followed if isinstance(each, Scores)], result)
+        elif isinstance(origin, Untracked):
             is_again = origin.shape is not None and result.shape == source.shape  # weights, of other numbers
-            goes_on = result.ndim > 2 and (is_again or ran.name not in _ENDING)
-            self._origins.put(result, origin if goes_on else None)
-        elif isinstance(origin, AttentionOutput):
-            if ran.name in _COPIES:
-                self._origins.put(result, origin)
-            elif ran.name in _VIEWS and _merges_heads(tuple(source.shape), tuple(result.shape)):
-                shapes = f"{list(source.shape)} as {list(result.shape)} at {self.context.place()}"
-                message = f"a view alone puts the output's heads together, which mixes positions: {shapes}"
-                finding = Finding("heads", "error", message, advice="transpose(1, 2) before it")
-                self.context.find_late(origin.place, finding)
+            is_followed = result.ndim > 2 and (is_again or ran.name not in _ENDING)
+            self._origins.put(result, origin if is_followed else None)
         elif isinstance(origin, MadeMask):
             self._make_mask(ran, result, ran.tensors)
         else:
@@ -258,12 +211,7 @@ class Softmax:
                 self._make_mask(ran, result, ran.tensors)
 
     def _factor(self, ran: _Operation, source: Tensor, result: Tensor) -> Factor:
-        """Return what is known of a result as queries or keys, of which the source may be one."""
-        if ran.name == "roll":
-            dims = ran.argument(2, "dims", None)
-            self._pictures = len(result) if isinstance(dims, tuple | list) and 0 not in dims else 0
-        elif ran.name in _VIEWS:
-            self._fold_windows(ran.tensors[0].shape, len(result))
+        """Return the facts of a result as queries or keys."""
         factor = self._origins.factor(source)
         heads, scale = factor.heads, factor.scale
         if (folded := _folded_heads(ran.args, result)) > 1 or result.ndim != 3:
@@ -282,57 +230,29 @@ class Softmax:
         outer = max(axes, default=0) + 1
         if ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
             axes = frozenset()
-        width = factor.width
-        if ran.name == "cat" and width is not None:
-            factors = ((self._origins.factor(each), each) for each in ran.tensors)
-            width = sum(each.width or tensor.shape[-1] for each, tensor in factors)
-        elif ran.name not in _ORDERS and result.shape[-1:] != source.shape[-1:]:
-            width = None
-        return Factor(heads, scale, axes, width)
+        return Factor(heads, scale, axes)
 
-    def _fold_windows(self, before: Sequence[int], rows: int) -> None:
-        """Take a view that folds the windows of pictures that were rolled into the batch, as Swin does."""
-        count = next((n for n in range(2, len(before) - 1) if math.prod(before[:n]) == rows), 0)
-        # Where there are as many windows along a side as pictures, either may come first.
-        if count and before[0] == self._pictures not in before[1:count]:
-            self._origins.windows[rows] = math.prod(before[1:count])
-
-    def _change(
-        self, ran: _Operation, source: Tensor, origin: Scores | Weights, origins: list[Origin], result: Tensor
-    ) -> None:
-        """Let scores or weights go on, or be lost."""
-        scores = origin.scores if isinstance(origin, Weights) else origin
-        parts = [each for each in origins if isinstance(each, Scores)]
-        if (
-            ran.name == "add"
-            and isinstance(origin, Scores)
-            and len(parts) == 2
-            and (both := joined_product(*parts)) is not None
-        ):
-            self._origins.put(result, self._origins.begin(*both)._replace(changes=origin.changes))
+    def _change(self, ran: _Operation, source: Tensor, origin: Scores, parts: list[Scores], result: Tensor) -> None:
+        """Give a result the origin of scores or weights, or record that these are followed no further."""
+        softmaxes = {id(each.softmax) for each in parts if each.softmax is not None}
+        if ran.name == "add" and not softmaxes and len(parts) == 2 and (both := joined_product(*parts)) is not None:
+            self._origins.put(result, Scores(*both, changes=origin.changes))
             return
-        is_sum = (
-            ran.name in ("add", "sub") and len({id(one.softmax) for one in origins if isinstance(one, Weights)}) > 1
-        )
-        after = None if is_sum else self._changed_scores(ran, scores, source, result)
-        if after is None and isinstance(origin, Scores) and not scores.product.is_of_pairs:
+        is_sum = ran.name in ("add", "sub") and len(softmaxes) > 1
+        after = None if is_sum else self._changed(ran, origin, source, result)
+        if after is None and origin.softmax is None and not origin.product.is_of_pairs:
             factor = self._factor(ran, source, result)
-            self._origins.put(result, factor if factor.head_axes or factor.width else None)
-        elif after is None or isinstance(origin, Scores):
-            self._origins.put(result, after)
-            for each in origins if after is None else ():
-                if isinstance(each, Scores | Weights):
-                    self._lose(ran.name, each, result)
-        if after is None or isinstance(origin, Scores):
+            self._origins.put(result, factor if factor.head_axes else None)
             return
-        weights = origin._replace(scores=after)
-        p = ran.argument(1, "p", 0.5) if ran.name == "dropout" and ran.argument(2, "training", True) else 0
-        if p > 0:
-            weights = weights._replace(dropout=float(p), in_dropout=self.context.is_training())
-        self._origins.put(result, weights)
+        if after is not None and after.softmax is not None and ran.name == "dropout":
+            p = float(ran.argument(1, "p", 0.5)) if ran.argument(2, "training", True) else 0.0
+            after = after._replace(dropout=p, in_dropout=self.context.is_training()) if p else after
+        self._origins.put(result, after)
+        for each in parts if after is None else ():
+            self._lose(ran.name, each, result)
 
-    def _changed_scores(self, ran: _Operation, scores: Scores, source: Tensor, result: Tensor) -> Scores | None:
-        """Return where a result of scores or weights comes from; None where it is neither any more."""
+    def _changed(self, ran: _Operation, scores: Scores, source: Tensor, result: Tensor) -> Scores | None:
+        """Return the origin of a result of scores or weights; None where it is neither any more."""
         if ran.name == "cat" and (sinks := _joined_sinks(ran, source, result)) is not None and scores.sinks is None:
             return scores._replace(sinks=sinks)
         if scores.sinks is not None and source.shape[-1] == scores.axes.shape[-1] + 1:
@@ -353,66 +273,61 @@ class Softmax:
         elif ran.name in ("tril", "triu"):
             ones = torch.ones(result.shape[-2:], dtype=torch.bool, device=result.device)
             other = getattr(ones, ran.name)(int(ran.argument(1, "diagonal", 0)))
-        elif not others and ran.name in ("mul", "div", "add", "sub", "rsub") and ran.numbers:
-            other, is_first = ran.numbers[0], isinstance(ran.args[0], Tensor)
+        elif not others and ran.name in ("mul", "div", "add", "sub", "rsub"):
+            values = (*ran.args, *ran.kwargs.values())
+            numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
+            if numbers:
+                other, is_first = float(numbers[0]), isinstance(ran.args[0], Tensor)
         return scores.changed(ran.name, other, is_first, self._origins.made_at(other))
 
-    def _lose(self, name: str, origin: Scores | Weights, result: Tensor) -> None:
-        """Take scores or weights that are put elsewhere, or changed in number."""
-        scores = origin.scores if isinstance(origin, Weights) else origin
-        if name in _ENDING or result.ndim < 3 or not scores.product.is_of_pairs:
+    def _lose(self, name: str, origin: Scores, result: Tensor) -> None:
+        """Record scores or weights that are put elsewhere, or changed in number."""
+        if name in _ENDING or result.ndim < 3 or not origin.product.is_of_pairs:
             return
-        if isinstance(origin, Scores):
-            self._origins.put(result, Lost())
+        if origin.softmax is None:
+            self._origins.put(result, Untracked())
         elif not origin.softmax.is_used:
-            self._origins.put(result, origin.softmax.lost)
+            self._origins.put(result, origin.softmax.untracked)
 
     def _assign(self, ran: _Operation) -> None:
-        """Take what is written into a part of a tensor."""
         target, value = ran.args[0], ran.args[-1]
         origin, written = self._origins.get(target), self._origins.get(value)
-        if isinstance(written, Lost) or (isinstance(written, Scores) and written.product.is_of_pairs):
+        is_of_scores = isinstance(written, Scores) and written.softmax is None and written.product.is_of_pairs
+        if isinstance(written, Untracked) or is_of_scores:
             for each in (target, target._base):
                 if each is not None and each.ndim > 2:
-                    self._origins.put(each, Lost())
+                    self._origins.put(each, Untracked())
         elif isinstance(origin, Scores):
             self._origins.put(target, origin.changed("assigned"))
-        elif isinstance(origin, Weights):
-            self._origins.put(target, origin._replace(scores=origin.scores.changed("assigned")))
         elif has_values(target):
             tensors = [target, *([value] if isinstance(value, Tensor) and value.numel() > 1 else [])]
             self._make_mask(ran, target, tensors)
 
     def _make_mask(self, ran: _Operation, result: Tensor, inputs: list[Tensor]) -> None:
-        """Write down the line that made a mask; a copy or a part of one keeps its own."""
+        """Record the line that made a mask; a copy or a part of one keeps its own."""
         if ran.name == "masked_fill" and not isinstance(self._origins.get(inputs[0]), MadeMask):
             inputs = inputs[1:]  # what fills another tensor is what that becomes
         origins = [self._origins.get(each) for each in inputs if each.numel() > 1]
         is_of_masks = bool(origins) and all(isinstance(each, MadeMask) for each in origins)
         is_changed = bool(inputs) and result is inputs[0] and ran.name not in _COPIES
-        origin: Origin | None = None
         if is_of_masks and len(origins) == 1 and ran.name not in _ANEW and not is_changed:
             (origin,) = origins
-        elif is_of_masks or _makes_mask(ran.name, result, len(inputs)):
-            line = self.context.line()
+        else:
+            makes = ran.name in _MAKERS and (result.dtype == torch.bool or ran.name in ("masked_fill", "where", *_ANEW))
+            if ran.name == "setitem":  # else what a cache is written by
+                makes = len(inputs) == 1
+            line = self.context.line() if is_of_masks or makes else None
             origin = None if line is None else MadeMask(line)
         if origin is not None or isinstance(self._origins.get(result), MadeMask):
             self._origins.put(result, None if result.requires_grad else origin)
 
 
 class _Operation:
-    """A function that ran.
-
-    Attributes:
-        name: of the function, without what says that it is in place.
-        args: its arguments.
-        kwargs: likewise.
-        tensors: those among them that it took numbers of.
-    """
+    """A function that ran, by its name without an underscore at the end, with its arguments."""
 
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name, self.args, self.kwargs = name, args, kwargs
-        self.tensors: list[Tensor] = []
+        self.tensors: list[Tensor] = []  # whose numbers it took
         for each in (*args, *kwargs.values()):
             some = each if isinstance(each, tuple | list) else (each,)
             self.tensors += [one for one in some if isinstance(one, Tensor)]
@@ -420,14 +335,7 @@ class _Operation:
             self.tensors = self.tensors[:1]  # the other one is a pattern
 
     def argument(self, position: int, name: str, default: Any) -> Any:
-        """Return an argument by its position or its name."""
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
-
-    @property
-    def numbers(self) -> list[float]:
-        """The arguments that are numbers."""
-        values = (*self.args, *self.kwargs.values())
-        return [float(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
 
 
 def _moved(ran: _Operation, axes: Tensor, source: Tensor) -> Tensor | None:
@@ -445,7 +353,7 @@ def _moved(ran: _Operation, axes: Tensor, source: Tensor) -> Tensor | None:
 
 
 def _joined_sinks(ran: _Operation, source: Tensor, result: Tensor) -> Sinks | None:
-    """Return the logits that are put beside scores, as one more key; None where something else is put there."""
+    """Return the logits that are joined to scores as one more key; None where something else is."""
     dim = ran.argument(1, "dim", ran.kwargs.get("axis", 0))
     is_column = len(ran.tensors) == 2 and result.shape == (*source.shape[:-1], source.shape[-1] + 1)
     if not is_column or dim not in (-1, result.ndim - 1):
@@ -454,7 +362,7 @@ def _joined_sinks(ran: _Operation, source: Tensor, result: Tensor) -> Sinks | No
 
 
 def _keeps_sinks(ran: _Operation, sinks: Sinks, source: Tensor, result: Tensor) -> bool:
-    """Return whether scores or weights beside sinks are copied, moved along a row, or cut out from beside them."""
+    """Return whether scores or weights with sinks are copied, moved along a row, or cut out from among them."""
     if result.shape == source.shape:
         others = [each for each in ran.tensors if each is not source]
         return ran.name in _COPIES or (ran.name == "sub" and all(each.shape[-1] == 1 for each in others))
@@ -467,34 +375,36 @@ def _broadcasts(tensor: Tensor, other: Tensor) -> bool:
     return tensor.ndim <= other.ndim and all(one in (1, size) for one, size in sizes)
 
 
-def _mixes_heads(scores: Scores, found: Contraction) -> bool:
+def _mixes_heads(scores: Scores, matmul: Contraction) -> bool:
     """Return whether a matrix mixes heads of scores or weights, the left factor of a product."""
-    if found.right.ndim != 2 or len(found.summed) != 1:
+    if matmul.right.ndim != 2 or len(matmul.summed) != 1:
         return False
-    axis = scores.product.axis(scores.axes, found.first.index(found.summed[0]))
+    axis = scores.product.axis(scores.axes, matmul.first.index(matmul.summed[0]))
     return axis is not None and 0 <= axis < scores.product.shared
 
 
-def _are_values(found: Contraction, origin: Any) -> bool:
-    """Return whether a softmax of what nothing is known of weighs what was computed: values of each batch row.
+def _are_values(matmul: Contraction, origin: Any) -> bool:
+    """Return whether a softmax of unknown origin weighs what was computed: values of each batch row.
 
-    What is a product itself is no values: linear attention multiplies keys and values first.
+    A product itself is no values: linear attention multiplies keys and values first.
     """
-    last, rows = found.first[-1], found.first[-2]
-    is_of_keys = last in found.second and last not in found.out and rows not in found.second
-    return is_of_keys and found.right.ndim > 2 and not is_learned(found.right) and not isinstance(origin, Scores)
+    last, rows = matmul.first[-1], matmul.first[-2]
+    is_of_keys = last in matmul.second and last not in matmul.out and rows not in matmul.second
+    is_product = isinstance(origin, Scores) and origin.softmax is None
+    return is_of_keys and matmul.right.ndim > 2 and not is_learned(matmul.right) and not is_product
 
 
 def _rank(origin: Origin) -> tuple[int, bool]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
-    kinds = (Weights, Scores, Lost, AttentionOutput, Factor, MadeMask)
-    product = origin.product if isinstance(origin, Scores) else None
-    is_other = product is not None and (product.left.ndim != product.right.ndim or not product.is_of_pairs)
-    return next(i for i, kind in enumerate(kinds) if isinstance(origin, kind)), is_other
+    if not isinstance(origin, Scores):
+        return 2 + (Untracked, Factor, MadeMask).index(type(origin)), False
+    if origin.softmax is not None:
+        return 0, False
+    return 1, origin.product.left.ndim != origin.product.right.ndim or not origin.product.is_of_pairs
 
 
 def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
-    """Return how many heads a view puts into the batch, `[B, H, T, D]` or `[T, B, H·D]` before; 1 where it does not."""
+    """Return how many heads a view of `[B, H, T, D]` or `[T, B, H·D]` puts into the batch, 1 without any."""
     before: Any = getattr(args[0], "shape", ()) if args else ()
     after = result.shape
     if len(after) == 4 and after[1] == 1:
@@ -508,11 +418,6 @@ def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
     return 1
 
 
-def _folds(args: tuple[Any, ...], result: Any) -> bool:
-    """Return whether a view may put heads or windows into the batch."""
-    return bool(args) and (0 < result.ndim < args[0].ndim > 4 or _folded_heads(args, result) > 1)
-
-
 def _may_scale(args: tuple[Any, ...], result: Any) -> bool:
     """Return whether a function multiplied all numbers of a head alike, as those of queries are; GELU has 0.5 … 2."""
     if not has_values(result) or result.ndim < 3:
@@ -524,7 +429,7 @@ def _may_scale(args: tuple[Any, ...], result: Any) -> bool:
 
 
 def _other(args: tuple[Any, ...], result: Tensor) -> Any:
-    """Return what a tensor was multiplied with or divided by; None where that is as large as it is."""
+    """Return the multiplier or divisor of a tensor; None where that is as large as it is."""
     return next((each for each in args[:2] if not isinstance(each, Tensor) or each.shape != result.shape), None)
 
 
@@ -540,24 +445,7 @@ def _multiplier(ran: _Operation, result: Tensor) -> float:
     return math.nan if not number else number if is_product else 1 / number
 
 
-def _merges_heads(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Return whether a view makes `[B, T, H·D]` or `[B·T, H·D]` of `[B, H, T, D]`, or the first of `[B·H, T, D]`."""
-    if len(before) == len(after) == 3 and after[0]:
-        before = after[0], before[0] // after[0], *before[1:]
-    if len(before) != 4:
-        return False
-    rows, heads, positions, width = before
-    are_heads = heads > 1 < positions != heads
-    return are_heads and after in ((rows, positions, heads * width), (rows * positions, heads * width))
-
-
 def _may_make_mask(args: tuple[Any, ...], result: Any) -> bool:
     """Return whether a function may have made a mask, and not numbers of a model."""
     mask = args[0] if result is None and args else result
     return has_values(mask) and mask.ndim > 0 and not mask.requires_grad
-
-
-def _makes_mask(name: str, result: Tensor, tensors: int) -> bool:
-    if name == "setitem":  # else what a cache is written by
-        return tensors == 1
-    return name in _MAKERS and (result.dtype == torch.bool or name in ("masked_fill", "where", *_ANEW))

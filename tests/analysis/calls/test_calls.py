@@ -13,7 +13,7 @@ from attncli.analysis.calls import analyzer, steps
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.analysis.calls.groups import joined_modules
-from attncli.errors import NotExposedError, UsageError
+from attncli.errors import NotExposedError
 from attncli.recording.call import AttentionCall
 
 
@@ -64,18 +64,6 @@ def test_equal_calls_are_one_row() -> None:
 )
 def test_modules_are_named_together(names: list[str | None], shown: str | None) -> None:
     assert joined_modules(names) == shown
-
-
-def test_what_differs_is_another_row() -> None:
-    here = sdpa(at=place(module="a"))
-    for other in (
-        sdpa(at=place(module="b"), is_causal=True),
-        sdpa(at=place(2, "a")),
-        sdpa(at=place(module="b"), size=(B, T, T + 1)),
-        sdpa(at=place(module="b"), dtype="bfloat16"),
-        sdpa(at=place(module="b"), dropout=0.1, is_training=False),
-    ):
-        assert len(taken(here, other)) == 2
 
 
 def test_sizes_that_vary_are_said() -> None:
@@ -164,16 +152,6 @@ def test_no_tensor_of_the_program_is_kept_alive(is_kept: bool) -> None:
     assert calls[0].calls == 1
 
 
-def test_q_k_and_v_are_kept_of_the_first_call_of_each_place() -> None:
-    first, second = sdpa(), sdpa()
-    (row,) = taken(first, second)
-    first_call = row.tracks[0].first
-    assert first_call is not None
-    for name in ("q", "k", "v"):
-        assert torch.equal(getattr(first_call, name), getattr(first, name))
-    assert taken(first, is_kept=False)[0].tracks[0].first is None
-
-
 def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, faults: list[Exception]
 ) -> None:
@@ -246,15 +224,6 @@ def test_check_takes_lengths() -> None:
         calls.check("pad", lengths=[8, 8, 2])
 
 
-def test_check_refuses_what_it_cannot_hold() -> None:
-    with pytest.raises(UnexpectedError, match="no attention ran"):
-        Calls().check("causal")
-    with pytest.raises(UsageError, match="unknown mask 'casual'; did you mean 'causal'"):
-        Calls().check("casual")
-    with pytest.raises(UsageError):
-        Calls(expect="causal &")
-
-
 def test_the_table_as_text() -> None:
     padded = sdpa(padding(), is_causal=True, at=place(41, "layers.0"))
     calls = taken(padded, sdpa(is_causal=True, size=(1, 2, 9), at=place(88, "pool")))
@@ -314,20 +283,6 @@ def test_a_mask_that_hides_later_keys_is_ok_whatever_padding_sees() -> None:
 def test_an_error_comes_before_that_a_mask_is_not_checked() -> None:
     (row,) = taken(sdpa(dropout=0.1, is_training=False))
     assert (row.verdict, row.unchecked, [one.code for one in row.findings]) == ("not checked", None, ["dropout"])
-
-
-def test_what_is_odd_about_a_mask_that_follows_no_rule_is_said() -> None:
-    odd, other = (torch.rand(T, T, generator=torch.Generator().manual_seed(seed)) < 0.6 for seed in (1, 2))
-    of_rows = torch.stack([odd, other, odd])[:, None]
-    assert " One 2-D mask serves 3 sequences" in unchecked(sdpa(mask_argument(odd)))
-    square = unchecked(sdpa(mask_argument(odd[:3]), size=(3, 3, T)))
-    assert "It has 3 rows for 3 sequences: padding has the shape [batch, 1, 1, keys]" in square
-    changing = [sdpa(mask_argument(one)) for one in (odd, other, odd)]
-    assert unchecked(*changing).endswith("It changed 2 times in 3 calls")
-    by_heads = mask_argument(torch.stack([odd, other])[None])
-    assert "It differs by heads, and the batch has 2 sequences too" in unchecked(sdpa(by_heads, size=(2, T, T)))
-    assert "." not in unchecked(sdpa(mask_argument(of_rows)))
-    assert "not read: the score_mod" in unchecked(sdpa(unsupported="the score_mod"))
 
 
 def test_wrong_cells_are_kept_of_the_first_places_alone() -> None:

@@ -164,21 +164,6 @@ def test_one_of_two_masks_whose_truth_is_swapped_is_found_beside_the_other() -> 
     assert finding.message.endswith("True and False are swapped")
 
 
-def test_heads_that_share_keys_and_values_in_another_order() -> None:
-    k, v = torch.randn(2, B, 2, T, 4)
-    tiled, side_by_side = (
-        (k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)),
-        (k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)),
-    )
-    for (keys, _), (_, values), expected in (
-        (side_by_side, side_by_side, []),
-        (tiled, tiled, [("heads", "note")]),
-        (tiled, side_by_side, [("heads", "error")]),
-    ):
-        call = AttentionCall(**{**vars(sdpa(is_causal=True)), "k": keys, "v": values, "shape": (B, 4, T, T)})
-        assert codes(call) == expected
-
-
 def test_padding_that_another_layer_hides() -> None:
     (finding,) = found(sdpa(padding(), at=place(1, "layers.0")), sdpa(at=place(1, "layers.1")))
     assert (finding.code, finding.severity) == ("pad", "error")

@@ -101,23 +101,6 @@ def test_of_one_module(model: Model, x: Tensor) -> None:
     assert (row.module, row.calls) == ("layers.1", 1)
 
 
-@pytest.mark.parametrize("error", [KeyError("its own"), KeyboardInterrupt(), SystemExit(3)])
-def test_an_exception_goes_through_and_the_rows_stay(model: Model, x: Tensor, error: BaseException) -> None:
-    calls, passed = None, None
-    try:
-        with attncli.watch() as calls:
-            model(x)
-            raise error
-    except BaseException as raised:
-        passed = raised
-    assert passed is error
-    assert calls is not None
-    assert calls.calls == 3
-    assert calls[0].findings == ()
-    assert calls[0].trace.layers
-    assert torch._C._len_torch_function_stack() == 0
-
-
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(LoadError, match="needs torch, which is not installed: "), attncli.watch():
