@@ -37,8 +37,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: Size | None) ->
     if not look.layout.grids:
         raise UsageError("--key without --query needs queries that are cells of a picture; add --query")
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-    layers = filter(trace.has_images, trace.layers)
-    names = [maps.title_of(trace, layer, head) for layer in layers for head in layer.heads]
+    names = [maps.title_of(trace, item, head) for item in filter(trace.has_images, trace.layers) for head in item.heads]
     look = replace(look, heads=[head._replace(name=name) for head, name in zip(look.heads, names, strict=True)])
     panels = [Panel(each, None, each.name) for each in canvases(look.layout, False) if each.picture is not None]
     panels += look.panels
