@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import ExitCode, InputError
 from attncli.signals import OnInterrupt
-from attncli.text import visible
+from attncli.text import print_note, visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,7 +85,8 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     target = Path(path)
     try:
         if is_stream_path(target):
-            yield target
+            with _reader_of(target):
+                yield target
             return
         final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
@@ -129,6 +130,23 @@ def is_stream_path(path: Path) -> bool:
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+@contextmanager
+def _reader_of(path: Path) -> Iterator[None]:
+    """Hold a named pipe open; a note names it until it has a reader."""
+    if str(path).startswith(_DESCRIPTORS) or not path.is_fifo():
+        yield
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        print_note(f"nobody reads {visible(str(path))} yet; waiting for a reader (Ctrl-C ends)")
+        descriptor = os.open(path, os.O_WRONLY)
+    with os.fdopen(descriptor):
+        yield
 
 
 @contextmanager

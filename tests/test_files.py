@@ -154,3 +154,14 @@ def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
         assert shell(f"cd {tmp_path}; umask 077; attn inspect a {option}").returncode == 0
         assert stat.S_IMODE((tmp_path / option.split()[1]).stat().st_mode) == 0o600
     assert list((tmp_path / "elsewhere").iterdir()) == [real]
+
+
+@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.svg"])
+def test_a_pipe_without_a_reader_is_named_and_waited_for(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    with subprocess.Popen([*ATTN, "inspect", "a b", "-o", str(pipe)], stderr=subprocess.PIPE) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == f"attn: nobody reads {pipe} yet; waiting for a reader (Ctrl-C ends)\n".encode()
+        assert pipe.read_bytes()
+        assert (run.wait(), run.stderr.read()) == (0, b"")
