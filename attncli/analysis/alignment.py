@@ -168,6 +168,7 @@ def layer_pairs(
 
 _CELLS = 2**22  # of weights that are compared head by head
 _ROWS = 32
+_BY_CHANCE = 0.01  # the probability with which all heads match by chance, above which matches tell nothing
 
 
 def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> Iterator[str]:
@@ -181,12 +182,16 @@ def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> 
     sizes = [(trace.source.layers, *sorted({layer.num_heads for layer in trace.layers})) for trace in (first, second)]
     matches = [match for pair in pairs if pair.heads for match in _is_most_alike(pair)]
     by_chance, why = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads), ""
+    can_tell = (by_chance / max(len(matches), 1)) ** len(matches) <= _BY_CHANCE
+    names = [trace.source.architecture for trace in (first, second)]
     if sizes[0] != sizes[1]:
         named = [f"{plural(layers, 'layer')} of {' or '.join(map(str, heads))} heads" for layers, *heads in sizes]
         why = f"{NAMES[0]} has {named[0]}, {NAMES[1]} {named[1]}"
-    elif 2 * sum(matches) < len(matches) + by_chance:
+    elif can_tell and 2 * sum(matches) < len(matches) + by_chance:
         chance = f"where chance gives {by_chance:.0f}"
         why = f"{sum(matches)} of {len(matches)} are most alike the head of their number, {chance}"
+    elif not can_tell and names[0] != names[1]:
+        why = f"{NAMES[0]} is {names[0]}, {NAMES[1]} {names[1]}"
     if why:
         yield (
             f"the heads of the two models do not correspond: head 3 of {NAMES[0]} is not head 3 of {NAMES[1]}; {why}"

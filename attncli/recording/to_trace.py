@@ -112,8 +112,7 @@ def _read(
     """
     values = mask.values.reshape((1,) * (4 - mask.values.dim()) + tuple(mask.values.shape))
     plane = to_numpy(values[row if len(values) > 1 else 0])
-    if mask.convention == "additive" and plane.dtype.kind != "f":
-        plane = plane.astype(np.float32)
+    plane = plane.astype(np.float32) if mask.convention == "additive" and plane.dtype.kind != "f" else plane
     reading = read_as(plane, mask.convention)
     if mask.convention != "additive":
         return reading.allowed, None, None
