@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from attncli.corpus import readers
 from attncli.corpus.files import SentenceFile, find_files, without_password
 from attncli.engines.source import CorpusItem
 from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
@@ -16,13 +17,8 @@ from attncli.text import plural, visible
 
 Kind = Literal["text", "messages", "JSON Lines", "CSV", "TSV", "Parquet"]
 _KINDS: dict[str, Kind] = {
-    ".jsonl": "JSON Lines",
-    ".ndjson": "JSON Lines",
-    ".csv": "CSV",
-    ".tsv": "TSV",
-    ".parquet": "Parquet",
-}
-_COUNTED: tuple[Kind, ...] = ("text", "messages", "JSON Lines", "Parquet")  # quick to count
+    ".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet",
+}  # fmt: skip
 _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 
 
@@ -71,13 +67,10 @@ class SentenceReader:
         from attncli.encoding.pictures import PicturedText
 
         file = self.files[0]
-        if file.root or self.kind(file) != "JSON Lines" or not os.path.isfile(file.path):
-            return False
-        try:
-            with closing(self._read(file)) as lines:
+        if not file.root and self.kind(file) == "JSON Lines" and os.path.isfile(file.path):
+            with suppress(InputError), closing(self._read(file)) as lines:  # an error is raised where it is read
                 return isinstance(next((one.text for one in lines if one.text), None), PicturedText)
-        except InputError:  # which is raised where it is read
-            return False
+        return False
 
     def _is_whole(self, file: SentenceFile) -> bool:
         return self.whole or (self.kind(file) == "messages" and file.ending == ".json")
@@ -108,20 +101,14 @@ class SentenceReader:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""
         file = self.files[0]
         kind = self.kind(file)
-        if len(self.files) > 1 or file.root or file.compression or kind not in _COUNTED:
+        if len(self.files) > 1 or file.root or file.compression or kind in _DELIMITERS:
             return None
-        try:
+        with suppress(InputError):  # which is raised where it is read
             if kind == "Parquet":
-                from attncli.corpus.readers.columnar import count_rows
-
-                return count_rows(file)
+                return readers.count_rows(file)
             if os.path.isfile(file.path):
-                from attncli.corpus.readers.text import count_lines
-
                 with file.open() as stream:
-                    return count_lines(stream)
-        except InputError:  # which is raised where it is read
-            pass
+                    return readers.count_lines(stream)
         return None
 
     def _sentences_of(self, file: SentenceFile) -> Iterator[CorpusItem]:
@@ -138,31 +125,18 @@ class SentenceReader:
             yield _with_file(CorpusItem(number + 1, Failure(str(error))), metadata)
 
     def _read(self, file: SentenceFile) -> Generator[CorpusItem, None, None]:
-        """Yield the sentences of a file by its kind.
-
-        Raises:
-            InputError: it cannot be read, or not to its end.
-            LoadError: a package that reads it is not installed.
-        """
+        """Yield the sentences of a file by its kind."""
         kind, name, column = self.kind(file), visible(file.name), self.column or "text"
         if kind == "Parquet":
-            from attncli.corpus.readers.columnar import read_parquet
-
-            yield from read_parquet(file, column, self.chat)
+            yield from readers.read_parquet(file, column, self.chat)
             return
         with file.open() as stream:
             if kind in _DELIMITERS:
-                from attncli.corpus.readers.columnar import read_csv
-
-                yield from read_csv(stream, name, _DELIMITERS[kind], column)
+                yield from readers.read_csv(stream, name, _DELIMITERS[kind], column)
             elif kind == "JSON Lines":
-                from attncli.corpus.readers.jsonl import read_jsonl
-
-                yield from read_jsonl(stream, name, column, self.chat, os.path.dirname(file.path))
+                yield from readers.read_jsonl(stream, name, column, self.chat, os.path.dirname(file.path))
             else:
-                from attncli.corpus.readers.text import read_text
-
-                lines = read_text(stream, name, self._is_whole(file))
+                lines = readers.read_text(stream, name, self._is_whole(file))
                 yield from lines if kind == "text" else map(_conversation, lines)
 
 
@@ -184,13 +158,11 @@ def without_empty(
 
 
 def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
-    """Return a sentence, or its failure, with the name of its file in its metadata."""
     number, text = sentence[:2]
     return CorpusItem(number, text._replace(metadata=metadata) if isinstance(text, Failure) else text, metadata)
 
 
 def _conversation(sentence: CorpusItem) -> CorpusItem:
-    """Parse the conversation in a text."""
     from attncli.encoding.chat import Conversation
 
     if isinstance(sentence.text, Failure) or not sentence.text.strip():

@@ -1,4 +1,4 @@
-"""The loop over a corpus: batches of sentences through a job, in this process or in several, results in order.
+"""Runs a corpus: batches of sentences through a job, in this process or in several, results in order.
 
 A job is opened once in each process. The batches depend on files and numbers of sentences alone, so that
 the results are the same however many processes there are.
@@ -15,17 +15,11 @@ from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 
 
 def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:
-    """Yield the batches of a stream whose results are needed as soon as possible; see `windows`.
-
-    Args:
-        sentences: of a file, or file by file.
-        batch_from: the number of the first sentence that may wait for others.
-    """
+    """Yield the batches of a stream: from a number on by `windows`, each sentence before that alone."""
     sentences = iter(sentences)
     for sentence in sentences:
         if sentence.number >= batch_from:
-            for window in windows(chain([sentence], sentences)):
-                yield Batch(window)
+            yield from map(Batch, windows(chain([sentence], sentences)))
         else:
             yield Batch([sentence])
 

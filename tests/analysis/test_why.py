@@ -62,9 +62,9 @@ def test_the_page_of_a_cell_is_exactly_this() -> None:
 
 def test_bars_have_a_colour_or_a_shade_for_each_sign_and_marks_for_what_is_no_number() -> None:
     for palette in TIERS:
-        full = palette.fit("█")
+        full = "█"
         assert signed_bar(1.0, 1.0, 9, palette)[0] == full * 9
-        assert signed_bar(-7.0, 1.0, 9, palette)[0] == (full if palette.has_color else palette.fit("▒")) * 9
+        assert signed_bar(-7.0, 1.0, 9, palette)[0] == (full if palette.has_color else "▒") * 9
         marks = [(math.nan, "X"), (math.inf, "I"), (-math.inf, "-I")]
         for value, mark in marks:
             assert signed_bar(value, 1.0, 9, palette) == (mark, None)

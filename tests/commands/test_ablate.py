@@ -75,14 +75,6 @@ def test_heads_are_named_as_everywhere_and_cut_together(attn: Run) -> None:
     assert one["heads"] == []
 
 
-def test_a_query_without_a_key_gets_zero_and_that_is_told(attn: Run) -> None:
-    ran = attn("ablate", TEXT, "--edges", "~keys(0,7)")
-    assert "queries without a key: 7; the heads give zero there" in ran.err
-    cut = attncli.ablate(TEXT, layer="all")
-    assert attncli.ablate(TEXT, edges="~keys(0,7)").after == pytest.approx(cut.after, abs=1e-5)
-    assert "leaves every edge, so nothing is cut" in attn("ablate", TEXT, "--edges", "full").err
-
-
 def test_layers_of_several_masks_are_counted_each_by_its_own(attn: Run, tmp_path: Path) -> None:
     save_whole("gemma2", tmp_path, num_hidden_layers=2, sliding_window=3)
     line = ["ablate", "-m", str(tmp_path), "--edges", "window(3)", "--no-special", "w7 w8 w9 w10 w9 w11 w12 w13 w16"]

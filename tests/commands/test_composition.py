@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from running import plain, printed
 
@@ -45,14 +44,6 @@ def test_the_key_is_found_through_the_previous_token_head(attn: Run, split: Comp
     assert ran.out == attn(*CELL, "-k", "4").out
 
 
-def test_sides_whose_writers_have_long_names_stand_below_each_other(split: Composition) -> None:
-    longest = split.terms[-1]._replace(writer="bias", layer=None, head=None)  # biases of the embedding
-    for terms, margins in ((split.terms, [2]), ((*split.terms[:-1], longest), [1, 1])):
-        page = CompositionPage(replace(split, terms=terms), None, TableFormat(Palette(), 100))
-        titles = [line for line in plain(printed(page.parts(), Palette(), 100)).splitlines() if "written by" in line]
-        assert [line.count("margin") for line in titles] == margins
-
-
 def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split: Composition) -> None:
     document = attn(*CELL, "-F", "json").json
     assert document["schema"] == "attncli.composition/1"
@@ -65,21 +56,6 @@ def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split:
     assert attn(*CELL, "-F", "json", "--precision", "2").json["terms"][0]["value"] == round(split.terms[0].value, 2)
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_data_frame_has_a_row_for_each_term(split: Composition, library: Any) -> None:
-    frame = split.to_dataframe(library)
-    assert list(frame.columns) == ["side", "writer", "layer", "head", "value", "margin"]
-    assert np.array(frame["value"]).tolist() == [term.value for term in split.terms]
-    networks = np.array(frame["writer"]) == "mlp"
-    assert np.isnan(np.array(frame["head"], float)[networks]).all()
-    assert sorted(np.array(frame["layer"], float)[networks]) == [0, 0, 1, 1, 2, 2]
-
-
-def test_a_notebook_shows_it(split: Composition) -> None:
-    assert "head 2.3" in (split._repr_html_() or "")
-    assert repr(split) == "Composition(AttentionCell(layer 3, head 3, 'saw' to 'a', weight 0.9602), 32 terms)"
-
-
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (200, 59)])
 def test_a_screen_holds_it(split: Composition, width: int, height: int) -> None:
     page = CompositionPage(split, None, TableFormat(Palette("truecolor"), width), height)
@@ -87,17 +63,6 @@ def test_a_screen_holds_it(split: Composition, width: int, height: int) -> None:
     shown = plain(printed(page.parts(), Palette("truecolor"), width))
     assert max(map(len, shown.splitlines())) <= width
     assert len(re.findall("^.*score ", shown, re.MULTILINE)) == (1 if width >= 92 else 2)
-
-
-def test_all_and_top_say_how_many_writers_have_a_line(attn: Run) -> None:
-    assert "other writer" not in attn(*CELL, "--all").out
-    assert "14 other writers" in attn(*CELL, "--top", "2").out
-    assert "1 other writer" in attn(*CELL, "--top", "15").out
-
-
-def test_a_key_below_the_mean_is_not_found(attn: Run) -> None:
-    out = attn(*CELL, "-k", "2").out
-    assert re.search(r"Key 2 scores \d\.\d\d below the mean of 9 other keys\.", out)
 
 
 def test_a_softcap_comes_after_the_sum() -> None:
@@ -112,14 +77,6 @@ def test_the_mask_of_the_user_is_that_of_the_layers_below(attn: Run) -> None:
     document = attn(*CELL, "-k", "4", "--mask", "window(2)", "-F", "json")
     values = [term["value"] for term in document.json["terms"] if term["side"] == "query"]
     assert sum(values) == pytest.approx(document.json["score"], abs=1e-4)
-
-
-def test_layer_0_reads_the_embedding_alone(attn: Run) -> None:
-    terms = attn("why", "-m", "demo", TEXT, "-q", "3", "--head", "0.1", "--composition", "-F", "json").json["terms"]
-    assert [(term["side"], term["writer"], term["layer"]) for term in terms] == [
-        ("key", "embedding", None),
-        ("query", "embedding", None),
-    ]
 
 
 @pytest.mark.parametrize(

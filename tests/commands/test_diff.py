@@ -50,20 +50,6 @@ def test_the_cells_that_changed_most_have_the_weights_of_both(attn: Run, tmp_pat
             assert cell[side]["weight"] == round(weight, 2)
 
 
-def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "two.txt"
-    path.write_text("\n".join(FLIES))
-    expected = attn("diff", *FLIES).out
-    assert attn("diff", "--file", path).out == expected
-    whole = attn("diff", "--file", path, "--whole")
-    assert (whole.code, whole.err) == (
-        2,
-        "attn: one sentence to compare; give two, or one with two checkpoints: -m A -m B\n",
-    )
-    assert attn("diff", "-", stdin="\n".join(FLIES)).out == expected
-    assert attn("diff", stdin="\n".join(FLIES)).out == expected
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -100,15 +86,3 @@ def test_a_query_of_several_pieces_is_its_last_piece_and_that_is_said(attn: Run)
     ran = attn("diff", "-m", "demo", *FLIES, "--query", "flies")
     assert ran.err == "attn: 'flies' is pieces 2–3; this is its last, 3 ##ies\n"
     assert "query row 3/4 ##ies" in ran.out
-
-
-def test_a_warning_says_which_of_the_two_it_is_about(tmp_path: Path, attn: Run) -> None:
-    blind, fine = tmp_path / "blind.safetensors", tmp_path / "fine.safetensors"
-    assert attn("inspect", "time flies", "--mask", "causal & keys(1,2)", "--save", blind).code == 0
-    assert attn("inspect", "time flies", "--save", fine).code == 0
-    ran = attn("diff", "--from", fine, "--from", blind)
-    assert ran.code == 0
-    assert "warning: B: layer 0: the mask leaves no key to query 0 'time'" in ran.err
-    assert "4 heads have rows that are not compared" in ran.err
-    both = attn("diff", "--from", blind, "--from", blind)
-    assert both.err.count("warning: layer 0: the mask leaves no key") == 1

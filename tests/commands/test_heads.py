@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from person import person
 from refusals import USAGE, refused
 from running import Ran
 
@@ -48,18 +47,6 @@ def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
         assert f"{entry['entropy']:.3f} ±{entry['std']['entropy']:.3f}" in table
 
 
-def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> None:
-    text = "time flies"
-    assert attn("heads", text, "-F", "json").json["heads"][0]["duplicate"] is None
-    assert rows_of(attn("heads", text, "-F", "tsv").out)[0]["duplicate"] == ""
-    table = attn("heads", text, "--sort", "duplicate").out
-    assert "layer  head  label  duplicate  entropy" in table
-    assert "no head is ranked: duplicate is not defined for this sentence" in table
-    grid = attn("heads", text, "--metrics", "duplicate").out
-    assert re.search(r"L0 +– – – –\n", grid)
-    assert "duplicate – not defined" in grid
-
-
 def test_sorted_the_best_heads_come_first(attn: Run) -> None:
     whole = rows_of(attn("heads", *TOY, "-F", "tsv").out)
     by_value = sorted(whole, key=lambda row: float(row["induction"]))
@@ -68,27 +55,6 @@ def test_sorted_the_best_heads_come_first(attn: Run) -> None:
     ran = attn("heads", *TOY, "--sort", "induction", "--top", "2")
     assert "2 of 8 heads" in ran.out
     assert [line.split()[1] for line in ran.out.splitlines()[4:6]] == [row["head"] for row in by_value[:5:-1]]
-
-
-def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
-    wide = attn("heads", *TOY, "--metrics", "entropy", "--color", "always", TERM="xterm-256color").out
-    for entry in attn("heads", *TOY, "-F", "json").json["heads"]:
-        assert f" {entry['entropy']:.2f}" in wide
-    many = attn("heads", TEXT, "--num-heads", "16", "--metrics", "entropy", "--color", "always", "--width", "40")
-    (cells,) = [line for line in many.out.splitlines() if line.startswith("L0")]
-    assert "." not in cells
-
-
-def test_what_a_table_has_no_room_for_is_named(attn: Run) -> None:
-    table = attn("heads", *TOY, "--width", "60", "--sort", "max_score").out
-    (header,) = [line for line in table.splitlines() if line.startswith("layer ")]
-    shown = header.split()[3:]
-    assert shown[0] == "max_score"
-    note = " ".join(table.rpartition("\n\n")[2].split())
-    gone, _, rest = note.partition("no room for ")[2].partition("; ")
-    assert sorted([*shown, *gone.split(", "), "special", "separator"]) == sorted(NAMES)
-    assert rest == "-F tsv has them, --metrics chooses"
-    assert "special, separator not defined for this sentence" in note
 
 
 def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Path) -> None:
@@ -134,16 +100,6 @@ def test_without_a_model_and_without_a_text_it_is_the_demo(attn: Run, tiny_llama
     assert attn("heads", stdin=TWICE).out == attn("heads", TWICE).out
 
 
-@pytest.mark.usefixtures("signals_arrive")
-def test_in_a_terminal_it_needs_no_text() -> None:
-    with person("heads", is_apart=False) as one:
-        assert "demo" in one.until("L3H3")
-        assert one.left()[0] == 0
-    with person("heads", "time flies", is_apart=False) as one:
-        assert "1 sentence of 4 tokens" in " ".join(one.until("tokens", "L3").split())
-        assert one.left()[0] == 0
-
-
 def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:
     ran = attn("heads", "-m", tiny_llama, "--induction")
     assert (ran.code, ran.err) == (0, "")
@@ -162,12 +118,6 @@ def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: 
     assert ran.err.count("\n") == 1
 
 
-def test_the_induction_test_is_named_where_it_was_not_run(attn: Run) -> None:
-    message = "--induction tests for induction heads"
-    assert message in " ".join(attn("heads", "-m", "demo", "time flies").out.split())
-    assert message not in " ".join(attn("heads", *TOY).out.split())  # the toy layer has none
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -182,12 +132,6 @@ def test_the_induction_test_is_named_where_it_was_not_run(attn: Run) -> None:
 )
 def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], says: str) -> None:
     refused(attn("heads", "time flies", *arguments), USAGE, says)
-
-
-def test_a_thousand_warnings_are_counted(attn: Run) -> None:
-    ran = attn("heads", "--seed", "0", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
-    assert len(ran.err.splitlines()) == 21
-    assert "980 more" in ran.err
 
 
 @pytest.mark.parametrize("extra", [[], ["-F", "json"], ["-j", "2", "-F", "tsv"]])

@@ -129,14 +129,6 @@ def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> Non
     assert "\nquery 0 row 0 column 0: " in chosen.out
 
 
-def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
-    ran = attn("inspect", "-m", models / "qwen2_vl", "--image", models / "a.png", "w40", "--chat", "-F", "json")
-    document = json.loads(ran.out)
-    assert document["text"] == "<|vision_start|><image><|vision_end|>w50 w40 "
-    assert [token["text"] for token in document["key_tokens"]][-3:] == ["<|vision_end|>", "w50", "w40"]
-    assert document["grids"][0]["patches"] == 2
-
-
 def test_a_program_that_looks_at_pictures_is_laid_over_one(attn: Run, models: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     q, k = torch.randn(2, 2, 17, 8).numpy()

@@ -1,7 +1,6 @@
 """`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
 
 import io
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,19 +61,6 @@ def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
     assert "fully masked rows: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
 
 
-def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run) -> None:
-    last = attn("mask", "show", "causal", "--size", "2x5")
-    assert "2 queries × 5 keys, past 3\n" in last.out
-    assert "3 ██████▓▓ ·\n4 ████████▓▓\n" in last.out
-    first = attn("mask", "show", "causal", "--size", "2x5", "--past", "0")
-    assert "2 queries × 5 keys, past 0\n" in first.out
-    assert "0 ▓▓ · · · ·\n1 ██▓▓ · · ·\n" in first.out
-    for arguments in (["--size", "3", "--past", "2"], ["--size", "3x5"], ["a b c d e", "--past", "2"]):
-        document = attn("mask", "show", "causal", *arguments, "-F", "json").json
-        assert (document["queries"], document["keys"], document["past"]) == (3, 5, 2)
-        assert document["mask"] == [[key <= 2 + query for key in range(5)] for query in range(3)]
-
-
 def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
     document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
     plane = document.pop("plane")
@@ -83,23 +69,6 @@ def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
         "schema": "attncli.mask/1", "expression": "causal", "queries": 2, "keys": 2, "past": 0,
         "mask": [[True, False], [True, True]], "bias": None, "visible": {"min": 1, "max": 2}, "density": 0.75,
     }  # fmt: skip
-
-
-def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
-    out = attn("mask", "show", "heads.npy").out
-    assert "head 0 and 1 more" in out
-    assert "head 2" in out
-    assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
-        "head 0", "head 1", "head 2",
-    ]  # fmt: skip
-
-
-def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
-    ran = attn("mask", "show", "causal", "--size", "1000")
-    assert len(ran.out.splitlines()) < 80
-    assert "share of 16×16 cells" in ran.out
-    assert "each cell drawn stands for 16×16" in ran.err
-    assert "▓" in ran.out  # half a block is allowed
 
 
 # --- check ---------------------------------------------------------------------------------------------------
@@ -128,17 +97,6 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert attn("mask", "check", "full", "--expect", "docs(5)", "-F", "json").json["ok"] is True
     heads = attn("mask", "check", "heads.npy", "--expect", "heads.npy")
     assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
-
-
-def test_errors_come_first_and_have_a_colour_where_there_are_colours(attn: Run, folder: Path) -> None:
-    np.save("both.npy", np.where(np.eye(4, dtype=bool), 0, -1e4) + np.where(np.tri(4, k=-2, dtype=bool), -1e9, 0))
-    line = ["mask", "check", "both.npy", "--expect", "causal", "--for", "additive"]
-    plain = attn(*line).out
-    assert plain.index("error  missing") < plain.index("note   mixed-fill")
-    colored = attn(*line, "--color", "always").out
-    assert "\x1b[1;31merror\x1b[0m" in colored
-    assert "\x1b[33mnote \x1b[0m" in colored
-    assert "\x1b" not in plain
 
 
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
@@ -175,20 +133,6 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
     assert attn("mask", "show", "padding.npy", "--for", "mha", "-F", "json").json["density"] == pytest.approx(1 / 3)
     document = attn("mask", "check", "padding.npy", "-F", "json").json
     assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
-
-
-def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks: Path) -> None:
-    np.save("ncausal.npy", ~np.load("causal.npy"))
-    np.save("keys.npy", np.array([[1, 1, 1, 1, 1, 0, 0, 0]]))
-    assert attn("mask", "check", "causal", "--expect", "ncausal.npy", "--size", "6").code == 0
-    for name, convention in (("causal.npy", "attend"), ("ncausal.npy", "masked")):
-        document = attn("mask", "check", name, "--expect", "ncausal.npy", "-F", "json").json
-        assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
-    stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
-    assert (stated["convention"], stated["ok"]) == ("attend", False)
-    for mask in ("full", "keys.npy"):
-        ways = "write 'file(\"keys.npy\")' for the first reading, '~file(\"keys.npy\")' for the other"
-        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: the cells do not tell", ways)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -342,7 +286,6 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
         (["check", "causal.npy", "--expect", "pad"], USAGE, "--lengths 5,2"),
         (["show", "pad", "--lengths", "5,-2"], USAGE, "expected numbers such as 5,2"),
         (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 masks of 9999"),
-        (["check", "causal.npy", "--batch"], USAGE, "key padding is [batch, 1, 1, keys]"),
     ],
 )
 def test_a_bad_request_is_one_sentence_and_an_exit_code(
@@ -365,23 +308,3 @@ def claims(folder: Path) -> dict[str, int]:
         held = sum(part.file_size for part in archive.filelist[1:])
         archive.filelist[0].file_size = 3 * 10**9
     return {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}
-
-
-def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(attn: Run, folder: Path) -> None:
-    for name, size in claims(folder).items():
-        assert Path(name).stat().st_size < 300_000
-        tracemalloc.start()
-        refused(attn("mask", "check", name), INPUT, f"{name} cannot be read: it unpacks to {size} bytes; give")
-        assert tracemalloc.get_traced_memory()[1] < 2**26
-        tracemalloc.stop()
-    torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
-    assert attn("mask", "diff", "small.pt", "full").code == 0
-
-
-def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:
-    assert "unknown mask" in attn("mask", "check", "mask.txt").err
-    for path in (tmp_path / "mask.txt", tmp_path / "mask.npz"):
-        path.write_text("1 0\n1 1\n")
-        refused(
-            attn("mask", "check", path), USAGE, f"cannot read a mask from {path}; expected a file ending in .npy, .saf"
-        )

@@ -1,6 +1,5 @@
 """`attn mask model` as a user runs it, natively and by transformers."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -99,15 +98,6 @@ def test_the_demo_model_is_read_without_torch(attn: Run, monkeypatch: pytest.Mon
     assert "full · layers 0-3 · causal · 8 queries × 8 keys" in attn("mask", "model", "-m", "demo").out
 
 
-def test_the_row_of_the_token_before_the_sentence_is_there(attn: Run, gemma: str) -> None:
-    document = attn("mask", "model", "-m", gemma, "time flies", "-F", "json").json[0]
-    assert [token["text"] for token in document["query_tokens"]] == ["<s>", "time", "flies"]
-    assert document["query_tokens"][0]["special"] is True
-    assert len(document["mask"]) == 3
-    without = attn("mask", "model", "-m", gemma, "time flies", "--no-special", "-F", "json").json[0]
-    assert [token["text"] for token in without["key_tokens"]] == ["time", "flies"]
-
-
 def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> None:
     documents = attn("mask", "model", "-m", gemma, "time flies like", "arrow", "-F", "json").json
     assert [(one["sentence"], one["kind"], one["layers"]) for one in documents] == [
@@ -140,30 +130,6 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     cross = documents[-1]
     assert [token["text"] for token in cross["query_tokens"]] == ["<pad>", "<s>", "an", "arrow"]
     assert [token["text"] for token in cross["key_tokens"]] == ["<s>", "time", "flies", "like"]
-
-
-@pytest.mark.parametrize("start", ["a text", -1, True, 10**20], ids=repr)
-def test_a_decoder_that_begins_with_no_token_is_refused(start: Any, attn: Run, folder: Path) -> None:
-    sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
-    save(T5Config(vocab_size=100, num_layers=2, decoder_start_token_id=2, **sizes), "t5")
-    assert attn("mask", "model", "-m", "t5", "time flies").code == 0
-    path = folder / "t5" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": start}))
-    ran = attn("mask", "model", "-m", "t5", "time flies")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
-    assert repr(start) in ran.err
-    assert "decoder_start_token_id to be the id of a token" in ran.err
-
-
-def test_the_parts_of_a_pair_are_told_apart(minilm: str, attn: Run) -> None:
-    pair = attn("mask", "model", "-m", minilm, "time flies", "--pair", "like an arrow", "-F", "json")
-    assert [token["segment"] for token in pair.json[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_a_long_text_is_pooled_and_said_to_be(attn: Run, gemma: str) -> None:
-    ran = attn("mask", "model", "-m", gemma, "time " * 200)
-    assert ran.err == "attn: each cell drawn stands for 4×4; `attn mask model -F json` has all of them\n"
-    assert "0..200" not in ran.out
 
 
 def test_a_model_without_its_option_is_answered_with_the_command(attn: Run, gemma: str) -> None:

@@ -6,15 +6,11 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from inspect import signature
 from pathlib import Path
 
 import pytest
 from running import program
 from whole_program import forked
-
-from attncli.cli.commands.run import _OPTIONS
-from attncli.cli.commands.run import run as run_command
 
 FINDINGS, USAGE, INPUT = 1, 2, 5
 
@@ -126,11 +122,6 @@ def test_an_option_behind_the_program_is_told_to_have_gone_to_it(train: Path, ar
     assert f"attn: {own} went to the program; options of attn run stand before it" in ran.stderr
     assert ran.stdout.splitlines()[-1].startswith(" ".join(arguments))
     assert "went to the program" not in run("--expect", "pad", "train.py", "--epochs", "1", "-F", "x").stderr
-
-
-def test_the_options_that_are_told_of_are_those_of_attn_run() -> None:
-    own = {f"--{name.replace('_', '-')}" for name in signature(run_command).parameters}
-    assert set(_OPTIONS) == own - {"--environment", "--output", "--program", "--module"}
 
 
 def test_the_document_and_the_rows(train: Path) -> None:
@@ -305,7 +296,6 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
-        (("--fail-on", "leak", "none.py"), USAGE, "--no-fail keeps the program's exit code"),
         (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
         (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: a file; --save takes a folder"),
@@ -356,10 +346,3 @@ def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> No
     ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
     assert ran.returncode == FINDINGS
     assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn. 16 calls ran elsewhere"
-
-
-def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:
-    ran = run("--save", "traces", "missing.py")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "can't open file" in ran.stderr
-    assert not (folder / "traces").exists()

@@ -1,6 +1,5 @@
 """`attn why` as a user runs it: one cell, one row, several heads, and what is refused."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -87,24 +86,6 @@ def test_a_word_of_several_pieces_is_its_last_and_that_is_said(attn: Run) -> Non
     ]
     shown = attn("inspect", "-m", "demo", SENTENCE, "-q", "arrow", "-H", "1.2", "-F", "json")
     assert "'arrow' is pieces 6–7; this is its last, 7 ##ow" in shown.err
-
-
-def test_precision_and_top_are_what_is_shown(attn: Run) -> None:
-    shown = attn(*CELL, "-H", "3", "--top", "2", "--precision", "2").out
-    assert "6 more" in shown
-    assert not re.search(r"\d\.\d{3}", shown.split("× scale")[0].split("\n", 1)[1])
-    document, full = (attn(*CELL, "-H", "3", "-F", "json", *more).json for more in (["--precision", "2"], []))
-    assert document["dot_product"] == round(full["dot_product"], 2)
-    assert len(document["dimensions"]) == 8
-
-
-def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None:
-    ran = attn("why", "time flies", "--target", "die Zeit", "-q", "Zeit", "-k", "flies", "-H", "0")
-    assert (ran.code, ran.err) == (0, "")
-    assert "query 1 Zeit → key 1 flies · layer 0 (cross) · head 0 of 4" in ran.out
-    ran = attn("why", "time flies", "--target", "die Zeit", "-q", "flies")
-    assert ran.code == 2
-    assert "--query 'flies': no such query token; the tokens are: die Zeit" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from traces import layer_of, tokens_of, trace_of
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance, Trace
 
-TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
+TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks")]
 
 
 def of_heads(*blind: int) -> Trace:

@@ -9,7 +9,7 @@ from attncli.render.masks import MaskView, compared
 from attncli.render.palette import Palette
 
 
-@pytest.mark.parametrize("palette", [Palette("truecolor"), Palette("ascii", "ascii")], ids=["colours", "ascii"])
+@pytest.mark.parametrize("palette", [Palette("truecolor"), Palette()], ids=["colours", "shades"])
 @pytest.mark.parametrize("size", [8, 18, 40, 100])
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39)])
 def test_a_mask_and_a_comparison_fit_a_screen(palette: Palette, size: int, width: int, height: int) -> None:

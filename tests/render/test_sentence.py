@@ -55,7 +55,7 @@ def test_a_single_token_has_its_weight_beside_it() -> None:
     assert texts(drawn) == ["L3 H2  induction   animal 0.6397"]
 
 
-@pytest.mark.parametrize("palette", [COLOR, NUMBERS, Palette("ascii", "ascii")], ids=lambda palette: palette.tier)
+@pytest.mark.parametrize("palette", [COLOR, NUMBERS], ids=lambda palette: palette.tier)
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_a_long_sentence_wraps_or_keeps_its_heaviest_tokens(palette: Palette, width: int) -> None:
     trace = attncli.inspect(" ".join(f"w{place}" for place in range(100)))

@@ -1,4 +1,4 @@
-"""Every view at every width, on every kind of terminal: no line is wider, and every character can be written."""
+"""Every view at every width, on every kind of terminal: no line is wider."""
 
 import re
 from collections.abc import Iterable
@@ -31,12 +31,11 @@ WIDTHS = (40, 79, 200)
 def hold(parts: Iterable[Any], palette: Palette, width: int) -> str:
     shown = printed(parts, palette, width)
     assert max(map(cell_len, plain(shown).splitlines())) <= width
-    shown.encode(palette.encoding)
     assert "\x1b" not in plain(shown)
     return shown
 
 
-pytestmark = pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+pytestmark = pytest.mark.parametrize("palette", TIERS, ids=lambda palette: palette.tier)
 
 
 def test_a_layer(palette: Palette) -> None:

@@ -22,8 +22,7 @@ def diff(
     request: options.CommonOptions,
     output: options.DocumentOutput,
     text: Annotated[
-        list[str] | None,
-        argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT"),
+        list[str] | None, argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT")
     ] = None,
     from_: Annotated[
         list[str] | None, options.input_option("Compare this saved trace with another; give it twice.", "FILE")
@@ -31,20 +30,13 @@ def diff(
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "Use a checkpoint or an adapter; two compare. Default: the toy layer.",
-            "NAME_OR_FOLDER",
-            "-m",
-            setting=None,
+            "Use a checkpoint or an adapter; two compare. Default: the toy layer.", "NAME_OR_FOLDER", "-m", env=True
         ),
     ] = None,
     layer: options.EveryLayer = None,
     query: Annotated[
         list[str] | None,
-        options.choice_option(
-            "Compare only this query: a token of the first. Repeatable.",
-            "TOKEN",
-            "-q",
-        ),
+        options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
     ] = None,
     top: Annotated[int | None, options.view_option("List this many heads and cells. Default: 10.", "N", low=1)] = None,
     precision: options.Precision = None,

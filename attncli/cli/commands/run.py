@@ -39,32 +39,28 @@ def run(
     environment: Environment,
     output: options.StderrOutput,
     program: Annotated[
-        list[str] | None,
-        argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"),
+        list[str] | None, argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS")
     ] = None,
     module: Annotated[
         str | None, options.input_option("Run a module, as python -m does.", "MODULE", flags="-m")
     ] = None,
     steps: Annotated[int | None, options.choice_option("End the program after N optimizer steps.", "N", low=1)] = None,
     place: Annotated[
-        str | None,
-        options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB"),
+        str | None, options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB")
     ] = None,
     expect: Annotated[
         list[str] | None,
         options.choice_option("Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"),
     ] = None,
     prove: Annotated[
-        str | None,
-        options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR"),
+        str | None, options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR")
     ] = None,
     lengths: options.Lengths = None,
     no_fail: Annotated[
         bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
     ] = False,
     save: Annotated[
-        Path | None,
-        options.output_option("Save the first call of each place as traces for --from.", "DIR"),
+        Path | None, options.output_option("Save the first call of each place as traces for --from.", "DIR")
     ] = None,
 ) -> None:
     """Run a Python program, and check every attention in it.

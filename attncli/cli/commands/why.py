@@ -19,11 +19,7 @@ def why(
     ] = None,
     key: Annotated[
         list[str] | None,
-        options.choice_option(
-            "Explain this key: a token or an index. Default: all keys, by weight.",
-            "TOKEN",
-            "-k",
-        ),
+        options.choice_option("Explain this key: a token or an index. Default: all keys, by weight.", "TOKEN", "-k"),
     ] = None,
     top: Annotated[
         int | None,
