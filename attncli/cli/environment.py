@@ -64,11 +64,9 @@ def print_error(message: str, style: str = "bold red") -> int:
 
 @contextmanager
 def listening(hear: Callable[[str, float | None], None], is_detailed: bool = False) -> Iterator[None]:
-    """Pass the logs of the sources to a function while the block runs.
+    """Pass each log of the sources, and the share of a download that is done, to a function while the block runs.
 
-    Args:
-        hear: takes one line, and the share of a download that is done, if it is about one; the line may quote anything.
-        is_detailed: whether the progress of a download counts too.
+    `is_detailed` tells whether the progress of a download counts too.
     """
     import logging  # which most runs spare
 
@@ -92,11 +90,7 @@ class Environment:
     """Streams and verbosity of a run; as a context, the run itself.
 
     Within, standard output is for data: output of libraries, or of code from a checkpoint, goes to stderr. Entered
-    contexts are closed at the end.
-
-    Args:
-        is_quiet: whether errors alone are printed.
-        is_verbose: whether steps of the sources are printed too, with times.
+    contexts are closed at the end. A quiet run prints errors alone, a verbose one the steps of the sources too.
     """
 
     def __init__(self, is_quiet: bool = False, is_verbose: bool = False) -> None:
@@ -167,9 +161,7 @@ class Environment:
     def output(self, path: Path | None, is_stream: bool = False) -> Iterator[IO[str]]:
         """Give the stream that data goes to: standard output, or a file that appears when it is whole.
 
-        Args:
-            path: the file; None is standard output.
-            is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
+        With `is_stream` the file grows by whole lines, in `path.part`, as the data comes.
         """
         if path is None or str(path) == "/dev/stdout":
             yield self._data
@@ -202,15 +194,9 @@ class Environment:
         width: int | None = None,
         is_all: bool = False,
     ) -> Iterator[Terminal | PictureFile]:
-        """Yield an output for views; a picture is written after all of them.
+        """Yield an output for views in one of `formats.DRAWN`; a picture, under a name, is written after all of them.
 
-        Args:
-            name: of the command, for the title of a picture.
-            chosen: one of `formats.DRAWN`.
-            path: its file; None is standard output.
-            color: `auto`, `always` or `never`; None is `auto`.
-            width: cells in a line; None leaves it to the output.
-            is_all: whether to show everything, beyond the size of a screen; a terminal shows it in a pager.
+        With `is_all` it shows everything, beyond the size of a screen; a terminal shows that in a pager.
         """
         if chosen == "table":
             with self.output(path) as stream, ExitStack() as stack:

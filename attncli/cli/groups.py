@@ -77,9 +77,7 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
 
     An option of the command with the name of a group's option replaces its declaration; the group has its value too.
 
-    Args:
-        command: a function of the `Environment`, and of groups and options of its own.
-        more: groups of options that are read before the command is called, which does not take them.
+    It is a function of the `Environment`, and of groups and options. `more` are groups that it does not take.
     """
     _, *parameters = inspect.signature(command).parameters.items()  # the first is the environment
     kinds = get_type_hints(command, include_extras=True)
@@ -167,14 +165,8 @@ _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 def value_of(text: str, kind: Any, low: int | None = None, high: int | None = None) -> Any:
     """Parse the text of an option.
 
-    Args:
-        text: of the option.
-        kind: `str`, `int`, `float`, `bool`, `Path`, or a `Literal` of some texts.
-        low: the least number.
-        high: the largest number.
-
     Raises:
-        typer.BadParameter: it is no value of this kind.
+        typer.BadParameter: it is no value of this kind, or out of the range of numbers.
     """
     if kind is bool:
         if text.lower() not in _WORDS:

@@ -182,14 +182,8 @@ def results_of(
 ) -> Generator[Result[Any], None, None]:
     """Yield the results of a command's traces; a bad request is refused before the first one.
 
-    Args:
-        environment: that of the run.
-        options: of the command.
-        job: the job.
-        layers: layers needed of a saved trace, whatever `--layer` names.
-        only: the option that needs a single trace, for the error; None takes any number.
-        texts: replace the sentences of the options.
-        workers: number of processes; see `corpus.run.run`.
+    `layers` are needed of a saved trace, whatever `--layer` names. `only` is the option that needs a single trace, for
+    the error. `texts` replace the sentences of the options.
     """
     if options.from_ is not None:
         from attncli.trace.store import load
@@ -314,7 +308,7 @@ def write_folder(
         folder: an absolute path.
         form: of the parts.
         shown: decides the columns of a part without rows; None is for cuts.
-        made: the inputs of the numbers, by names.
+        made: the inputs of the numbers, by names; see `write_dataset`.
         workers: number of processes.
         on: their cluster, if not this machine.
     """

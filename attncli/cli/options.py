@@ -479,12 +479,9 @@ class OutputOptions(Options):
     def chosen(self, takes_folder: bool = False) -> str:
         """Return the format that `--format` and the ending of `--output` agree on.
 
-        Args:
-            takes_folder: whether the command writes folders of parts.
-
         Raises:
-            UsageError: they contradict each other, the ending is unknown, a package is not installed, or a format
-                that needs a file has none.
+            UsageError: they contradict each other, the ending is unknown, or a format that needs a file has none.
+            LoadError: a package is not installed.
         """
         from attncli.formats import FIGURES, choose_format
 

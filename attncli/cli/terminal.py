@@ -27,12 +27,6 @@ class Terminal:
         width: cells in a line; None where the output sets none.
         table_width: cells that a table may take: the same.
         height: lines that fit; None where there is no screen, or where a view may be longer.
-
-    Args:
-        stream: the stream.
-        color: `auto`, `always` or `never`.
-        width: cells in a line; None leaves it to the stream.
-        is_all: whether a view may be longer than the screen.
     """
 
     def __init__(self, stream: IO[str], color: str = "auto", width: int | None = None, is_all: bool = False) -> None:

@@ -83,7 +83,7 @@ class PartWriterJob:
                 files = {sentence.number: sentence.metadata for sentence in shard.sentences}
                 lines = errors.read_text(encoding="utf-8").splitlines() if errors.exists() else []
                 for number, reason in (json.loads(line).values() for line in lines):
-                    yield Result(number, Failure(reason, metadata=files[number]))
+                    yield Result(number, Failure(reason, metadata=files.get(number, {})))
             else:
                 computed = (result for batch in batched(shard.sentences) for result in opened()(batch))
                 yield from self._write(part, errors, computed)
@@ -168,8 +168,13 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
     path, name = Path(folder), shown(folder)
     is_new, made = not path.is_dir(), {"attn": __version__, **made}
 
+    def clean() -> None:
+        for lost in path.glob(".attn-*"):  # of a process that was killed
+            lost.unlink()
+
     def leave() -> None:
         with suppress(OSError):
+            clean()
             (path / _LOCK).unlink()
             if is_new and not any(path.glob("part-*")):
                 (path / MANIFEST).unlink()
@@ -181,8 +186,7 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
         raise InputError(f"cannot write {name}: {error.strerror}") from None
     with file_lock(path / _LOCK), OnInterrupt(leave), ExitStack() as stack:
         stack.callback(leave)
-        for lost in path.glob(".attn-*"):  # of a run that was killed
-            lost.unlink()
+        clean()
         names = sorted({one.name for one in path.iterdir()} - {_LOCK, MANIFEST})
         if others := [one for one in names if not one.startswith(("part-", "_part-"))]:
             raise InputError(f"{name} holds {visible(others[0])}; give an empty folder")

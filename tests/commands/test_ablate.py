@@ -89,29 +89,6 @@ def test_layers_of_several_masks_are_counted_each_by_its_own(attn: Run, tmp_path
     }
 
 
-def test_what_does_not_fit_is_one_sentence(attn: Run) -> None:
-    wrong = {
-        "--head 9.0": (ExitCode.USAGE, "--layer 9 is out of range"),
-        "--head 2.3,1": (ExitCode.USAGE, "name the layer of every head"),
-        "--head 2.3 --layer 1": (ExitCode.USAGE, "leave out --layer"),
-        "--with 'one two'": (ExitCode.USAGE, "has 3 tokens, and the sentence 7"),
-        "--with ''": (ExitCode.USAGE, "--with is empty"),
-        "--next zeppelins": (ExitCode.INPUT, "give one of the vocabulary"),
-        "--against three": (ExitCode.INPUT, "is the next token itself, the model's own first choice"),
-        "--next two --against two": (ExitCode.INPUT, "is the next token itself; give another token"),
-        "--loss 0": (ExitCode.USAGE, "leaves no token that is predicted"),
-        "--loss all --next one": (ExitCode.USAGE, "drop one of them"),
-        "--edges full --with mean": (ExitCode.USAGE, "drop one of them"),
-        "--engine verify": (ExitCode.USAGE, "give native or transformers"),
-    }
-    import shlex
-
-    for options, (code, message) in wrong.items():
-        ran = attn("ablate", TEXT, *shlex.split(options))
-        assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), options
-        assert message in ran.err, ran.err
-
-
 def test_a_corpus_goes_into_a_folder_and_resumes(attn: Run, tmp_path: Path) -> None:
     file, folder = tmp_path / "lines.txt", tmp_path / "out"
     file.write_text(f"{TEXT}\nred green blue red green\n")

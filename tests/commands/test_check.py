@@ -25,8 +25,6 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
-from attncli.errors import UsageError
-from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import Finding
 
 TEXTS = ["w7 w8 w9 w10 w11", "w21 w22 w23 w24 w25 w26 w27 w28 w29", "w40 w41 w42"]
@@ -208,40 +206,6 @@ def test_what_does_not_run_is_an_error_and_not_left_out(
     report = checked("llama", crashing)
     assert errors(report) == {code}
     assert "it does not run (the sizes must match)" in of_code(report, code)[0].message
-
-
-def test_what_is_not_a_number_is_said_in_valid_json(checked: Checked) -> None:
-    def poisoned(model: Any, _: pytest.MonkeyPatch) -> None:
-        model.layers[1].mlp.up_proj.weight.data.fill_(float("nan"))
-
-    report = checked("llama", poisoned)
-    assert errors(report)
-    document = write_findings(False, report.findings, what_was_run(report))
-    refused: list[str] = []
-    parsed = json.loads(document, parse_constant=refused.append)
-    assert not refused
-    assert "nan" in {each["change"] for each in parsed["invariances"]}
-
-
-def test_an_architecture_of_which_nothing_is_known_is_not_judged(
-    checked: Checked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attncli.engines.torch.expected_masks.CONFIG_MAPPING_NAMES", {})
-    monkeypatch.setattr("attncli.engines.torch.expected_masks.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
-    assert errors(checked("codegen")) == set()
-
-    def heads(model: Any, _: pytest.MonkeyPatch) -> None:
-        model.config.architectures = ["MineForCausalLM"]
-
-    assert {mask for mask, _, _ in checked("codegen", heads).masks} == {"causal"}
-
-
-def test_sentences_of_equal_length_have_a_longer_or_shorter_one_beside_them(checked: Checked) -> None:
-    report = checked("bert", planted_by("padding attended in one layer").plant, ["w5 w6 w7"] * 7)
-    assert "pad" in errors(report)
-    assert errors(checked("bert", texts=["w5 w6 w7"] * 8)) == set()
-    with pytest.raises(UsageError, match="at most 8 texts, in one batch; give fewer"):
-        checked("bert", texts=["w5 w6 w7"] * 9)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from person import person
 from refusals import USAGE, refused
-from running import text_shown
 
 from attncli.cli.environment import Environment
 
@@ -40,23 +38,6 @@ def test_who_leaves_while_torch_computes_ends_it(minilm: str) -> None:
 def test_a_pipe_is_told_what_to_use(attn: Run) -> None:
     refused(attn("explore", TEXT), USAGE, f"is not one. Static view: attn inspect '{TEXT}' -m demo")
     refused(attn("explore", TEXT, "--num-heads", "2"), USAGE, f"Static view: attn inspect '{TEXT}' --num-heads 2")
-
-
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"TERM": "dumb"}, "TERM says that this one is dumb"),
-        ({"ACCESSIBLE": "1"}, "ACCESSIBLE says that it is read aloud"),
-    ],
-)
-def test_a_terminal_is_told_why_not(environment: dict[str, str], message: str) -> None:
-    with person("explore", **environment) as one:
-        one.until("attn:")
-        code, printed = one.left()
-        assert (code, printed) == (2, "")
-        assert message in " ".join(text_shown(one.shown).split()), one.shown
-        assert "\x1b[?1049h" not in one.shown
-        assert termios.tcgetattr(one.terminal) == one.settings
 
 
 @pytest.mark.parametrize(

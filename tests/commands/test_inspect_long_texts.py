@@ -1,6 +1,5 @@
 """Long texts: some rows, the heaviest keys, maps that keep the largest weight, and one screen by default."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from running import on_terminal, text_shown
 
 import attncli
-from attncli.render.fit import LINES
 
 Run = Callable[..., Any]
 SENTENCE = "time flies like an arrow fruit flies like a banana"
@@ -87,17 +85,6 @@ def test_the_view_has_no_more_lines_than_the_terminal(arguments: list[str], mini
     assert max(map(len, lines)) <= 80
 
 
-def test_of_a_long_text_only_the_tokens_of_rows_and_keys_that_are_shown_are_listed(attn: Run) -> None:
-    ran = attn("inspect", text(500), "--query", "-3:", "--top-keys", "4", "--head", "0")
-    (listed,) = [line for line in ran.out.splitlines() if line.startswith("tokens ")]
-    places = {int(place) for place in re.findall(r" (\d+) w", listed)}
-    (_, *rows) = ran.out.split("head query")[1].splitlines()
-    shown = [int(place) for row in rows for place in re.findall(r" (\d+) w", row)]
-    assert places == {*shown}
-    assert {497, 498, 499} < places
-    assert len(ran.out) < 3000
-
-
 def test_a_screen_reader_has_sentences(attn: Run) -> None:
     ran = attn("inspect", SENTENCE, "--head", "1", "--mask", "causal & ~queries(1,2)", ACCESSIBLE="1")
     weights = attncli.inspect(SENTENCE, mask="causal & ~queries(1,2)").layer(0).head(1).weights
@@ -113,16 +100,3 @@ def test_a_screen_reader_has_sentences(attn: Run) -> None:
     long = attn("inspect", text(100), "--head", "0", ACCESSIBLE="1")
     assert long.out.count("\nquery ") == 10
     assert "the last 10 are printed" in long.err
-
-
-def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: Run, deep: Path) -> None:
-    ran = attn("inspect", "--from", deep, "--layer", "1", "--width", "60")
-    shown = re.findall(r"head \d+|H\d+", ran.out.split("weights of ")[-1])
-    assert f"{len(shown)} of 32 heads (one of each label first)" in ran.err
-    assert len(shown) < 32
-    assert 15 < len(ran.out.splitlines()) <= LINES
-    assert ran.err.startswith("attn: 300 tokens: showing ")
-    for option in (["--all"], ["--show", "heatmap"]):
-        whole = attn("inspect", "--from", deep, *option, "--layer", "all")
-        assert whole.out.count("head 31") == 3
-        assert not whole.err

@@ -123,31 +123,6 @@ def test_a_step_fits_a_terminal_of_80_by_24(lesson: Any) -> None:
         assert len(lines) + (len(step.parts) - 1) + 2 <= 24, step.name  # blank lines between the parts; the prompt
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([f"{MOST} kk"], 5, "a lesson takes at most 8 words, and the text has 9; give a shorter one"),
-        ([" "], 5, "the sentence is empty"),
-        (["time flies", "--query", "fly"], 2, "--query 'fly': no such query token"),
-        (["a b a", "--query", "a"], 2, "2 query tokens match, at 0, 2"),
-        (["--seed", "-1"], 2, "--seed -1: expected 0 to 2^63 - 1"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_is_no_lesson_is_refused_in_one_line(attn: Run, arguments: list[str], code: int, message: str) -> None:
-    ran = attn("learn", *arguments)
-    assert (ran.code, ran.out) == (code, "")
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
-
-
-def test_the_name_of_a_lesson_is_no_text(attn: Run) -> None:
-    ran = attn("learn", "causal")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: 'causal' is a lesson, read as a text here; use attn learn --lesson causal\n"
-    assert attn("learn", "causal", "--lesson", "one").code == 0
-
-
 def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:
     assert attn("learn", "cats", "sleep").out == attn("learn", "cats sleep").out
     assert attn("learn").out == attn("learn", "time flies like an arrow").out

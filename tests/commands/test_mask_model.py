@@ -132,11 +132,6 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     assert [token["text"] for token in cross["key_tokens"]] == ["<s>", "time", "flies", "like"]
 
 
-def test_a_model_without_its_option_is_answered_with_the_command(attn: Run, gemma: str) -> None:
-    for text, name in ([gemma, "time"], gemma), (["time flies"], "demo"), ([], "demo"):
-        refused(attn("mask", "model", *text), USAGE, f"give the checkpoint with -m: attn mask model -m {name}\n")
-
-
 def test_without_a_text_the_mask_is_that_of_a_sentence_of_our_own(attn: Run, gemma: str) -> None:
     assert attn("mask", "model", "-m", gemma).out == attn("mask", "model", "-m", gemma, "time flies like an arrow").out
 

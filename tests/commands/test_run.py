@@ -1,11 +1,9 @@
 """`attn run` as a user runs it: the program as it is, and its attention beside it."""
 
-import importlib
 import itertools
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -215,31 +213,6 @@ F.scaled_dot_product_attention(q, k, k, is_causal=True)
 """
 
 
-DISTRIBUTED = """\
-import sys
-import torch.distributed as dist
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-import wrong
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def test_the_rank_of_a_distributed_program_stands_with_its_table(folder: Path) -> None:
-    (folder / "wrong.py").write_text(WRONG)
-    (folder / "both.py").write_text(DISTRIBUTED)
-    arguments = ("both.py", str(folder / "meeting"))
-    with ThreadPoolExecutor(2) as pool:
-        ran = [*pool.map(lambda rank: program("run", *arguments, rank, cwd=folder), "01")]
-    for rank, each in enumerate(ran):
-        assert each.returncode == FINDINGS, each.stderr
-        assert f"rank {rank} of 2: 1 place, 1 call, " in each.stderr
-    run("-o", "calls.json", "wrong.py", RANK="3", WORLD_SIZE="4")  # as torchrun says it
-    document = json.loads(Path("calls.json").read_text())
-    assert (document["rank"], document["ranks"]) == (3, 4)
-    assert "rank" not in run("wrong.py", RANK="0", WORLD_SIZE="1").stderr
-
-
 def test_an_error_ends_with_1_unless_the_program_keeps_its_code(folder: Path) -> None:
     (folder / "wrong.py").write_text(WRONG)
     ran = run("wrong.py")
@@ -308,38 +281,6 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     assert ran.returncode == code
     assert len(ran.stderr.splitlines()) == 1
     assert message in ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
-        ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
-        ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
-        ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
-        ("attncli.recording.input_metadata._arguments_of", "an attention could not be looked at"),
-        ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
-        ("attncli.render.calls.calls_parts", "the table cannot be shown"),
-    ],
-)
-def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
-    folder: Path, broken: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("of ours")
-
-    importlib.import_module("attncli.recording.watch")
-    importlib.import_module("attncli.render.calls")
-    monkeypatch.setattr(broken, fail)
-    program_text = WRONG.replace("is_causal=True", "") + "import sys\ntorch.nn.Linear(4, 4)(q)\n"
-    (folder / "wrong.py").write_text(program_text + "sys.exit(len(sys.argv) - 1)\n")
-    for code in (0, 3):
-        ran = run("--save", "traces", "wrong.py", *["x"] * code)
-        assert ran.returncode == code
-        assert ran.stderr.count("this is a bug in attn, please report it: ZeroDivisionError: of ours") == 1
-        assert message in ran.stderr
-    judged = run("--save", "traces", "--expect", "full", "wrong.py")
-    assert judged.returncode == FINDINGS  # what could not be looked at is not ok
 
 
 def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:

@@ -9,15 +9,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from refusals import USAGE, refused
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 Run = Callable[..., Any]
-
-TEXT = "time flies like an arrow"
 
 
 @pytest.fixture
@@ -102,19 +99,3 @@ def test_the_tokens_of_a_saved_trace(attn: Run, vocab: str, tmp_path: Path) -> N
 
 
 # --- what is refused ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ([TEXT, "--offline"], "--offline does not apply to --vocab words"),
-        ([TEXT, "--truncate"], "--truncate does not apply to the toy layer's vocabulary"),
-        ([TEXT, "-m", "x", "--vocab", "words"], "--vocab does not apply to --model"),
-        ([TEXT, "-F", "parquet"], "--format parquet writes a file"),
-        ([TEXT, "-F", "json", "-o", "x.tsv"], "--format json contradicts the ending"),
-        ([TEXT, "--precision", "3"], "no such option: --precision"),
-        ([TEXT, "-o", "out/"], "--output out: expected a file ending in"),
-    ],
-)
-def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], reason: str) -> None:
-    refused(attn("tokens", *arguments), USAGE, f"attn: {reason}")

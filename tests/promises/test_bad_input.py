@@ -266,10 +266,6 @@ def test_a_device_that_is_not_there_is_refused(attn: Run, tiny_llama: str) -> No
         refused(ran, LOAD, f"--device {device}", "; give --device cpu")
 
 
-def test_an_option_that_changes_nothing_is_not_silently_ignored(attn: Run, tiny_llama: str) -> None:
-    refused(attn("inspect", TEXT, "-m", tiny_llama, "--revision", "v2"), USAGE, "-m NAME@REVISION")
-
-
 # --- escape sequences --------------------------------------------------------------------------------------
 
 

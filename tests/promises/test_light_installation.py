@@ -193,15 +193,14 @@ def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, t
     (tmp_path / "c.txt").write_text("like an arrow\n", encoding="utf-8")
     ran = light("tokens", "--file", ".", "-F", "json")
     assert (ran.code, ran.err, len(ran.json)) == (0, "", 3)
-    for name, what in {
-        "x.parquet": "a Parquet file",
-        "x.txt.zst": "a .zst file",
-        "s3://b/x": "a file at s3://",
-    }.items():
-        (tmp_path / Path(name).name).touch()
+    for name, what in {"x.parquet": "a Parquet file needs pyarrow", "x.txt.zst": "a .zst file needs zstandard"}.items():
+        (tmp_path / name).touch()
         ran = light("tokens", "--file", name)
-        message = f"attn: {what} needs pyarrow, which is not installed: {install_command('pyarrow')}\n"
+        message = f"attn: {what}, which is not installed: {install_command(what.split()[-1])}\n"
         assert (ran.code, ran.out, ran.err) == (LOAD, "", message)
+    ran = light("tokens", "--file", "s3://b/x")
+    assert (ran.code, ran.out) == (LOAD, "")
+    assert "a file at s3:// needs a package that is not installed: Install s3fs" in ran.err
 
 
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
