@@ -192,11 +192,11 @@ def _complaint(error: Any) -> str:
     context: Any = getattr(error, "ctx", None)
     message, hint = error.format_message(), ""
     if hasattr(error, "possibilities"):  # an option that does not exist
-        names = [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
+        names = [name for param in context.command.get_params(context) for name in (*param.opts, *param.secondary_opts)]
         message = error.message
         hint = did_you_mean(error.option_name, [name for name in names if name.startswith("-")])
-    elif found := re.fullmatch(r"No such command '(.*)'\.?", message, re.DOTALL):
-        hint = did_you_mean(found[1], context.command.list_commands(context))
+    elif unknown := re.fullmatch(r"No such command '(.*)'\.?", message, re.DOTALL):
+        hint = did_you_mean(unknown[1], context.command.list_commands(context))
     message = " ".join(message.split()).rstrip(".")
     return message[:1].lower() + message[1:] + hint
 

@@ -33,7 +33,7 @@ class CommandLine:
 
     def ignore(self, name: str) -> None:
         """Give an option of the environment its default."""
-        (parameter,) = (one for one in self._context.command.params if one.name == name)
+        (parameter,) = (option for option in self._context.command.params if option.name == name)
         self._context.params[name] = parameter.default
         self.given.remove(name)
 
@@ -94,7 +94,7 @@ def _names(*groups: type[Options]) -> set[str]:
     return {name for group in groups for name, _, _ in options_of(group)}
 
 
-_OF_TOY, _OF_CHECKPOINTS = (set(one.names()) for one in (ToyOptions, EngineOptions))
+_OF_TOY, _OF_CHECKPOINTS = (set(group.names()) for group in (ToyOptions, EngineOptions))
 _OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) | {"generate", "on"}
 _OF_SOURCE -= _names(options.Selection) | _names(options.PositionLayout) | {"from_", "image"}

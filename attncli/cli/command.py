@@ -79,7 +79,7 @@ class Command(WithOwnHelp, TyperCommand):
             quotes = "; put a text of several words in quotes" if takes_text else ""
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)}){quotes}")
         every: list[Any] = self.params
-        for parameter in sorted(every, key=lambda one: one.name not in texts):  # an error before what is missing
+        for parameter in sorted(every, key=lambda option: option.name not in texts):  # an error before what is missing
             hint = parameter.get_error_hint().partition(" (env var")[0]
             text = texts.get(parameter.name)
             if ctx.get_parameter_source(parameter.name).name == "ENVIRONMENT":
@@ -96,7 +96,7 @@ class Command(WithOwnHelp, TyperCommand):
     @cached_property
     def _kinds(self) -> dict[str, Any]:
         assert self.callback is not None
-        return {name: kind_of(one.annotation) for name, one in inspect.signature(self.callback).parameters.items()}
+        return {name: kind_of(param.annotation) for name, param in inspect.signature(self.callback).parameters.items()}
 
     def _value(self, parameter: Any, text: Any, label: str) -> Any:
         kind = self._kinds[parameter.name]
@@ -124,17 +124,17 @@ class Command(WithOwnHelp, TyperCommand):
 
     def _variables(self, ctx: Any, message: str) -> str:
         """Return which variables have set the options that a message is about, in parentheses."""
-        found = []
+        origins = []
         parameters: list[Any] = self.params
-        for one in parameters:
-            if ctx.get_parameter_source(one.name).name != "ENVIRONMENT":
+        for parameter in parameters:
+            if ctx.get_parameter_source(parameter.name).name != "ENVIRONMENT":
                 continue
             # A message about a checkpoint says its name, others say the option's.
-            value = visible(os.environ[one.envvar])
-            words = [f"--{dashed(one.name)}", *([re.escape(value)] if one.name == "model" else [])]
+            value = visible(os.environ[parameter.envvar])
+            words = [f"--{dashed(parameter.name)}", *([re.escape(value)] if parameter.name == "model" else [])]
             if re.search(rf"(?<![\w/])(?:{'|'.join(words)})(?![\w/-])", message):
-                found.append(f"--{dashed(one.name)} {value} comes from {one.envvar}")
-        return f" ({'; '.join(found)})" if found else ""
+                origins.append(f"--{dashed(parameter.name)} {value} comes from {parameter.envvar}")
+        return f" ({'; '.join(origins)})" if origins else ""
 
 
 class ProgramCommand(Command):
@@ -142,7 +142,7 @@ class ProgramCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line up to the program: a script, or `-m MODULE`, as python does."""
-        with_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        with_value = {name for param in self.params if not getattr(param, "is_flag", True) for name in param.opts}
         index = 0
         while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):
             name = args[index]

@@ -33,10 +33,10 @@ def completer(metavar: str) -> Callable[[Context, str], list[Any]]:
     """Return a completer of a value by the parts of its metavar: those in lower case are values themselves."""
 
     def complete(ctx: Context, incomplete: str) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         for part in metavar.split("|"):
-            found += VALUES[part](ctx, incomplete) if part in VALUES else [part] if part.islower() else []
-        return found
+            values += VALUES[part](ctx, incomplete) if part in VALUES else [part] if part.islower() else []
+        return values
 
     return complete
 
@@ -47,7 +47,7 @@ def _names(module: str, name: str) -> Callable[[Context, str], Iterable[str]]:
     def complete(_: Context, typed: str) -> Iterator[str]:
         before, comma, _last = typed.rpartition(",")
         names = getattr(import_module(module), name)
-        yield from (before + comma + one for one in names if one not in before.split(","))
+        yield from (before + comma + word for word in names if word not in before.split(","))
 
     return complete
 

@@ -147,7 +147,7 @@ class Environment:
     def lacks_screen(self) -> str:
         """Return the reason that there is no interactive screen; empty where there is one."""
         streams = {"standard input": sys.stdin, "standard output": self._data, "standard error": sys.stderr}
-        if other := next((name for name, one in streams.items() if not one.isatty()), None):
+        if other := next((name for name, stream in streams.items() if not stream.isatty()), None):
             return f"{other} is not one"
         if os.environ.get("TERM") == "dumb":
             return "TERM says that this one is dumb"

@@ -82,15 +82,15 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
     _, *parameters = inspect.signature(command).parameters.items()  # the first is the environment
     kinds = get_type_hints(command, include_extras=True)
     groups = {name: kinds[name] for name, _ in parameters if _is_group(kinds[name])}
-    own = {name: (kinds[name], one.default) for name, one in parameters if name not in groups}
-    every = dict(own)
+    own_options = {name: (kinds[name], parameter.default) for name, parameter in parameters if name not in groups}
+    every = dict(own_options)
     for group in (*groups.values(), *more):
         for name, kind, default in options_of(group):
             every.setdefault(name, (kind, default))
 
     def run(context: Context, **values: Any) -> None:
         filled = {name: _filled(group, values) for name, group in groups.items()}
-        command(context.obj, **filled, **{name: values[name] for name in own})
+        command(context.obj, **filled, **{name: values[name] for name in own_options})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {}  # Typer would evaluate them, and reads the signature too
@@ -139,23 +139,24 @@ def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
 
 def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter for Typer, which copies defaults once and `Annotated` twice."""
-    kind, one = get_args(parameter.annotation)[:2]
+    kind, declared = get_args(parameter.annotation)[:2]
     default = ... if parameter.default is parameter.empty else parameter.default
     is_completed = "_ATTN_COMPLETE" in os.environ
-    more: dict[str, Any] = {"metavar": one.metavar, "help": one.help}
-    if is_completed and one.metavar:
+    more: dict[str, Any] = {"metavar": declared.metavar, "help": declared.help}
+    if is_completed and declared.metavar:
         from attncli.cli.completion import completer
 
-        more["autocompletion"] = completer(one.metavar)
-    if isinstance(one, ArgumentDeclaration):
+        more["autocompletion"] = completer(declared.metavar)
+    if isinstance(declared, ArgumentDeclaration):
         return parameter.replace(annotation=kind, default=typer.Argument(default, show_default=False, **more))
-    flags = [one.flags or f"--{dashed(parameter.name)}", *([one.letter] if one.letter else [])]
+    flags = [declared.flags or f"--{dashed(parameter.name)}", *([declared.letter] if declared.letter else [])]
     # A shell is offered rare options too.
-    more |= {"rich_help_panel": one.panel, "hidden": one.rare and not is_completed, "min": one.low, "max": one.high}
-    if one.env:
+    more |= {"rich_help_panel": declared.panel, "hidden": declared.rare and not is_completed}
+    more |= {"min": declared.low, "max": declared.high}
+    if declared.env:
         more["envvar"] = f"ATTN_{parameter.name.upper()}"
-    if one.eager is not None:
-        more |= {"callback": one.eager, "is_eager": True}
+    if declared.eager is not None:
+        more |= {"callback": declared.eager, "is_eager": True}
     return parameter.replace(annotation=kind, default=typer.Option(default, *flags, **more))
 
 

@@ -161,9 +161,9 @@ class ResultStream(Generic[Value]):
                 if len(self._seen) <= _MAX_WARNINGS:
                     self._environment.note(f"warning: {warning}")
         if not self._warns_once:
-            place = "" if self._is_alone else f"sentence {number}: "
+            prefix = "" if self._is_alone else f"sentence {number}: "
             for warning in warnings:
-                self._environment.note(f"warning: {place}{warning}")
+                self._environment.note(f"warning: {prefix}{warning}")
 
     def values(self) -> Iterator[tuple[int, Value]]:
         """Yield those that are no failures."""
@@ -194,8 +194,9 @@ def results_of(
             from attncli.encoding.pictures import with_pictures
 
             trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
-        return (job.result(1, one) for one in [trace])
+        return (job.result(1, saved) for saved in [trace])
     from attncli.corpus.jobs import items_of
+    from attncli.corpus.run import batched, run
 
     numbered = sentences(options.texts, environment) if texts is None else iter(texts)
     if only is not None:
@@ -205,22 +206,7 @@ def results_of(
         numbered = iter(first)
     source = open_source(environment, options, job)
     workers = workers_on_device(options.load, workers)
-    return run_over(numbered, job, job.open(items_of(source)), workers, source.parallel_from, source.can_batch)
-
-
-def run_over(
-    texts: Iterable[CorpusItem],
-    job: ModelJob[Any],
-    opened: BatchFn[Any],
-    workers: int | None,
-    parallel_from: int,
-    can_batch: bool = False,
-) -> Generator[Result[Any], None, None]:
-    """Yield the results of sentences; a job that computes them one by one does not wait for several at first."""
-    from attncli.corpus.run import batched, first_batched, run
-
-    batches = batched(texts, 1 if can_batch else first_batched(workers, parallel_from))
-    return run(job, batches, workers, opened, parallel_from)
+    return run(job, batched(numbered), workers, job.open(items_of(source)), source.parallel_from)
 
 
 def traces_of(
@@ -245,9 +231,9 @@ def traces_of(
 def draw_each(results: ResultStream[Value]) -> Iterator[tuple[int, Value]]:
     """Yield the results that can be drawn; InputError without any."""
     is_empty = True
-    for one in results.values():
+    for result in results.values():
         is_empty = False
-        yield one
+        yield result
     if is_empty:
         raise InputError("nothing to draw: no sentence could be read")
 

@@ -107,8 +107,9 @@ class TextOptions(Options):
         """The input that a resumed run must have: its texts, or its files with their sizes."""
         if self.reader is None:
             return {} if self.text in (None, ["-"]) else {"texts": " / ".join(self.text or ())}
-        sizes = {one.name: "" if one.root else f" of {os.path.getsize(one.path):,} bytes" for one in self.reader.files}
-        return {f"file {number}": f"{name}{size}" for number, (name, size) in enumerate(sizes.items())}
+        files = self.reader.files
+        sizes = ["" if file.root else f" of {os.path.getsize(file.path):,} bytes" for file in files]
+        return {f"file {index}": file.name + sizes[index] for index, file in enumerate(files)}
 
     @property
     def pictures(self) -> list[str]:

@@ -44,9 +44,9 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
         return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
     is_bare = not texts and file is None
     if options.reader is not None:
-        found = options.reader.sentences(environment.note)
+        items = options.reader.sentences(environment.note)
         # Up to the first sentence, so that an unreadable file is refused before a model is loaded.
-        return chain([next(found)], found)
+        return chain([next(items)], items)
     if texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
         piped = _piped(options.whole, environment, is_bare)
         return chain([next(piped)], piped) if is_bare else piped
@@ -61,7 +61,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
 def texts_of(options: TextOptions, environment: Environment) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
     items = sentences(options, environment)
-    return (text for _, text in raise_on_failure((one.number, one.text) for one in items))
+    return (text for _, text in raise_on_failure((item.number, item.text) for item in items))
 
 
 def check_meant(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
@@ -97,11 +97,11 @@ def _piped(whole: bool, environment: Environment, is_bare: bool) -> Iterator[Cor
     name = "standard input"
     try:
         with stdin_bytes() as stream:
-            found = read_text(stream, name, whole)
+            lines = read_text(stream, name, whole)
             if is_bare:
-                if (first := next(found, None)) is None:
+                if (first := next(lines, None)) is None:
                     raise MissingSentenceError()
-                found = chain([first], found)
-            yield from without_empty(found, name, "line", environment.note)
+                lines = chain([first], lines)
+            yield from without_empty(lines, name, "line", environment.note)
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None

@@ -115,9 +115,11 @@ class PartWriterJob:
                     sink.writelines(piece.encode() for piece in joined(self.form, values(), self.types))
                 sink.flush()
                 os.fsync(sink.fileno())  # it is on the disk before it has its name
-            if failures := [(one.number, one.value.reason) for one in results if isinstance(one.value, Failure)]:
+            failures = {row.number: row.value.reason for row in results if isinstance(row.value, Failure)}
+            if failures:
+                lines = (json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures.items())
                 with atomic_write_text(errors) as stream:
-                    stream.writelines(json.dumps({"sentence": one, "error": why}) + "\n" for one, why in failures)
+                    stream.writelines(lines)
         return results
 
 
@@ -187,20 +189,20 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
     with file_lock(path / _LOCK), OnInterrupt(leave), ExitStack() as stack:
         stack.callback(leave)
         clean()
-        names = sorted({one.name for one in path.iterdir()} - {_LOCK, MANIFEST})
-        if others := [one for one in names if not one.startswith(("part-", "_part-"))]:
-            raise InputError(f"{name} holds {visible(others[0])}; give an empty folder")
+        names = sorted({entry.name for entry in path.iterdir()} - {_LOCK, MANIFEST})
+        if unknown := [entry for entry in names if not entry.startswith(("part-", "_part-"))]:
+            raise InputError(f"{name} holds {visible(unknown[0])}; give an empty folder")
         before = _options_of(path / MANIFEST) if names else made
         for option in {**before, **made}:
             if before.get(option) != made.get(option):
-                old, new = (visible(str(one.get(option, "not given"))) for one in (before, made))
+                old, new = (visible(str(values.get(option, "not given"))) for values in (before, made))
                 changed = f"{visible(option)} was {old} and is {new}"
                 raise UsageError(f"{name} holds parts of another run: {changed}; give another folder, or those options")
         with atomic_write_text(path / MANIFEST) as stream:
             stream.write(json.dumps({"schema": SCHEMA, "made": made}) + "\n")
         summary = DatasetSummary(path)
         yield summary
-        if odd := sorted({one.name for one in path.glob("part-*")} - summary.names):
+        if odd := sorted({entry.name for entry in path.glob("part-*")} - summary.names):
             raise InputError(f"{name}/{odd[0]} holds other sentences than the input; remove it")
 
 

@@ -117,8 +117,8 @@ def _local(place: str) -> tuple[str, str, list[str]]:
 
     start, pattern = (place, "") if os.path.lexists(place) else _split_glob(place)
     if pattern:
-        found = Path(start).glob(pattern + "/*" * pattern.endswith("**"))  # which would be folders alone
-        paths = [start + str(path.relative_to(start)) for path in found]
+        matches = Path(start).glob(pattern + "/*" * pattern.endswith("**"))  # which would be folders alone
+        paths = [start + str(path.relative_to(start)) for path in matches]
     elif os.path.isdir(start):
         walked = os.walk(start, onerror=refuse)
         paths = [os.path.join(within, name) for within, _, names in walked for name in names]

@@ -47,11 +47,11 @@ class ModelJob(Generic[Value]):
         Raises:
             AttnError: it cannot be opened, or the pair or the target cannot be read.
         """
-        found = items_of or self.open_model(**self.options)
+        items_of_batch = items_of or self.open_model(**self.options)
         check_texts(None, self.pair, self.target)
 
         def results(batch: Batch) -> Iterator[Result[Value]]:
-            return (self.result(*one) for one in found(batch.sentences, self.pair, self.target))
+            return (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
 
         return results
 

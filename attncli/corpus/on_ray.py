@@ -38,10 +38,10 @@ def run_on_ray(
     Raises:
         AttnError: Ray or a cluster is not there, or has another attncli, or the job raises it.
     """
-    found = re.fullmatch(r"ray(?:://([^/]+?)(:\d+)?/?)?", on)
-    if not found:
+    match = re.fullmatch(r"ray(?:://([^/]+?)(:\d+)?/?)?", on)
+    if not match:
         raise UsageError(f"--on {visible(on)}: expected ray, or a cluster such as ray://10.0.0.1:6379")
-    ray = _join(found[1] + (found[2] or f":{_PORT}") if found[1] else os.environ.get("RAY_ADDRESS"), jobs)
+    ray = _join(match[1] + (match[2] or f":{_PORT}") if match[1] else os.environ.get("RAY_ADDRESS"), jobs)
     options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": 10, "runtime_env": {"env_vars": ONE_THREAD}}
     task = ray.remote(**options)(_write_part)
     work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
@@ -75,13 +75,13 @@ def _open(pickled: bytes) -> BatchFn[PartInfo | None]:
 
 def _results_of(ray: Any, answer: Any) -> list[Result[PartInfo | None]]:
     try:
-        found: list[Result[PartInfo | None]] | AttnError = ray.get(answer)
+        results: list[Result[PartInfo | None]] | AttnError = ray.get(answer)
     except ray.exceptions.RayError as error:
         why = visible(str(error).strip().splitlines()[-1].strip())
         raise InputError(f"Ray gave up a part: {why} Run the same command again to resume") from None
-    if isinstance(found, AttnError):
-        raise found
-    return found
+    if isinstance(results, AttnError):
+        raise results
+    return results
 
 
 def _join(address: str | None, jobs: int | None) -> Any:

@@ -69,7 +69,7 @@ class SentenceReader:
         file = self.files[0]
         if not file.root and self.kind(file) == "JSON Lines" and os.path.isfile(file.path):
             with suppress(InputError), closing(self._read(file)) as lines:  # an error is raised where it is read
-                return isinstance(next((one.text for one in lines if one.text), None), PicturedText)
+                return isinstance(next((item.text for item in lines if item.text), None), PicturedText)
         return False
 
     def _is_whole(self, file: SentenceFile) -> bool:

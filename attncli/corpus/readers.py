@@ -88,18 +88,18 @@ def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False, fo
 
     is_first = True
     for number, line in _lines(stream, name):
-        found: Any = decode(line, name)
-        if found and not isinstance(found, Failure) and not found.isspace():
+        text: Any = decode(line, name)
+        if text and not isinstance(text, Failure) and not text.isspace():
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                found = Failure(f"not JSON: {visible(str(error))}")
+                text = Failure(f"not JSON: {visible(str(error))}")
             else:
                 if is_first and isinstance(record, dict) and column not in record:
                     raise InputError(f"{name} has no {_no_such_column(column, list(record))}")
-                found = _text_of(record, column, chat, folder)
+                text = _text_of(record, column, chat, folder)
                 is_first = is_first and not isinstance(record, dict)
-        yield CorpusItem(number, found)
+        yield CorpusItem(number, text)
 
 
 def _text_of(record: Any, column: str, chat: bool, folder: str) -> Any:
@@ -133,7 +133,7 @@ def _conversation_of(value: list[Any]) -> str | Failure:
 
 def _no_such_column(name: str, names: Sequence[str]) -> str:
     """Return an error's words about a missing column or field, with the first of the existing ones."""
-    there = ", ".join(visible(each[:60]) for each in names[:20]) + (", …" if len(names) > 20 else "")
+    there = ", ".join(visible(name_in_file[:60]) for name_in_file in names[:20]) + (", …" if len(names) > 20 else "")
     return f"column '{visible(name)}'; --column names one of {there}{visible(did_you_mean(name, names))}"
 
 
@@ -162,7 +162,7 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
     header, number = next_row() or [column], 0
     if isinstance(header, Failure):
         raise InputError(f"{name}: its header cannot be read: {header.reason}")
-    place = _column_index(header, name, column)
+    index = _column_index(header, name, column)
     while (row := next_row()) is not None:
         number += 1
         if isinstance(row, Failure):
@@ -170,7 +170,7 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
         elif len(row) != len(header):
             yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
         else:
-            yield CorpusItem(number, decode(row[place].encode("utf-8", "surrogateescape"), name))
+            yield CorpusItem(number, decode(row[index].encode("utf-8", "surrogateescape"), name))
 
 
 def _column_index(header: Sequence[str], name: str, column: str) -> int:
@@ -195,9 +195,11 @@ def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterato
         for group in range(table.num_row_groups):
             rows = table.metadata.row_group(group)
             chunks = (rows.column(index) for index in range(rows.num_columns))
-            own = (one for one in chunks if one.path_in_schema.partition(".")[0] == column.partition(".")[0])
-            each = sum(chunk.total_uncompressed_size for chunk in own) // max(rows.num_rows, 1)
-            for batch in table.iter_batches(min(_ROWS, max(1, _MAX_BATCH // max(1, each))), [group], [column], False):
+            top = column.partition(".")[0]
+            used = (chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top)
+            size = sum(chunk.total_uncompressed_size for chunk in used) // max(rows.num_rows, 1)
+            count = min(_ROWS, max(1, _MAX_BATCH // max(1, size)))
+            for batch in table.iter_batches(count, [group], [column], False):
                 for value in _values(batch.column(0), name):
                     number += 1
                     yield CorpusItem(number, null if value is None else value)

@@ -6,7 +6,6 @@ the results are the same however many processes there are.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 
@@ -14,19 +13,9 @@ from attncli.corpus.protocol import Batch, BatchFn, Job, Result, Value
 from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 
 
-def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:
-    """Yield the batches of a stream: from a number on by `windows`, each sentence before that alone."""
-    sentences = iter(sentences)
-    for sentence in sentences:
-        if sentence.number >= batch_from:
-            yield from map(Batch, windows(chain([sentence], sentences)))
-        else:
-            yield Batch([sentence])
-
-
-def first_batched(jobs: int | None, parallel_from: int) -> int:
-    """Return from which number on the sentences of a source that computes them one by one are in batches of several."""
-    return {None: parallel_from, 1: sys.maxsize}.get(jobs, 1)
+def batched(sentences: Iterable[CorpusItem]) -> Iterator[Batch]:
+    """Yield the batches of a stream, small ones first; see `windows`."""
+    return map(Batch, windows(sentences))
 
 
 def run(

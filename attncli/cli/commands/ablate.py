@@ -76,17 +76,10 @@ def ablate(
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice
-    from attncli.cli.loop import (
-        ResultStream,
-        draw_each,
-        loading,
-        run_over,
-        workers_on_device,
-        write_folder,
-        write_results,
-    )  # fmt: skip
+    from attncli.cli.loop import ResultStream, draw_each, loading, workers_on_device, write_folder, write_results
     from attncli.cli.sentences import sentences
     from attncli.corpus.jobs import ModelJob, encode, open_ablations
+    from attncli.corpus.run import batched, run
     from attncli.engines.source import PARALLEL_FROM
     from attncli.formats import DRAWN
     from attncli.trace.view import View
@@ -116,7 +109,7 @@ def ablate(
         workers = workers_on_device(request.load, 1 if form is None else request.parallel.workers)
         stream = ResultStream(
             environment,
-            run_over(sentences(texts, environment), job, open_job()[0], workers, PARALLEL_FROM),
+            run(job, batched(sentences(texts, environment)), workers, open_job()[0], PARALLEL_FROM),
             total=texts.last_number,
             is_alone=texts.is_alone,
             shares_terminal=environment.is_terminal(output.file),
@@ -128,10 +121,10 @@ def ablate(
 
             with output.view(environment, written, "ablate") as canvas:
                 palette = canvas.palette(colormap or "viridis")
-                for number, one in draw_each(stream):
-                    height = None if canvas.height is None else canvas.height - len(one.notes)
+                for number, cuts in draw_each(stream):
+                    height = None if canvas.height is None else canvas.height - len(cuts.notes)
                     named = None if texts.last_number == 1 else number
-                    canvas.show(ablation_parts(one, palette, canvas.width, height, precision, named), one.text)
+                    canvas.show(ablation_parts(cuts, palette, canvas.width, height, precision, named), cuts.text)
         failures = stream.failures
     if failures:
         raise typer.Exit(ExitCode.INPUT)

@@ -238,7 +238,7 @@ def _measured(
 
     texts: Iterable[CorpusItem] | None = None
     if is_induction:
-        texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
+        texts = [CorpusItem(*sequence) for sequence in enumerate(repeated_sequences(request.model), 1)]
     elif request.model == "demo" and not any(request.texts.explicit_values()):
         try:
             texts = sentences(request.texts, environment)

@@ -70,11 +70,11 @@ class MaskInput(Options):
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
             label = f"--size {visible(self.size)}"
-            found = _SIZE.fullmatch(self.size)
-            if found is None:
+            match = _SIZE.fullmatch(self.size)
+            if match is None:
                 raise UsageError(f"{label}: expected queries, such as 8, or queries and keys, such as 3x8")
-            queries = int(found[1])
-            size = MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
+            queries = int(match[1])
+            size = MaskSize(queries, queries + (self.past or 0) if match[2] is None else int(match[2]), self.past)
         lengths = None
         if self.lengths is not None:
             expressions = [as_expression(mask) for mask in masks if not is_file(mask)]
@@ -283,26 +283,26 @@ def model(
     with status(environment, f"loading {model}"):
         source = open_source(model, layer="all", special=not no_special, **more)
     sentences = []
-    for one in text:
-        trace = source.trace(one, pair, one if target is None and source.is_encoder_decoder else target)
+    for sentence in text:
+        trace = source.trace(sentence, pair, sentence if target is None and source.is_encoder_decoder else target)
         sentences.append((trace, layer_masks(trace)))
     for note in dict.fromkeys(note for trace, _ in sentences for note in (*trace.source.notes, *trace.notes)):
         environment.note(note)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
-        masks = [(number, one, mask) for number, (one, found) in enumerate(sentences, 1) for mask in found]
-        described = [_described(number, one, mask) for number, one, mask in masks]
+        masks = [(number, trace, mask) for number, (trace, layers) in enumerate(sentences, 1) for mask in layers]
+        described = [_described(number, trace, mask) for number, trace, mask in masks]
         environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
-    named = [[_named(mask) for mask in found] for _, found in sentences]
+    named = [[_named(mask) for mask in layers] for _, layers in sentences]
 
     def renderables(view: MaskView) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        for number, ((one, _), grids) in enumerate(zip(sentences, named, strict=True), 1):
+        for number, ((trace, _), grids) in enumerate(zip(sentences, named, strict=True), 1):
             if len(sentences) > 1:
-                yield Text(view.palette.label(f"sentence {number}: {one.text}"), "bold")
+                yield Text(view.palette.label(f"sentence {number}: {trace.text}"), "bold")
             for grid in grids:
                 yield from view.shown(grid)
 
@@ -322,7 +322,7 @@ def _note_idle(environment: Environment, *subjects: MaskGrid) -> None:
     """Note which atoms of expressions have no effect."""
     from attncli.masks.effects import idle_note
 
-    notes = (idle_note(one.expression, one.size) for one in subjects if one.expression is not None)
+    notes = (idle_note(subject.expression, subject.size) for subject in subjects if subject.expression is not None)
     for note in dict.fromkeys(filter(None, notes)):
         environment.note(note)
 
@@ -365,15 +365,15 @@ def _grid(mask: LayerMask) -> MaskGrid:
     return MaskGrid("" if rule is None else str(rule), mask.allowed, 0, rule)
 
 
-def _described(number: int, one: Trace, mask: LayerMask) -> dict[str, Any]:
+def _described(number: int, trace: Trace, mask: LayerMask) -> dict[str, Any]:
     """Return the entries of a mask in the JSON document besides its cells."""
     return {
         "kind": mask.kind,
         "layers": list(mask.layers),
         "sentence": number,
-        "text": one.text,
-        "pair": one.pair,
-        "target": one.target,
+        "text": trace.text,
+        "pair": trace.pair,
+        "target": trace.target,
         "query_tokens": [token.as_dict() for token in mask.queries],
         "key_tokens": [token.as_dict() for token in mask.keys],
         "dropped_keys": 0,  # of a KV cache, which the schema has room for

@@ -100,7 +100,7 @@ def run(
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
     stderr = environment.on_stderr()
-    if passed := [each for each in _OPTIONS if any(one.partition("=")[0] == each for one in arguments)]:
+    if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
         stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
@@ -110,7 +110,7 @@ def run(
 
         rows, first = list(calls.rows), []
         if folder is None:
-            rows = [each for each in rows if str(each.place) == str(row.place)]
+            rows = [group for group in rows if str(group.place) == str(row.place)]
             first = [f"attn run --place {shlex.quote(str(row.place))} --save calls {again}"]
         index = row.tracks[0].padded_row if finding.comparison is None else finding.comparison.batch_row
         file = shlex.quote(str(_trace_file(folder or Path("calls"), rows, row, index)))
@@ -130,7 +130,7 @@ def run(
             _write(calls, output, chosen, stderr, commands)
             if save is not None:
                 _save(calls, save, stderr)
-            is_wrong = any(one.severity == "error" for one in calls.findings)
+            is_wrong = any(finding.severity == "error" for finding in calls.findings)
             # What is expected and could not be looked at is not as expected.
             is_missed = bool(unused) or not calls.calls or calls.notes.fault is not None
         except AttnError as error:
@@ -222,7 +222,8 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
 
 def _trace_file(folder: Path, rows: Sequence[CallGroup], row: CallGroup, index: int) -> Path:
     """Return where the trace of a batch row is saved, by the number of its place in the table, and its line."""
-    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in str(row.place)).strip("-")[-100:]
+    letters = (letter if letter.isalnum() or letter in "._-" else "-" for letter in str(row.place))
+    name = "".join(letters).strip("-")[-100:]
     batch = f"-row{index}" if row.tracks[0].shape[0] > 1 else ""
     return folder / f"{rows.index(row) + 1:02}-{name}{batch}.safetensors"
 

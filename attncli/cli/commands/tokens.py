@@ -76,9 +76,9 @@ def tokens(
 
         with output.view(environment, chosen, "tokens") as canvas:
             palette = canvas.palette("viridis")
-            for _, one in draw_each(stream):
-                parts = tokens_parts(one, choice, palette, canvas.width)
-                canvas.show(parts, " / ".join(filter(None, (one.text, one.pair))))
+            for _, tokenization in draw_each(stream):
+                parts = tokens_parts(tokenization, choice, palette, canvas.width)
+                canvas.show(parts, " / ".join(filter(None, (tokenization.text, tokenization.pair))))
     else:
         write_results(environment, stream, choice, form, output.file)
     if stream.failures:
@@ -89,8 +89,9 @@ def _results(
     environment: Environment, request: TokenizeOptions, job: ModelJob[Any], workers: int | None
 ) -> Generator[Result[Any], None, None]:
     """Yield the results for the chosen tokens; a bad request is refused before the first ones."""
-    from attncli.cli.loop import loading, run_over
+    from attncli.cli.loop import loading
     from attncli.cli.sentences import sentences
+    from attncli.corpus.run import batched, run
     from attncli.engines.source import PARALLEL_FROM_LATE
 
     if request.from_ is not None:
@@ -102,4 +103,4 @@ def _results(
     texts = sentences(request.texts, environment)
     with loading(environment, request.model, request.vocab):
         opened = job.open()
-    return run_over(texts, job, opened, workers, PARALLEL_FROM_LATE)
+    return run(job, batched(texts), workers, opened, PARALLEL_FROM_LATE)
