@@ -35,9 +35,7 @@ _LOCK = "_attncli.lock"
 def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Iterator[Batch]:
     """Yield the sentences of each part, with its name.
 
-    Args:
-        sentences: file by file.
-        files: the names of all files, as the metadata of sentences have them; none where there is one.
+    They come file by file; `files` are the names of all, as the metadata of sentences have them, if there are several.
     """
     indices = {name: index for index, name in enumerate(files)}
 
@@ -157,11 +155,7 @@ class DatasetSummary:
 
 @contextmanager
 def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSummary]:
-    """Lock a folder for the parts of a run and record its options there.
-
-    Args:
-        folder: an absolute path.
-        made: the inputs of its numbers, by names: the command, its options, its files.
+    """Lock a folder, an absolute path, for the parts of a run, and record its options there: `made`, by names.
 
     Raises:
         InputError: the folder holds other files, or cannot be written.

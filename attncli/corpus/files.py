@@ -81,8 +81,8 @@ class SentenceFile(NamedTuple):
                 yield stack.enter_context(open(self.path, "rb"))
 
 
-def find_files(place: str) -> tuple[SentenceFile, ...]:
-    """Return the files of a place, sorted: itself, or those of a folder and of those within, or those of a glob.
+def find_files(location: str) -> tuple[SentenceFile, ...]:
+    """Return the files of a location, sorted: itself, or those of a folder and of those within, or those of a glob.
 
     Files and folders whose names begin with `.` or `_` are left out, unless they are named.
 
@@ -90,32 +90,32 @@ def find_files(place: str) -> tuple[SentenceFile, ...]:
         InputError: there is none, or it cannot be listed.
         LoadError: a package that lists them is not installed.
     """
-    root = place if is_url(place) else ""
-    with translate_file_errors(SentenceFile(place, root)):
-        start, pattern, paths = _remote(place) if root else _local(place)
+    root = location if is_url(location) else ""
+    with translate_file_errors(SentenceFile(location, root)):
+        start, pattern, paths = _remote(location) if root else _local(location)
     names = {path: path[len(start) :].lstrip("/") for path in sorted(paths)}
     files = [path for path, name in names.items() if _HIDDEN.search(pattern) or not _HIDDEN.search(name)]
     if not files:
         what = "no file fits {}" if pattern else "the folder {} holds no file"
-        name = visible(without_password(place))
+        name = visible(without_password(location))
         raise InputError(f"{what.format(name)}; names that begin with . or _ are skipped")
     return tuple(SentenceFile(path, root) for path in files)
 
 
-def _split_glob(place: str) -> tuple[str, str]:
+def _split_glob(location: str) -> tuple[str, str]:
     """Split a glob into the folder to search, and the pattern to search for."""
-    wild = re.search(r"[*?[]", place)
-    cut = place.rfind("/", 0, wild.start()) + 1 if wild else len(place)
-    return place[:cut], place[cut:]
+    wild = re.search(r"[*?[]", location)
+    cut = location.rfind("/", 0, wild.start()) + 1 if wild else len(location)
+    return location[:cut], location[cut:]
 
 
-def _local(place: str) -> tuple[str, str, list[str]]:
+def _local(location: str) -> tuple[str, str, list[str]]:
     """Return where files are looked for, the pattern, and the files, without following links, which may lead back."""
 
     def refuse(error: OSError) -> None:
         raise error
 
-    start, pattern = (place, "") if os.path.lexists(place) else _split_glob(place)
+    start, pattern = (location, "") if os.path.lexists(location) else _split_glob(location)
     if pattern:
         matches = Path(start).glob(pattern + "/*" * pattern.endswith("**"))  # which would be folders alone
         paths = [start + str(path.relative_to(start)) for path in matches]
@@ -123,7 +123,7 @@ def _local(place: str) -> tuple[str, str, list[str]]:
         walked = os.walk(start, onerror=refuse)
         paths = [os.path.join(within, name) for within, _, names in walked for name in names]
     else:  # a missing file is reported when it is opened
-        return place, "", [place]
+        return location, "", [location]
     return start, pattern, [path for path in paths if os.path.isfile(path) or not os.path.exists(path)]  # no pipes
 
 
@@ -151,14 +151,14 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise InputError(f"{visible(without_password(url))}: {known}") from None
 
 
-def is_url(place: str) -> bool:
-    """Return whether a place is not on this machine, or is named as if it were not."""
-    return _SCHEME.match(place) is not None
+def is_url(location: str) -> bool:
+    """Return whether a location is not on this machine, or is named as if it were not."""
+    return _SCHEME.match(location) is not None
 
 
-def without_password(place: str) -> str:
+def without_password(location: str) -> str:
     """Return a path or URL for display: without the password of a URL, and its query."""
-    return re.sub(r"://[^/?]*@", "://", place).partition("?")[0] if is_url(place) else place
+    return re.sub(r"://[^/?]*@", "://", location).partition("?")[0] if is_url(location) else location
 
 
 @contextmanager

@@ -142,13 +142,7 @@ def render(
 ) -> tuple[Any, Iterable[str]]:
     """Return a trace as `attn inspect` shows it, or an iterator over its pieces in a format; see `Task`.
 
-    Args:
-        number: of the sentence.
-        trace: of it.
-        derivation: the numbers in place of the weights.
-        view: the shown part of the trace.
-        form: the machine format that it is encoded in; None leaves it as it is, to be drawn.
-        save: file for the trace as it was recorded.
+    Without a format it is left as it is, to be drawn. `save` is a file for the trace as it was recorded.
     """
     from attncli.analysis.warnings import warnings_of
     from attncli.formats import part_of

@@ -28,12 +28,8 @@ def run_on_ray(
 ) -> Generator[Result[PartInfo | None], None, None]:
     """Yield the results of parts, in order; see `corpus.run.run`.
 
-    Args:
-        job: writes them.
-        shards: that are read here, a few ahead.
-        on: `ray://HOST:PORT`, a cluster that this machine is in; `ray` is RAY_ADDRESS, or else this machine alone.
-        jobs: how many parts are under way at most; None are half as many again as there are processors.
-        gpus: how many each of them has for itself.
+    `on` is `ray://HOST:PORT`, a cluster that this machine is in; `ray` is RAY_ADDRESS, or else this machine alone. At
+    most `jobs` parts are under way, by default half as many again as there are processors, each with its own `gpus`.
 
     Raises:
         AttnError: Ray or a cluster is not there, or has another attncli, or the job raises it.

@@ -26,7 +26,7 @@ _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 class SentenceReader:
     """Files of sentences, and how they are read."""
 
-    place: str  # the path or URL that they were found by
+    location: str  # the path or URL that they were found by
     files: tuple[SentenceFile, ...]  # all of them, sorted
     # the column or field that holds the text; None is `text`, and with `chat` a line of JSON itself
     column: str | None = None
@@ -34,7 +34,7 @@ class SentenceReader:
     chat: bool = False  # whether .json and JSON Lines hold lists of messages
 
     @classmethod
-    def of(cls, place: str, *, column: str | None = None, whole: bool = False, chat: bool = False) -> SentenceReader:
+    def of(cls, location: str, *, column: str | None = None, whole: bool = False, chat: bool = False) -> SentenceReader:
         """Return the reader of a file, a folder, a glob or a URL.
 
         Raises:
@@ -42,7 +42,7 @@ class SentenceReader:
             InputError: there is no file.
             LoadError: a package that lists files is not installed.
         """
-        reader = cls(place, find_files(place), column, whole, chat)
+        reader = cls(location, find_files(location), column, whole, chat)
         kinds = {reader.kind(file): file for file in reversed(reader.files)}  # and the first file of each
         if column is not None and kinds.keys() <= {"text", "messages"}:
             file = reader.files[0]
@@ -95,7 +95,7 @@ class SentenceReader:
         """
         has_lines = all(self.kind(file) == "text" for file in self.files)
         items = (sentence for file in self.files for sentence in self._sentences_of(file))
-        return without_empty(items, visible(without_password(self.place)), "line" if has_lines else "text", note)
+        return without_empty(items, visible(without_password(self.location)), "line" if has_lines else "text", note)
 
     def last_number(self) -> int | None:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""

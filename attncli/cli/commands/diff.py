@@ -107,8 +107,8 @@ def _traces(
         raise UsageError(f"attn diff compares two checkpoints on one sentence; {_FOR_MANY}")
     texts = list(raise_on_failure(((item.number, item.text) for item in first), is_alone=expected == 1))
     if len(texts) != expected:
-        found = "one sentence" if len(texts) == 1 else "more than two sentences"
-        raise UsageError(f"{found} to compare; give two, or one with two checkpoints: -m A -m B")
+        number = "one sentence" if len(texts) == 1 else "more than two sentences"
+        raise UsageError(f"{number} to compare; give two, or one with two checkpoints: -m A -m B")
     unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
     request = request.changed(from_=None, texts=request.texts.changed(text=[text for _, text in texts], **unread))
     items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]
