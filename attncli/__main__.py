@@ -29,10 +29,8 @@ def main() -> None:
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     from attncli.cli.app import app
     from attncli.cli.environment import settle_streams
-    from attncli.cli.terminal import settle_width
 
     settle_streams()
-    settle_width()
     try:
         app(prog_name="attn")
     finally:

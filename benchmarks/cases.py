@@ -130,7 +130,6 @@ def start(material: Material) -> list[Case]:
 PAGES = """
 import typer
 from attncli.cli.app import app
-from attncli.cli.help import TOPICS
 
 def pages(command, words):
     yield [*words, "--help"]
@@ -138,7 +137,7 @@ def pages(command, words):
         for name in command.list_commands(None):
             yield from pages(command.get_command(None, name), [*words, name])
 
-for words in [*pages(typer.main.get_command(app), []), ["help"], *(["help", name] for name in TOPICS)]:
+for words in pages(typer.main.get_command(app), []):
     print(*words)
 """
 

@@ -9,8 +9,7 @@ _OTHERS |= {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT"}
 for name in list(os.environ):
     if name in _OTHERS or name.startswith("ATTN_") or name.lower().endswith("_proxy"):
         del os.environ[name]
-_HOME = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
-os.environ["XDG_CONFIG_HOME"] = _HOME.name
+_HOME = tempfile.TemporaryDirectory()
 # Where transformers copies the code that checkpoints bring: file by file, so that two processes would see halves.
 os.environ["HF_MODULES_CACHE"] = _HOME.name
 # Tiny models are too small to be shared between threads, which wait for each other where several tests run at once.

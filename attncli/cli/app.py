@@ -32,11 +32,9 @@ _COMMANDS = {
     "explore": "Type, and watch attention change with every key.",
     "learn": "Follow one query through a layer, step by step.",
     "run": "Run a Python program, and list every attention in it.",
-    "config": "Show current settings and where they come from.",
     "completion": "Print the completion script of a shell.",
-    "help": "Show the help of a command or a topic.",
+    "mask": "Draw, check, compare and convert masks.",
 }
-_MASK = "Draw, check, compare and convert masks."
 _MASK_COMMANDS = {
     "show": "Draw a mask.",
     "check": "Check a mask for errors.",
@@ -47,21 +45,17 @@ _MASK_COMMANDS = {
 
 
 class _Group(WithOwnHelp, TyperGroup):
-    """A command group whose errors are one line on stderr.
+    """A command group whose commands are imported and built on use, and whose errors are one line on stderr."""
 
-    A command is imported and built on use; `purposes` has a line for each.
-    """
+    purposes: Mapping[str, str] = _COMMANDS
 
-    purposes: Mapping[str, str]
-
-    @staticmethod
-    def build(name: str) -> Any:
+    def build(self, name: str) -> Any:
         """Return one of the commands."""
-        raise NotImplementedError
+        return _mask_group() if name == "mask" else _built(name, name, self.purposes[name])
 
-    def purpose(self, name: str) -> str:
-        """Return the purpose of a command."""
-        return self.purposes[name]
+    def tables(self) -> dict[str, list[tuple[str, str]]]:
+        """Return the tables of the help besides those of options."""
+        return {"Commands": [*self.purposes.items()]}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
@@ -103,32 +97,21 @@ class _Group(WithOwnHelp, TyperGroup):
         sys.exit(code or ExitCode.OK)
 
 
-class _Root(_Group):
-    """The program."""
-
-    purposes = _COMMANDS | {"mask": _MASK}
-
-    @staticmethod
-    def build(name: str) -> Any:
-        """Return one of the commands."""
-        return _mask_group() if name == "mask" else _built(name, name, _COMMANDS[name])
-
-
 class _Masks(_Group):
     """`attn mask`."""
 
     purposes = _MASK_COMMANDS
 
-    @staticmethod
-    def build(name: str) -> Any:
+    def build(self, name: str) -> Any:
         """Return one of the commands."""
-        return _built("mask_model" if name == "model" else "mask", name, _MASK_COMMANDS[name])
+        return _built("mask", name, self.purposes[name])
 
+    def tables(self) -> dict[str, list[tuple[str, str]]]:
+        """Return the same, and what an expression is made of."""
+        from attncli.masks.notation import NOTATION
 
-def _show_help_alone(context: typer.Context) -> None:
-    """Print the help of a group that is called without a command."""
-    if context.invoked_subcommand is None:
-        print_help(context, ExitCode.USAGE)
+        atoms = [(kind.usage, kind.meaning) for kind in NOTATION.values()]
+        return super().tables() | {"Atoms: when query i may attend to key j": atoms}
 
 
 _group = partial(
@@ -138,11 +121,10 @@ _group = partial(
     suggest_commands=False,  # of Typer's own; it knows only the commands that were built
     pretty_exceptions_enable=False,
 )
-app = _group(name="attn", cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+app = _group(name="attn", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def _built(module: str, name: str, purpose: str) -> Any:
-    """Return a command, a function of a module in `commands`."""
     from attncli.cli.options import Verbosity
 
     alone = typer.Typer(add_completion=False)
@@ -153,14 +135,15 @@ def _built(module: str, name: str, purpose: str) -> Any:
 
 
 def _mask_group() -> Any:
-    """Return `attn mask`."""
     masks = _group(name="mask", cls=_Masks)
 
-    @masks.callback(short_help=_MASK)
+    @masks.callback(short_help=_COMMANDS["mask"])
     def _masks(context: typer.Context) -> None:
         """Draw, check, compare and convert attention masks.
 
-        `attn help masks` lists what an expression is made of.
+        An expression combines the atoms below with & (and), | (or), ~ (not) and parentheses. i is the position of the
+        query and j that of the key, both from 0. A .npy, .safetensors or .pt file may replace an expression: in it,
+        True or 1 = may attend; additive masks hold 0 and −inf.
 
         Examples:
         attn mask show "causal & window(4)" --size 12
@@ -188,7 +171,7 @@ def main(
 ) -> None:
     """See attention happen, with numbers.
 
-    `attn COMMAND --help` explains a command. `attn help` lists more topics.
+    `attn COMMAND --help` explains a command. `attn mask --help` lists what a mask expression is made of.
 
     Examples:
     attn inspect "time flies like an arrow"
@@ -198,21 +181,22 @@ def main(
     _show_help_alone(context)
 
 
+def _show_help_alone(context: typer.Context) -> None:
+    """Print the help of a group that is called without a command."""
+    if context.invoked_subcommand is None:
+        print_help(context, ExitCode.USAGE)
+
+
 def _complaint(error: Any) -> str:
     """Return the message of an error in a command line, in one line."""
     context: Any = getattr(error, "ctx", None)
     message, hint = error.format_message(), ""
     if hasattr(error, "possibilities"):  # an option that does not exist
-        from attncli.cli.retired import RETIRED
-
-        name = error.option_name
-        bare, command = name.removeprefix("--"), context.command_path.split()[1:2]
-        if instead := RETIRED.get(" ".join([*command, bare])) or RETIRED.get(bare):
-            return f"{name} is retired: {instead}"
-        names = [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
-        message, hint = error.message, did_you_mean(name, [name for name in names if name.startswith("-")])
-    elif found := re.fullmatch(r"No such command '(.*)'\.?", message, re.DOTALL):
-        hint = did_you_mean(found[1], context.command.list_commands(context))
+        names = [name for param in context.command.get_params(context) for name in (*param.opts, *param.secondary_opts)]
+        message = error.message
+        hint = did_you_mean(error.option_name, [name for name in names if name.startswith("-")])
+    elif unknown := re.fullmatch(r"No such command '(.*)'\.?", message, re.DOTALL):
+        hint = did_you_mean(unknown[1], context.command.list_commands(context))
     message = " ".join(message.split()).rstrip(".")
     return message[:1].lower() + message[1:] + hint
 
@@ -229,9 +213,9 @@ def _failed(error: BaseException) -> ExitCode:
         return error.exit_code
     if isinstance(error, MemoryError):
         print_error("out of memory; give fewer tokens, layers or heads")
-        return ExitCode.INPUT
-    message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
-    print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows the traceback")
+    else:
+        message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
+        print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows the traceback")
     return ExitCode.INPUT
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 from typer import Context
@@ -32,45 +33,23 @@ def completer(metavar: str) -> Callable[[Context, str], list[Any]]:
     """Return a completer of a value by the parts of its metavar: those in lower case are values themselves."""
 
     def complete(ctx: Context, incomplete: str) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         for part in metavar.split("|"):
-            found += VALUES[part](ctx, incomplete) if part in VALUES else [part] if part.islower() else []
-        return found
+            values += VALUES[part](ctx, incomplete) if part in VALUES else [part] if part.islower() else []
+        return values
 
     return complete
 
 
-def _listed(typed: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield the names that could follow in a list with commas, each once."""
-    before, comma, _last = typed.rpartition(",")
-    yield from (before + comma + name for name in names if name not in before.split(","))
+def _names(module: str, name: str) -> Callable[[Context, str], Iterable[str]]:
+    """Return a completer of a list with commas, of the names in a table of a module, each once."""
 
+    def complete(_: Context, typed: str) -> Iterator[str]:
+        before, comma, _last = typed.rpartition(",")
+        names = getattr(import_module(module), name)
+        yield from (before + comma + word for word in names if word not in before.split(","))
 
-def _parts(_: Context, typed: str) -> Iterable[str]:
-    from attncli.trace.view import PARTS
-
-    return _listed(typed, PARTS)
-
-
-def _metrics(_: Context, typed: str) -> Iterable[str]:
-    from attncli.analysis.metric_names import NAMES
-
-    return _listed(typed, NAMES)
-
-
-def _codes(_: Context, typed: str) -> Iterable[str]:
-    from attncli.masks.findings import CODES
-
-    return _listed(typed, CODES)
-
-
-def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
-    """Yield the topics of `attn help`."""
-    from attncli.cli.help import topics
-
-    root: Any = ctx.find_root().command
-    yield from topics()
-    yield from ((name, root.purpose(name)) for name in root.list_commands(ctx))
+    return complete
 
 
 def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
@@ -93,12 +72,11 @@ def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
 
 
 VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
-    "CODES": _codes,
+    "CODES": _names("attncli.masks.findings", "CODES"),
     "EXPR": _masks,
-    "METRIC": _metrics,
-    "METRICS": _metrics,
+    "METRIC": _names("attncli.analysis.metric_names", "NAMES"),
+    "METRICS": _names("attncli.analysis.metric_names", "NAMES"),
     "MODEL": _models,
     "NAME_OR_FOLDER": _models,
-    "PARTS": _parts,
-    "TOPIC": _topics,
+    "PARTS": _names("attncli.trace.view", "PARTS"),
 }

@@ -1,7 +1,6 @@
 """Options, each declared once: as a field of a class, an option group that commands share.
 
-`option` declares the rest of an option than its type; the command line, its help and completion, the settings file and
-the environment are made of that.
+`option` declares everything but an option's type; Typer's parameters, their help and completion are made of that.
 """
 
 from __future__ import annotations
@@ -18,21 +17,18 @@ import typer
 from typer import BadParameter, Context
 
 from attncli.checkpoints.options import OptionValues
-from attncli.cli.environment import Environment
 from attncli.text import did_you_mean
-
-NOT_SETTABLE = object()
 
 
 class OptionDeclaration(NamedTuple):
-    """Declaration of an option; see `option`."""
+    """Declaration of an option, in its annotation; see `option`."""
 
     help: str
     metavar: str | None = None
     letter: str = ""
     panel: str | None = None
     rare: bool = False
-    setting: Any = NOT_SETTABLE
+    env: bool = False
     low: int | None = None
     high: int | None = None
     flags: str = ""
@@ -40,9 +36,9 @@ class OptionDeclaration(NamedTuple):
 
 
 option = OptionDeclaration
-"""Declaration of an option, in its annotation: its help; its metavar, which also chooses its completion; its letter;
-the panel of the help; whether `--help-all` alone shows it; its default, if it may be set elsewhere; its least and its
-largest number; its flags, where they do not follow from its name."""
+"""Declaration of an option: its help; its metavar, which also chooses its completion; its letter; the panel of the
+help; whether `--help-all` alone shows it; whether `ATTN_NAME` sets it too; its least and its largest number; its flags,
+where they do not follow from its name."""
 
 
 class ArgumentDeclaration(NamedTuple):
@@ -73,47 +69,35 @@ class Options(OptionValues):
 
 _Group = TypeVar("_Group", bound=Options)
 
-_hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # of a group's fields
+_hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
 def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Callable[..., None]:
     """Return a command for Typer: with a parameter for every option of its groups.
 
-    A parameter of the command with the name of a group's option replaces its declaration; the group has its value
-    too.
+    An option of the command with the name of a group's option replaces its declaration; the group has its value too.
 
-    Args:
-        command: a function of groups, of options of its own, of a `typer.Context`, and of the `Environment`.
-        more: groups of options that are read before the command is called, which does not take them.
+    It is a function of the `Environment`, and of groups and options. `more` are groups that it does not take.
     """
+    _, *parameters = inspect.signature(command).parameters.items()  # the first is the environment
     kinds = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in kinds.items() if _is_group(kind)}
-    environments = [name for name, kind in kinds.items() if kind is Environment]
-    signature = inspect.signature(command)
-    parameters = {
-        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kinds[name])
-        for name, parameter in signature.parameters.items()
-        if name not in groups and name not in environments
-    }
-    own = list(parameters)
-    if environments:  # which the context brings
-        parameters.setdefault(
-            "context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-        )
+    groups = {name: kinds[name] for name, _ in parameters if _is_group(kinds[name])}
+    own_options = {name: (kinds[name], parameter.default) for name, parameter in parameters if name not in groups}
+    every = dict(own_options)
     for group in (*groups.values(), *more):
         for name, kind, default in options_of(group):
-            parameters.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
-                                                          annotation=kind))  # fmt: skip
+            every.setdefault(name, (kind, default))
 
-    def run(**values: Any) -> None:
-        arguments: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
-        for name in environments:
-            arguments[name] = values["context"].obj
-        command(**arguments, **{name: values[name] for name in own})
+    def run(context: Context, **values: Any) -> None:
+        filled = {name: _filled(group, values) for name, group in groups.items()}
+        command(context.obj, **filled, **{name: values[name] for name in own_options})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {}  # Typer would evaluate them, and reads the signature too
-    run.__signature__ = signature.replace(parameters=list(map(_for_typer, parameters.values())))  # type: ignore[attr-defined]
+    keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    made = [keyword(name, annotation=kind, default=default) for name, (kind, default) in every.items()]
+    signature = inspect.Signature([keyword("context", annotation=Context), *map(_for_typer, made)])
+    run.__signature__ = signature  # type: ignore[attr-defined]
     return run
 
 
@@ -124,12 +108,6 @@ def options_of(group: type[Options]) -> Iterator[tuple[str, Any, Any]]:
             yield from options_of(kind)
         else:
             yield name, kind, getattr(group, name)
-
-
-def declaration_of(annotation: Any) -> OptionDeclaration | ArgumentDeclaration | None:
-    """Return the declaration in an annotation of an option or an argument; None for any other."""
-    declarations = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    return next((one for one in declarations if isinstance(one, OptionDeclaration | ArgumentDeclaration)), None)
 
 
 def kind_of(annotation: Any) -> Any:
@@ -146,13 +124,8 @@ def choices_of(group: type[Options], name: str) -> tuple[str, ...]:
 
 
 def dashed(name: str) -> str:
-    """Return the name of an option in a file, and after `--`."""
+    """Return the name of an option after `--`."""
     return name.rstrip("_").replace("_", "-")
-
-
-def variable(name: str) -> str:
-    """Return the environment variable of an option."""
-    return f"ATTN_{name.upper()}"
 
 
 def _is_group(kind: Any) -> bool:
@@ -165,29 +138,25 @@ def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
 
 
 def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter for Typer, which copies defaults once and `Annotated` twice.
-
-    To a shell, rare options are offered too.
-    """
-    one = declaration_of(parameter.annotation)
-    if one is None:
-        return parameter
+    """Return a parameter for Typer, which copies defaults once and `Annotated` twice."""
+    kind, declared = get_args(parameter.annotation)[:2]
     default = ... if parameter.default is parameter.empty else parameter.default
     is_completed = "_ATTN_COMPLETE" in os.environ
-    more: dict[str, Any] = {"metavar": one.metavar, "help": one.help}
-    if is_completed and one.metavar:
+    more: dict[str, Any] = {"metavar": declared.metavar, "help": declared.help}
+    if is_completed and declared.metavar:
         from attncli.cli.completion import completer
 
-        more["autocompletion"] = completer(one.metavar)
-    kind = get_args(parameter.annotation)[0]
-    if isinstance(one, ArgumentDeclaration):
+        more["autocompletion"] = completer(declared.metavar)
+    if isinstance(declared, ArgumentDeclaration):
         return parameter.replace(annotation=kind, default=typer.Argument(default, show_default=False, **more))
-    flags = [one.flags or f"--{dashed(parameter.name)}", *([one.letter] if one.letter else [])]
-    more |= {"rich_help_panel": one.panel, "hidden": one.rare and not is_completed, "min": one.low, "max": one.high}
-    if one.setting is not NOT_SETTABLE:
-        more["envvar"] = variable(parameter.name)
-    if one.eager is not None:
-        more |= {"callback": one.eager, "is_eager": True}
+    flags = [declared.flags or f"--{dashed(parameter.name)}", *([declared.letter] if declared.letter else [])]
+    # A shell is offered rare options too.
+    more |= {"rich_help_panel": declared.panel, "hidden": declared.rare and not is_completed}
+    more |= {"min": declared.low, "max": declared.high}
+    if declared.env:
+        more["envvar"] = f"ATTN_{parameter.name.upper()}"
+    if declared.eager is not None:
+        more |= {"callback": declared.eager, "is_eager": True}
     return parameter.replace(annotation=kind, default=typer.Option(default, *flags, **more))
 
 
@@ -195,21 +164,15 @@ _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 
 def value_of(text: str, kind: Any, low: int | None = None, high: int | None = None) -> Any:
-    """Parse the text of an option, from a command line or a setting.
-
-    Args:
-        text: of the option.
-        kind: `str`, `int`, `float`, `bool`, `Path`, or a `Literal` of some texts.
-        low: the least number.
-        high: the largest number.
+    """Parse the text of an option.
 
     Raises:
-        typer.BadParameter: it is no value of this kind.
+        typer.BadParameter: it is no value of this kind, or out of the range of numbers.
     """
     if kind is bool:
-        if text.strip().lower() not in _WORDS:
+        if text.lower() not in _WORDS:
             raise BadParameter("expected true or false")
-        return _WORDS[text.strip().lower()]
+        return _WORDS[text.lower()]
     if kind is Path:
         if not text:  # which would be the working directory
             raise BadParameter("the file name is empty")
@@ -224,8 +187,7 @@ def value_of(text: str, kind: Any, low: int | None = None, high: int | None = No
         if high is not None and not number <= high:
             raise BadParameter(f"expected at most {high}")
         return number
-    choices = get_args(kind)
-    if choices and text not in choices:
+    if (choices := get_args(kind)) and text not in choices:
         expected = ", ".join(f"'{choice}'" for choice in choices)
         raise BadParameter(f"'{text}' is not one of {expected}{did_you_mean(text, choices)}")
     return text

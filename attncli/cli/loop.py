@@ -1,11 +1,11 @@
-"""The loop of a command: its options become a job, and sentences go through that to results.
+"""The loop of a command: sentences go through a job to results, and results to an output.
 
 Failures of sentences are printed on stderr between the results, and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic
@@ -14,13 +14,14 @@ from attncli.cli.environment import Environment, print_error
 from attncli.cli.progress import ProgressBar, status
 from attncli.cli.sentences import sentences
 from attncli.corpus.protocol import Result, Value
-from attncli.errors import Failure, UsageError, raise_on_failure
+from attncli.errors import Failure, InputError, UsageError, raise_on_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.cli.options import CommonOptions, Load
-    from attncli.corpus.jobs import TraceJob, TraceTask
+    from attncli.corpus.jobs import ModelJob, Task
+    from attncli.corpus.protocol import BatchFn
     from attncli.engines.source import CorpusItem, Source
     from attncli.trace.selection import Indices
     from attncli.trace.tokenization import Choice
@@ -30,21 +31,17 @@ if TYPE_CHECKING:
 _MAX_WARNINGS = 20  # different ones; a file of sentences may have one for each
 
 
-# --- resolve ----------------------------------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------------------
 
 
 def trace_job(
-    options: CommonOptions,
-    task: TraceTask[Any],
-    default_layers: str = "0",
-    layers: Indices | None = None,
-    generate: int | None = None,
-) -> TraceJob[Any]:
+    options: CommonOptions, task: Task[Any], default_layers: str = "0", layers: Indices | None = None, **more: Any
+) -> ModelJob[Any]:
     """Return the job of a command, without opening it.
 
-    `layers` are needed whatever `--layer` names, `default_layers` where it names none.
+    `layers` are needed whatever `--layer` names, `default_layers` where it names none; `more` are of `source_of`.
     """
-    from attncli.corpus.jobs import TraceJob
+    from attncli.corpus.jobs import ModelJob, open_traces
     from attncli.trace.selection import layer_and_heads
 
     texts, chosen = options.texts, options.selection
@@ -55,22 +52,25 @@ def trace_job(
         "head": head,
         "kind": chosen.kind,
         "mask": options.mask,
-        "special": not texts.no_special,
-        "generate": generate or 0,
-        **({"chat": True} if texts.chat else {}),
+        "generate": 0,
+        **texts.of_model,
         **dict(options.toy.explicit_values()),
         **dict(options.load.explicit_values()),
         **(texts.of_source if options.model else {}),
+        **more,
     }
-    return TraceJob(task, source, texts.pair, texts.target)
+    if more.get("predicts") and options.model and (options.mask is not None or texts.target or source["generate"]):
+        raise UsageError("--show next predicts after the text, by the model's own mask; drop --mask or --generate")
+    return ModelJob(open_traces, task, source, texts.pair, texts.target)
 
 
-def open_source(environment: Environment, options: CommonOptions, job: TraceJob[Any]) -> Source:
+def open_source(environment: Environment, options: CommonOptions, job: ModelJob[Any]) -> Source:
     """Return the source of a job; see `engines.open_source` for the errors."""
+    from attncli.corpus.jobs import source_of
     from attncli.encoding.encode import check_texts
 
     with loading(environment, options.model, options.toy.vocab):
-        source = job.source()
+        source = source_of(**job.options)
     if options.model is None:
         environment.info(f"the toy layer: {source}")
     check_texts(None, job.pair, job.target)
@@ -86,9 +86,9 @@ def first_layer_note(options: CommonOptions, trace: Trace) -> str:
     return f"layer 0 of {trace.source.layers}; --layer all looks in every layer" if is_first else ""
 
 
-def workers_on_device(load: Load, workers: int | None) -> int | None:
+def workers_on_device(load: Load | None, workers: int | None) -> int | None:
     """Return how many processes work; one device has one copy of the weights, so there it is 1 unless more are set."""
-    is_device = load.device not in (None, "cpu") or load.device_map is not None
+    is_device = load is not None and (load.device not in (None, "cpu") or load.device_map is not None)
     return workers or (1 if is_device else None)
 
 
@@ -98,7 +98,7 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
 
-# --- loop -------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------
 
 
 class ResultStream(Generic[Value]):
@@ -134,7 +134,8 @@ class ResultStream(Generic[Value]):
         self._results, self._warns_once = results, warns_once
         self._seen: set[str] = set()
         environment.enter(closing(results))
-        self.bar = environment.enter(ProgressBar(environment, total, shares_terminal))
+        self.bar = ProgressBar(environment, total, shares_terminal)
+        environment.enter(closing(self.bar))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
         """Yield the number and the value of each result, and print failures and warnings on stderr.
@@ -160,21 +161,19 @@ class ResultStream(Generic[Value]):
                 if len(self._seen) <= _MAX_WARNINGS:
                     self._environment.note(f"warning: {warning}")
         if not self._warns_once:
-            place = "" if self._is_alone else f"sentence {number}: "
+            prefix = "" if self._is_alone else f"sentence {number}: "
             for warning in warnings:
-                self._environment.note(f"warning: {place}{warning}")
+                self._environment.note(f"warning: {prefix}{warning}")
 
     def values(self) -> Iterator[tuple[int, Value]]:
         """Yield those that are no failures."""
-        for number, value in self:
-            if not isinstance(value, Failure):
-                yield number, value
+        return ((number, value) for number, value in self if not isinstance(value, Failure))
 
 
 def results_of(
     environment: Environment,
     options: CommonOptions,
-    job: TraceJob[Any],
+    job: ModelJob[Any],
     *,
     layers: Indices | None = None,
     only: str | None = None,
@@ -183,14 +182,8 @@ def results_of(
 ) -> Generator[Result[Any], None, None]:
     """Yield the results of a command's traces; a bad request is refused before the first one.
 
-    Args:
-        environment: that of the run.
-        options: of the command.
-        job: the job.
-        layers: layers needed of a saved trace, whatever `--layer` names.
-        only: the option that needs a single trace, for the error; None takes any number.
-        texts: replace the sentences of the options.
-        workers: number of processes; see `corpus.run.run`.
+    `layers` are needed of a saved trace, whatever `--layer` names. `only` is the option that needs a single trace, for
+    the error. `texts` replace the sentences of the options.
     """
     if options.from_ is not None:
         from attncli.trace.store import load
@@ -201,8 +194,9 @@ def results_of(
             from attncli.encoding.pictures import with_pictures
 
             trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
-        return (job.result(1, one) for one in [trace])
-    from attncli.corpus.run import batched, first_batched, run
+        return (job.result(1, saved) for saved in [trace])
+    from attncli.corpus.jobs import items_of
+    from attncli.corpus.run import batched, run
 
     numbered = sentences(options.texts, environment) if texts is None else iter(texts)
     if only is not None:
@@ -212,8 +206,7 @@ def results_of(
         numbered = iter(first)
     source = open_source(environment, options, job)
     workers = workers_on_device(options.load, workers)
-    batch_from = 1 if source.can_batch else first_batched(workers, source.parallel_from)
-    return run(job, batched(numbered, batch_from), workers, job.open(source), source.parallel_from)
+    return run(job, batched(numbered), workers, job.open(items_of(source)), source.parallel_from)
 
 
 def traces_of(
@@ -232,7 +225,17 @@ def traces_of(
     return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
 
 
-# --- machine formats -------------------------------------------------------------------------------------------
+# --- outputs ----------------------------------------------------------------------------------------------
+
+
+def draw_each(results: ResultStream[Value]) -> Iterator[tuple[int, Value]]:
+    """Yield the results that can be drawn; InputError without any."""
+    is_empty = True
+    for result in results.values():
+        is_empty = False
+        yield result
+    if is_empty:
+        raise InputError("nothing to draw: no sentence could be read")
 
 
 def write_results(
@@ -245,11 +248,7 @@ def write_results(
     from attncli.files import atomic_write, is_stream_path
     from attncli.formats import STREAMS, joined
 
-    types = {}
-    if form not in ("json", "jsonl"):
-        from attncli.formats.columns import types_of  # which imports NumPy
-
-        types = types_of(shown)
+    types = _types(form, shown)
     if form == "parquet":
         from attncli.formats.parquet import check_parquet, write_parquet
 
@@ -262,3 +261,63 @@ def write_results(
         for piece in joined(form, results, types):
             stream.write(piece)
             stream.flush()
+
+
+def _types(form: str, shown: View | Choice | None) -> Mapping[str, str]:
+    if form in ("json", "jsonl"):
+        return {}
+    from attncli.formats.columns import types_of  # which imports NumPy
+
+    return types_of(shown)
+
+
+def write_folder(
+    environment: Environment,
+    request: Any,
+    job: ModelJob[Any],
+    open_job: Callable[[], tuple[BatchFn[Any], int]],
+    folder: str,
+    form: str,
+    shown: View | None,
+    made: Mapping[str, str],
+    workers: int | None = None,
+    on: str | None = None,
+) -> int:
+    """Write the results of sentences into a folder, except existing parts; return how many failed.
+
+    Args:
+        environment: that of the run.
+        request: the groups of options `texts` and `load`.
+        job: its results are pieces of `form`.
+        open_job: opens the job in this process; returns its function, and the number of the sentence from which on
+            other processes are worth opening it again.
+        folder: an absolute path.
+        form: of the parts.
+        shown: decides the columns of a part without rows; None is for cuts.
+        made: the inputs of the numbers, by names; see `write_dataset`.
+        workers: number of processes.
+        on: their cluster, if not this machine.
+    """
+    from attncli.corpus.dataset import PartWriterJob, in_shards, write_dataset
+
+    texts, load = request.texts, request.load
+    shards = in_shards(sentences(texts, environment), texts.files)
+    writer = PartWriterJob(job, folder, form, _types(form, shown))
+    with write_dataset(folder, {**made, "--format": form, **texts.origin}) as summary:
+        if on is not None:
+            from attncli.corpus.on_ray import run_on_ray
+
+            results = run_on_ray(writer, shards, on, workers, 1 if load.device == "cuda" else 0)
+        else:
+            from attncli.corpus.run import run
+
+            results_of, parallel_from = open_job()
+            opened = writer.open(lambda: results_of)
+            results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
+        stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True)
+        stream.bar.hint = lambda _: summary.kept()
+        for _, part in stream.values():
+            if part is not None:
+                summary.add(part)
+    environment.note(str(summary))
+    return stream.failures

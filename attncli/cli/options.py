@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Context, Exit
 
 from attncli.checkpoints import options as checkpoints
-from attncli.cli.groups import Options, argument, choices_of, option
+from attncli.cli.groups import Options, argument, choices_of, dashed, option
 from attncli.errors import UsageError
 from attncli.text import visible
 
@@ -60,13 +60,7 @@ From = Annotated[
     Path | None, input_option("Read a saved trace, or a safetensors dump of q, k (v, mask, bias).", "FILE")
 ]
 NoSpecial = Annotated[bool, choice_option("Add no special tokens.", rare=True)]
-Chat = Annotated[
-    bool,
-    input_option(
-        "Apply the chat template: a sentence or a JSON list of messages.",
-        rare=True,
-    ),
-]
+Chat = Annotated[bool, input_option("Apply the chat template: a sentence or a JSON list of messages.", rare=True)]
 
 
 class TextOptions(Options):
@@ -102,6 +96,20 @@ class TextOptions(Options):
         """The names of the files of sentences, where there are several."""
         files = () if self.reader is None else self.reader.files
         return [file.name for file in files] if len(files) > 1 else []
+
+    @property
+    def of_model(self) -> dict[str, object]:
+        """Options of how texts are encoded, as in `open_source`."""
+        return {"special": not self.no_special, **({"chat": True} if self.chat else {})}
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """The input that a resumed run must have: its texts, or its files with their sizes."""
+        if self.reader is None:
+            return {} if self.text in (None, ["-"]) else {"texts": " / ".join(self.text or ())}
+        files = self.reader.files
+        sizes = ["" if file.root else f" of {os.path.getsize(file.path):,} bytes" for file in files]
+        return {f"file {index}": file.name + sizes[index] for index, file in enumerate(files)}
 
     @property
     def pictures(self) -> list[str]:
@@ -148,8 +156,7 @@ class TextAndTarget(TextOptions):
     target: Target = None
     image: Image = None
     tower: Annotated[
-        checkpoints.Tower | None,
-        input_option("Choose the tower. Default: text; vision for --image alone.", rare=True),
+        checkpoints.Tower | None, input_option("Choose the tower. Default: text; vision for --image alone.", rare=True)
     ] = None
 
     @property
@@ -178,35 +185,27 @@ class TextAndTarget(TextOptions):
 
 Model = Annotated[
     str | None,
-    model_option("Use a checkpoint, or demo (built in). Default: the toy layer.", "NAME_OR_FOLDER", "-m", setting=None),
+    model_option("Use a checkpoint, or demo (built in). Default: the toy layer.", "NAME_OR_FOLDER", "-m", env=True),
 ]
 DemoModel = Annotated[
     str | None,
     model_option(
-        "Use a checkpoint. Default: demo, or the toy layer with its options.", "NAME_OR_FOLDER", "-m", setting=None
+        "Use a checkpoint. Default: demo, or the toy layer with its options.", "NAME_OR_FOLDER", "-m", env=True
     ),
 ]
 Mask = Annotated[
-    str | None,
-    choice_option(
-        "Set the mask. Default: the model's own; causal in the toy layer.",
-        "EXPR|FILE|none",
-    ),
+    str | None, choice_option("Set the mask. Default: the model's own; causal in the toy layer.", "EXPR|FILE|none")
 ]
 Vocab = Annotated[
     str | None,
-    toy_option(
-        "Choose the vocabulary: words, or a tokenizer. Default: words.",
-        "words|TOKENIZER",
-        rare=True,
-    ),
+    toy_option("Choose the vocabulary: words, or a tokenizer. Default: words.", "words|TOKENIZER", rare=True),
 ]
 
 
 class HubOptions(Options):
     """Options of a checkpoint's origin, and of running its code."""
 
-    offline: Annotated[bool, model_option("Use the local cache only.", setting=False)] = False
+    offline: Annotated[bool, model_option("Use the local cache only.", env=True)] = False
     trust_remote_code: Annotated[bool, model_option("Run the Python code in the checkpoint.", rare=True)] = False
     base: Annotated[
         str | None,
@@ -219,14 +218,13 @@ class Load(HubOptions):
 
     dtype: Annotated[
         checkpoints.Dtype | None,
-        model_option("Set the type of the weights. Default: float32; on a GPU the model's.", rare=True, setting=None),
+        model_option("Set the type of the weights. Default: float32; on a GPU the model's.", rare=True, env=True),
     ] = None
-    device: Annotated[
-        str | None, model_option("Run on cpu, cuda, cuda:1 or mps. Default: cpu.", "NAME", setting="cpu")
-    ] = None
+    device: Annotated[str | None, model_option("Run on cpu, cuda, cuda:1 or mps. Default: cpu.", "NAME", env=True)] = (
+        None
+    )
     device_map: Annotated[
-        str | None,
-        model_option("Spread the model over several devices with accelerate.", "auto", rare=True, setting=None),
+        str | None, model_option("Spread the model over several devices with accelerate.", "auto", rare=True, env=True)
     ] = None
     truncate: Annotated[bool, model_option("Cut texts to the most tokens that the model reads.", rare=True)] = False
 
@@ -236,16 +234,16 @@ class Engine(Load):
 
     engine: Annotated[
         checkpoints.Engine | None,
-        model_option("Choose the engine; verify runs both and compares. Default: auto.", setting="auto"),
+        model_option("Choose the engine; verify runs both and compares. Default: auto.", env=True),
     ] = None
 
 
 class Toy(Options):
     """Options of the toy layer: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
-    d_model: Annotated[int | None, toy_option("Set the width of the embeddings. Default: 32.", "N", setting=32)] = None
+    d_model: Annotated[int | None, toy_option("Set the width of the embeddings. Default: 32.", "N", env=True)] = None
     num_heads: Annotated[
-        int | None, toy_option("Set the number of heads. Default: 4; 1 with --project none.", "N", setting=4)
+        int | None, toy_option("Set the number of heads. Default: 4; 1 with --project none.", "N", env=True)
     ] = None
     d_k: Annotated[
         int | None, toy_option("Set a head's query and key width. Default: d-model / num-heads.", "N", rare=True)
@@ -255,24 +253,23 @@ class Toy(Options):
     ] = None
     init: Annotated[
         checkpoints.Init | None,
-        toy_option("Choose how weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, setting="scaled"),
+        toy_option("Choose how weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, env=True),
     ] = None
     project: Annotated[
-        checkpoints.Project | None,
-        toy_option("Choose which of Q, K, V are projected. Default: qkv.", rare=True),
+        checkpoints.Project | None, toy_option("Choose which of Q, K, V are projected. Default: qkv.", rare=True)
     ] = None
     positions: Annotated[
         checkpoints.Positions | None,
-        toy_option("Add a position encoding to the embeddings. Default: none.", rare=True, setting="none"),
+        toy_option("Add a position encoding to the embeddings. Default: none.", rare=True, env=True),
     ] = None
     scale: Annotated[
         str | None,
         toy_option("Multiply q·k by this number. Default: sqrt, which is 1/√d-k.", "sqrt|none|NUMBER", rare=True),
     ] = None
-    seed: Annotated[int | None, toy_option("Set the seed of the weights. Default: 0.", "N", setting=0)] = None
+    seed: Annotated[int | None, toy_option("Set the seed of the weights. Default: 0.", "N", env=True)] = None
     rng: Annotated[
         checkpoints.Rng | None,
-        toy_option("Draw random numbers by numpy or torch. Default: numpy.", rare=True, setting="numpy"),
+        toy_option("Draw random numbers by numpy or torch. Default: numpy.", rare=True, env=True),
     ] = None
     vocab: Vocab = None
     vocab_size: Annotated[
@@ -344,8 +341,7 @@ class Parallel(Options):
     """Options of processes."""
 
     jobs: Annotated[
-        str | None,
-        model_option("Share the sentences among N processes. Default: auto.", "N|auto", "-j", setting="auto"),
+        str | None, model_option("Share the sentences among N processes. Default: auto.", "N|auto", "-j", env=True)
     ] = None
 
     @property
@@ -367,29 +363,19 @@ class Parallel(Options):
 Precision = Annotated[
     int | None,
     view_option(
-        "Set the digits after the point. Default: 4 in tables, else all.",
-        "N",
-        rare=True,
-        setting=None,
-        low=0,
-        high=17,
+        "Set the digits after the point. Default: 4 in tables, else all.", "N", rare=True, env=True, low=0, high=17
     ),
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    view_option("Choose the colours of heat maps. Default: viridis.", rare=True, setting="viridis"),
+    view_option("Choose the colours of heat maps. Default: viridis.", rare=True, env=True),
 ]
 Ramp = Annotated[
-    Literal["sqrt", "linear", "log"] | None,
-    view_option(
-        "Choose the colour scale. Default: sqrt.",
-        rare=True,
-        setting="sqrt",
-    ),
+    Literal["sqrt", "linear", "log"] | None, view_option("Choose the colour scale. Default: sqrt.", rare=True, env=True)
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    view_option("Colour the output. Default: auto, in a terminal only.", setting="auto"),
+    view_option("Colour the output. Default: auto, in a terminal only.", env=True),
 ]
 HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, but hide them.", rare=True)]
 FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
@@ -399,32 +385,21 @@ class ViewOptions(Options):
     """Options of the rows, columns and parts of a trace, and their look."""
 
     query: Annotated[
-        list[str] | None,
-        choice_option("Show this query: a token, an index or 500:520. Repeatable.", "TOKEN", "-q"),
+        list[str] | None, choice_option("Show this query: a token, an index or 500:520. Repeatable.", "TOKEN", "-q")
     ] = None
     key: Annotated[
-        list[str] | None,
-        choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k"),
+        list[str] | None, choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k")
     ] = None
     top_keys: Annotated[int | None, choice_option("Show only the N heaviest keys of each query.", "N", low=1)] = None
     hide_special: HideSpecial = False
     show: Annotated[
-        str | None,
-        view_option(
-            "Show these parts, such as tokens,weights. Default: what fits.",
-            "PARTS",
-        ),
+        str | None, view_option("Show these parts, such as tokens,weights. Default: what fits.", "PARTS")
     ] = None
     colormap: Colormap = None
     ramp: Ramp = None
     precision: Precision = None
     size: Annotated[
-        str | None,
-        view_option(
-            "Set the size of a figure: 3.3in, 84mm or 3.3inx2in.",
-            "SIZE",
-            rare=True,
-        ),
+        str | None, view_option("Set the size of a figure: 3.3in, 84mm or 3.3inx2in.", "SIZE", rare=True)
     ] = None
 
 
@@ -433,10 +408,7 @@ class Derive(Options):
 
     words: Annotated[bool, derived_option("Merge word pieces: sum the keys, average the queries.")] = False
     norms: Annotated[bool, derived_option("Show ‖weight·value‖: how much each key contributes.")] = False
-    rollout: Annotated[
-        bool,
-        derived_option("Multiply the attention of all layers up to --layer.", rare=True),
-    ] = False
+    rollout: Annotated[bool, derived_option("Multiply the attention of all layers up to --layer.", rare=True)] = False
     mean: Annotated[
         Literal["heads", "layers", "all"] | None,
         derived_option("Average over the chosen heads, over layers, or over both.", rare=True),
@@ -459,6 +431,17 @@ def folder_of(output: str | None) -> str | None:
     return os.path.abspath(output) if is_folder else None
 
 
+def provenance(command: str, *groups: Options) -> dict[str, str]:
+    """Return the command and the options in use that the numbers of a folder depend on."""
+    of_the_run = {"text", "file", "jobs", "on", "offline", "trust_remote_code", "ramp", "colormap"}
+    values = {name: value for group in groups for name, value in group.explicit_values() if name not in of_the_run}
+    words = {
+        name: ",".join(map(str, value)) if isinstance(value, list) else "given" if value is True else str(value)
+        for name, value in sorted(values.items())
+    }
+    return {"command": command, **{f"--{dashed(name)}": word for name, word in words.items()}}
+
+
 _FORMAT = output_option("Choose the format. Default: table, or the ending of --output.", letter="-F")
 
 
@@ -469,22 +452,14 @@ class OutputOptions(Options):
     width: Annotated[
         int | None,
         view_option(
-            "Set the columns of a line. Default: the terminal's.",
-            "N",
-            rare=True,
-            setting=None,
-            low=40,
-            high=100_000,
+            "Set the columns of a line. Default: the terminal's.", "N", rare=True, env=True, low=40, high=100_000
         ),
     ] = None
     all_: Annotated[bool, view_option("Show everything; in a terminal through $PAGER.")] = False
     format_: Annotated[
         Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[
-        str | None,
-        output_option("Write to a file; its ending sets the format.", "FILE", "-o"),
-    ] = None
+    output: Annotated[str | None, output_option("Write to a file; its ending sets the format.", "FILE", "-o")] = None
 
     @cached_property
     def file(self) -> Path | None:
@@ -505,12 +480,9 @@ class OutputOptions(Options):
     def chosen(self, takes_folder: bool = False) -> str:
         """Return the format that `--format` and the ending of `--output` agree on.
 
-        Args:
-            takes_folder: whether the command writes folders of parts.
-
         Raises:
-            UsageError: they contradict each other, the ending is unknown, a package is not installed, or a format
-                that needs a file has none.
+            UsageError: they contradict each other, the ending is unknown, or a format that needs a file has none.
+            LoadError: a package is not installed.
         """
         from attncli.formats import FIGURES, choose_format
 
@@ -550,11 +522,7 @@ class TraceOutput(OutputOptions):
 
     output: Annotated[
         str | None,
-        output_option(
-            "Write to a file, whose ending sets the format, or to a folder.",
-            "FILE|FOLDER/",
-            "-o",
-        ),
+        output_option("Write to a file, whose ending sets the format, or to a folder.", "FILE|FOLDER/", "-o"),
     ] = None
 
 
@@ -562,10 +530,7 @@ class StderrOutput(OutputOptions):
     """Output of findings in a program, whose standard output is its own."""
 
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
-    output: Annotated[
-        str | None,
-        output_option("Write to a file; its ending sets the format.", "FILE", "-o"),
-    ] = None
+    output: Annotated[str | None, output_option("Write to a file; its ending sets the format.", "FILE", "-o")] = None
 
 
 class DocumentOutput(OutputOptions):
@@ -578,10 +543,6 @@ class PictureOutput(OutputOptions):
     """Output of views only."""
 
     format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
-
-
-SETTABLE = (CommonOptions, Parallel, ViewOptions, OutputOptions)
-"""The groups whose options the environment and the files of settings may set."""
 
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:

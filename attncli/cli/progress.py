@@ -38,9 +38,7 @@ def status(environment: Environment, text: str) -> Iterator[None]:
 
 
 class ProgressBar:
-    """A progress bar over numbered results, or nothing; a context that removes it at the end.
-
-    Where a signal ends the run, stderr has the number of finished sentences.
+    """A progress bar over numbered results, or nothing; where a signal ends the run, stderr has their number.
 
     Args:
         environment: that of the run.
@@ -52,16 +50,17 @@ class ProgressBar:
     """
 
     def __init__(self, environment: Environment, total: int | None, shares_terminal: bool) -> None:
-        self._environment, self._total = environment, total
+        self._environment, self._total, self._count = environment, total, 0
         self.hint: Callable[[int], str] = lambda _: ""
-        is_shown = environment.has_live_stderr() and not shares_terminal and total != 1
-        self.bar: Progress | None = _bar() if is_shown else None
-        self._count = 0
+        self.bar: Progress | None = None
+        if environment.has_live_stderr() and not shares_terminal and total != 1:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    def __enter__(self) -> ProgressBar:
-        return self
+            columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            self.bar = Progress(*columns, console=stderr_console(), transient=True, redirect_stdout=False)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Remove the bar."""
         if self.bar is not None:
             self.bar.stop()
 
@@ -78,19 +77,12 @@ class ProgressBar:
                         task = self.bar.add_task("", total=self._total)
                     self.bar.advance(task, step)
                 yield result
-        self.__exit__()
+        self.close()
 
     def _say_stopped(self) -> None:
-        self.__exit__()
+        self.close()
         hint = self.hint(self._count)
         if (self._count or hint) and self._total != 1:
             of = "" if self._total is None else f" of {self._total:,}"
             stopped = f"stopped after {self._count:,}{of} sentences" if self._count else "stopped"
             self._environment.note("; ".join(filter(None, (stopped, hint))))
-
-
-def _bar() -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=stderr_console(), transient=True, redirect_stdout=False)  # which is data

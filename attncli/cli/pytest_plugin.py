@@ -69,11 +69,7 @@ class Attention:
 
         `check` does not count this run.
 
-        Args:
-            model: see `attncli.prove`.
-            inputs: likewise.
-            expression: likewise.
-            lengths: likewise.
+        It takes what `attncli.prove` takes.
 
         Raises:
             AssertionError: an output moves that must not, or the model is not provable; the message says where.
@@ -118,15 +114,11 @@ def attention() -> Iterator[Attention]:
 def _with_maps(error: UnexpectedError) -> str:
     """Return the error's message, with the maps of the wrong cells below it, as plain text."""
     import io
-    import sys
 
     from attncli.cli.terminal import Terminal
     from attncli.render.calls import wrong_parts
 
-    encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"  # what pytest writes in, whatever it captures
-    drawn = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace")
-    terminal = Terminal(drawn, color="never", width=_ROOM)
+    terminal = Terminal(drawn := io.StringIO(), color="never", width=_ROOM)
     terminal.show(wrong_parts(error, terminal.palette("gray"), _ROOM))
-    drawn.seek(0)
-    lines = [line.rstrip() for line in drawn]
+    lines = [line.rstrip() for line in drawn.getvalue().splitlines()]
     return "\n".join([str(error), *([""] if lines else []), *lines])

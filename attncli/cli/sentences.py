@@ -26,10 +26,7 @@ class MissingSentenceError(UsageError):
 def sentences(options: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
-    Args:
-        options: where they are.
-        environment: that of the run.
-        may_be_words: whether several words as arguments may have been meant as one sentence, which is noted.
+    `may_be_words` tells whether several words as arguments may have been meant as one sentence, which is noted.
 
     Raises:
         MissingSentenceError: there is no sentence.
@@ -45,14 +42,12 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
         raise UsageError("--file: the file name is empty")
     if options.pictures:
         return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
-    reader = options.reader
     is_bare = not texts and file is None
-    from_stdin = texts == ["-"] or file == "-" or (is_bare and is_piped_in())
-    if reader is not None:
-        found = reader.sentences(environment.note)
+    if options.reader is not None:
+        items = options.reader.sentences(environment.note)
         # Up to the first sentence, so that an unreadable file is refused before a model is loaded.
-        return chain([next(found)], found)
-    if from_stdin:
+        return chain([next(items)], items)
+    if texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
         piped = _piped(options.whole, environment, is_bare)
         return chain([next(piped)], piped) if is_bare else piped
     if not texts:
@@ -63,10 +58,10 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
-def texts_of(options: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[str]:
+def texts_of(options: TextOptions, environment: Environment) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    items = sentences(options, environment, may_be_words=may_be_words)
-    return (text for _, text in raise_on_failure((one.number, one.text) for one in items))
+    items = sentences(options, environment)
+    return (text for _, text in raise_on_failure((item.number, item.text) for item in items))
 
 
 def check_meant(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
@@ -87,30 +82,26 @@ def check_meant(texts: list[str], environment: Environment, may_be_words: bool =
         if is_model or (text and os.path.isfile(text)):
             from shlex import quote
 
+            name = visible(text)
             if is_model:
-                raise UsageError(f"{visible(text)} is a model, not a sentence; did you mean -m {quote(visible(text))}?")
-            option = f"{'--from' if text.endswith('.safetensors') else '--file'} {quote(visible(text))}"
-            environment.note(f"{visible(text)} is a file, read as a sentence here; {option} opens it")
+                raise UsageError(f"{name} is a model, not a sentence; did you mean -m {quote(name)}?")
+            option = f"{'--from' if text.endswith('.safetensors') else '--file'} {quote(name)}"
+            environment.note(f"{name} is a file, read as a sentence here; {option} opens it")
 
 
 def _piped(whole: bool, environment: Environment, is_bare: bool) -> Iterator[CorpusItem]:
-    """Yield the lines of standard input that are not empty.
-
-    Raises:
-        MissingSentenceError: it ends at once, and was not asked for.
-        InputError: it cannot be read, or holds no sentence.
-    """
+    """Yield the lines of standard input that are not empty; MissingSentenceError if it is, and was not asked for."""
     from attncli.corpus.read import without_empty
-    from attncli.corpus.readers.text import read_text
+    from attncli.corpus.readers import read_text
 
     name = "standard input"
     try:
         with stdin_bytes() as stream:
-            found = read_text(stream, name, whole)
+            lines = read_text(stream, name, whole)
             if is_bare:
-                if (first := next(found, None)) is None:
+                if (first := next(lines, None)) is None:
                     raise MissingSentenceError()
-                found = chain([first], found)
-            yield from without_empty(found, name, "line", environment.note)
+                lines = chain([first], lines)
+            yield from without_empty(lines, name, "line", environment.note)
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None

@@ -1,54 +1,148 @@
-"""The jobs of the commands: results of traces, of cuts, and of tokens."""
+"""The jobs of the commands: a model, and a task for what it computes of each sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 from attncli.corpus.protocol import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
-from attncli.errors import Failure, InputError, InputMismatchError, UsageError
+from attncli.errors import Failure, InputError, InputMismatchError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from attncli.analysis.ablation import AblationChoice
+    from attncli.analysis.ablation import Ablation, AblationChoice
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.pairs import PairedText, PairScores
-    from attncli.engines.predictor import Predictor
-    from attncli.engines.source import Source
-    from attncli.engines.tokenize import Tokenizer
-    from attncli.trace.tokenization import Choice, Tokenization
+    from attncli.engines.source import CorpusItem, Source
+    from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
 
-
-TraceTask = Callable[[int, "Trace"], tuple[Value, Iterable[str]]]
-"""Function from a trace and its sentence's number to a result and its warnings, which can be pickled.
+Items = Callable[[Sequence["CorpusItem"], str | None, str | None], Iterator[tuple[int, Any]]]
+"""Function from sentences, a pair and a target to their numbers and what a model computes of each, or a `Failure`."""
+Task = Callable[[int, Any], tuple[Value, Iterable[str]]]
+"""Function from a sentence's number and item to a result and its warnings, which can be pickled.
 
 It raises InputMismatchError if its options do not fit this sentence, but may fit another one.
 """
 
 
+@dataclass(frozen=True)
+class ModelJob(Generic[Value]):
+    """A model, and a task for each sentence; see `Job`."""
+
+    open_model: Callable[..., Items]  # a function of a module, which can be pickled
+    task: Task[Value]
+    options: Mapping[str, Any]  # of `open_model`
+    pair: str | None = None  # a second text in the same sequence as each sentence
+    target: str | None = None  # the text whose queries attend to each sentence's keys
+
+    def open(self, items_of: Items | None = None) -> BatchFn[Value]:
+        """Open the model, unless it is given, and return the function from a batch to its results.
+
+        Raises:
+            AttnError: it cannot be opened, or the pair or the target cannot be read.
+        """
+        items_of_batch = items_of or self.open_model(**self.options)
+        check_texts(None, self.pair, self.target)
+
+        def results(batch: Batch) -> Iterator[Result[Value]]:
+            return (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
+
+        return results
+
+    def result(self, number: int, item: Any) -> Result[Value]:
+        """Return the result of an item, or of the failure of a sentence."""
+        if isinstance(item, Failure):
+            return Result(number, item)
+        try:
+            value, warnings = self.task(number, item)
+        except InputMismatchError as error:
+            return Result(number, Failure(str(error), kind=InputMismatchError, metadata=item.metadata))
+        source = getattr(item, "source", None)  # which a tokenization has none of
+        return Result(number, value, tuple(warnings), () if source is None else source.notes)
+
+
+def open_traces(**options: Any) -> Items:
+    """Open the source of traces; see `source_of`."""
+    return items_of(source_of(**options))
+
+
+def items_of(source: Source) -> Items:
+    """Return the function from sentences to the traces of a source."""
+    from attncli.engines.source import trace_group
+
+    return partial(trace_group, source)
+
+
+def source_of(predicts: bool = False, **options: Any) -> Source:
+    """Open a source; see `open_source` for the options and errors.
+
+    `predicts` adds the likeliest next tokens to each trace.
+    """
+    from attncli.engines import open_source
+
+    source = open_source(**options)
+    if not predicts or options["model"] is None:
+        return source
+    from attncli.engines.engine import open_predictor
+    from attncli.engines.source import PredictingSource
+
+    unused = ("layer", "head", "kind", "mask", "generate")
+    return PredictingSource(source, open_predictor(**{name: options[name] for name in options if name not in unused}))
+
+
+def open_ablations(choice: AblationChoice, **options: Any) -> Items:
+    """Open a causal language model, whose prediction is cut; see `open_predictor` for the options and errors."""
+    from attncli.analysis.ablation import ablation
+    from attncli.engines.engine import open_predictor
+
+    predictor = open_predictor(**options)
+    return partial(_one_by_one, lambda text, pair: ablation(predictor, choice, text, pair))
+
+
+def open_tokenizations(**options: Any) -> Items:
+    """Open a tokenizer; see `open_tokenizer` for the options and errors."""
+    from attncli.engines.tokenize import open_tokenizer
+
+    return partial(_one_by_one, open_tokenizer(**options).tokenize)
+
+
+def _one_by_one(
+    compute: Callable[[str, str | None], Ablation | Tokenization],
+    sentences: Sequence[CorpusItem],
+    pair: str | None,
+    _: str | None,
+) -> Iterator[tuple[int, Any]]:
+    for number, text, metadata, _target in sentences:
+        if isinstance(text, Failure):
+            yield number, text
+            continue
+        try:
+            item = compute(text, pair)
+            yield number, replace(item, metadata=metadata) if metadata else item
+        except (InputError, InputMismatchError) as error:
+            yield number, Failure(str(error), kind=type(error), metadata=metadata)
+
+
+# --- tasks -------------------------------------------------------------------------------------------------
+
+
 def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
-    """Return the trace itself; see `TraceTask`."""
+    """Return the trace itself; see `Task`."""
     return trace, ()
 
 
 def render(
     number: int, trace: Trace, *, derivation: Derivation, view: View, form: str | None = None, save: Path | None = None
 ) -> tuple[Any, Iterable[str]]:
-    """Return a trace as `attn inspect` shows it, or an iterator over its pieces in a format; see `TraceTask`.
+    """Return a trace as `attn inspect` shows it, or an iterator over its pieces in a format; see `Task`.
 
-    Args:
-        number: of the sentence.
-        trace: of it.
-        derivation: the numbers in place of the weights.
-        view: the shown part of the trace.
-        form: the machine format that it is encoded in; None leaves it as it is, to be drawn.
-        save: file for the trace as it was recorded.
+    Without a format it is left as it is, to be drawn. `save` is a file for the trace as it was recorded.
     """
     from attncli.analysis.warnings import warnings_of
     from attncli.formats import part_of
@@ -65,7 +159,7 @@ def render(
 
 
 def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> tuple[SentenceMetrics, Iterable[str]]:
-    """Return the metrics of all heads in the rows that a view chooses; see `TraceTask`.
+    """Return the metrics of all heads in the rows that a view chooses; see `Task`.
 
     `is_test` marks sentences of the induction test.
     """
@@ -77,7 +171,7 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
 
 
 def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:
-    """Return how all heads do on the pairs of a text, of those that are there by their numbers; see `TraceTask`."""
+    """Return how all heads do on the pairs of a text, of those that are there by their numbers; see `Task`."""
     from attncli.analysis.pairs import PairScores
     from attncli.analysis.warnings import warnings_of
     from attncli.trace.view import View
@@ -85,135 +179,17 @@ def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -
     return PairScores.of(trace, texts[number]), warnings_of(trace, View())
 
 
-class TraceJob(NamedTuple, Generic[Value]):
-    """A source, and a task for each of its traces; see `Job`."""
+def encode(number: int, item: Ablation | Tokenization, *, form: str | None, shown: Any) -> tuple[Any, Iterable[str]]:
+    """Return the effects of cuts or the tokens of a sentence, or their pieces in a format; see `Task`.
 
-    task: TraceTask[Value]
-    options: Mapping[str, Any]  # of `open_source`
-    pair: str | None = None  # a second text in the same sequence as each sentence
-    target: str | None = None  # the text whose queries attend to each sentence's keys
-    predicts: bool = False  # whether the likeliest next tokens are wanted too
+    `shown` is the `View` or the `Choice` of what is shown.
 
-    def source(self) -> Source:
-        """Open the source; see `open_source` for the errors."""
-        from attncli.engines import open_source
+    Raises:
+        UsageError: words were asked for, and no token has a place in the text.
+    """
+    from attncli.formats import part_of
+    from attncli.trace.tokenization import Tokenization
 
-        source, options = open_source(**self.options), self.options
-        if not self.predicts or options["model"] is None:
-            return source
-        if options["mask"] is not None or options["generate"] or self.target is not None:
-            raise UsageError("--show next predicts after the text, by the model's own mask; drop --mask or --generate")
-        from attncli.engines.engine import open_predictor
-        from attncli.engines.source import PredictingSource
-
-        own = {
-            name: value for name, value in options.items() if name not in ("layer", "head", "kind", "mask", "generate")
-        }
-        return PredictingSource(source, open_predictor(**own))
-
-    def open(self, source: Source | None = None) -> BatchFn[Value]:
-        """Open the source, unless one is given, and return the function from a batch to its results."""
-        return partial(self._results, source or self.source())
-
-    def traces(self, source: Source, batch: Batch) -> Iterator[tuple[int, Trace | Failure]]:
-        """Yield the numbered traces of a batch, or why a sentence has none."""
-        from attncli.engines.source import trace_group
-
-        return trace_group(source, batch.sentences, self.pair, self.target)
-
-    def _results(self, source: Source, batch: Batch) -> Iterator[Result[Value]]:
-        return (self.result(number, trace) for number, trace in self.traces(source, batch))
-
-    def result(self, number: int, trace: Trace | Failure) -> Result[Value]:
-        """Return the result of a trace."""
-        if isinstance(trace, Failure):
-            return Result(number, trace)
-        try:
-            value, warnings = self.task(number, trace)
-        except InputMismatchError as error:
-            return Result(number, Failure(str(error), kind=InputMismatchError, metadata=trace.metadata))
-        return Result(number, value, tuple(warnings), trace.source.notes)
-
-
-class AblateJob(NamedTuple):
-    """A causal language model, and the effects of cuts on its prediction of each sentence; see `Job`."""
-
-    choice: AblationChoice  # cuts, and the measure
-    form: str | None  # the machine format that it is encoded in; None leaves it as it is, to be drawn
-    options: Mapping[str, Any] = {}  # of `open_predictor`
-    pair: str | None = None  # a second text in the same sequence as each sentence
-    precision: int | None = None  # digits after the point; None is all of them
-
-    def open(self) -> BatchFn[Any]:
-        """Open the model, and return the function from a batch to its results.
-
-        Raises:
-            AttnError: it cannot be opened, or the pair cannot be read.
-        """
-        from attncli.engines.engine import open_predictor
-
-        check_texts(None, self.pair)
-        return partial(self._results, open_predictor(**self.options))
-
-    def _results(self, predictor: Predictor, batch: Batch) -> Iterator[Result[Any]]:
-        from attncli.analysis.ablation import ablation
-        from attncli.formats import part_of
-
-        for number, text, metadata, _ in batch.sentences:
-            if isinstance(text, Failure):
-                yield Result(number, text)
-                continue
-            try:
-                found = ablation(predictor, self.choice, text, self.pair)
-            except (InputError, InputMismatchError) as error:
-                yield Result(number, Failure(str(error), kind=type(error), metadata=metadata))
-                continue
-            found = replace(found, metadata=metadata) if metadata else found
-            value = found if self.form is None else part_of(self.form, number, found, self)
-            yield Result(number, value, found.notes, found.source.notes)
-
-
-class TokenizeJob(NamedTuple):
-    """A tokenizer, and a format or view of each tokenization; see `Job`."""
-
-    choice: Choice  # the tokens to show
-    form: str | None  # the machine format that they are encoded in; None leaves them as they are, to be drawn
-    options: Mapping[str, Any] = {}  # of `open_tokenizer`
-    pair: str | None = None  # a second text in the same sequence as each sentence
-
-    def open(self) -> BatchFn[Any]:
-        """Open the tokenizer, and return the function from a batch to its results.
-
-        Raises:
-            AttnError: it cannot be opened, or the pair cannot be read.
-        """
-        from attncli.engines.tokenize import open_tokenizer
-
-        tokenizer = open_tokenizer(**self.options)
-        check_texts(None, self.pair)
-        return partial(self._results, tokenizer)
-
-    def _results(self, tokenizer: Tokenizer, batch: Batch) -> Iterator[Result[Any]]:
-        for number, text, metadata, _ in batch.sentences:
-            if isinstance(text, Failure):
-                yield Result(number, text)
-                continue
-            try:
-                tokens = tokenizer.tokenize(text, self.pair)
-            except InputError as error:
-                yield Result(number, Failure(str(error), metadata=metadata))
-                continue
-            yield self.result(number, replace(tokens, metadata=metadata) if metadata else tokens)
-
-    def result(self, number: int, tokens: Tokenization) -> Result[Any]:
-        """Return the tokens of a sentence, or an iterator of their pieces in the format.
-
-        Raises:
-            UsageError: words were asked for, and no token has a place in the text.
-        """
-        tokens.shown(self.choice)  # refused here, before anything is written
-        if self.form is None:
-            return Result(number, tokens, tokens.notes)
-        from attncli.formats import part_of
-
-        return Result(number, part_of(self.form, number, tokens, self.choice), tokens.notes)
+    if isinstance(item, Tokenization):
+        item.shown(shown)  # refused here, before anything is written
+    return item if form is None else part_of(form, number, item, shown), item.notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import socket
 from collections import deque
@@ -16,26 +17,27 @@ from attncli._version import __version__
 from attncli.corpus.dataset import PartInfo, PartWriterJob
 from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.engines.cpu import ONE_THREAD, cores
-from attncli.errors import AttnError, InputError, LoadError, require
+from attncli.errors import AttnError, InputError, LoadError, UsageError, require
 from attncli.text import visible
+
+_PORT = 6379  # of `ray start --head`
 
 
 def run_on_ray(
-    job: PartWriterJob, shards: Iterable[Batch], address: str | None = None, jobs: int | None = None, gpus: int = 0
+    job: PartWriterJob, shards: Iterable[Batch], on: str = "ray", jobs: int | None = None, gpus: int = 0
 ) -> Generator[Result[PartInfo | None], None, None]:
     """Yield the results of parts, in order; see `corpus.run.run`.
 
-    Args:
-        job: writes them.
-        shards: that are read here, a few ahead.
-        address: `HOST:PORT` of a cluster that this machine is in; None is RAY_ADDRESS, or else this machine alone.
-        jobs: how many parts are under way at most; None are half as many again as there are processors.
-        gpus: how many each of them has for itself.
+    `on` is `ray://HOST:PORT`, a cluster that this machine is in; `ray` is RAY_ADDRESS, or else this machine alone. At
+    most `jobs` parts are under way, by default half as many again as there are processors, each with its own `gpus`.
 
     Raises:
         AttnError: Ray or a cluster is not there, or has another attncli, or the job raises it.
     """
-    ray = _join(address or os.environ.get("RAY_ADDRESS"), jobs)
+    match = re.fullmatch(r"ray(?:://([^/]+?)(:\d+)?/?)?", on)
+    if not match:
+        raise UsageError(f"--on {visible(on)}: expected ray, or a cluster such as ray://10.0.0.1:6379")
+    ray = _join(match[1] + (match[2] or f":{_PORT}") if match[1] else os.environ.get("RAY_ADDRESS"), jobs)
     options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": 10, "runtime_env": {"env_vars": ONE_THREAD}}
     task = ray.remote(**options)(_write_part)
     work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
@@ -69,13 +71,13 @@ def _open(pickled: bytes) -> BatchFn[PartInfo | None]:
 
 def _results_of(ray: Any, answer: Any) -> list[Result[PartInfo | None]]:
     try:
-        found: list[Result[PartInfo | None]] | AttnError = ray.get(answer)
+        results: list[Result[PartInfo | None]] | AttnError = ray.get(answer)
     except ray.exceptions.RayError as error:
         why = visible(str(error).strip().splitlines()[-1].strip())
         raise InputError(f"Ray gave up a part: {why} Run the same command again to resume") from None
-    if isinstance(found, AttnError):
-        raise found
-    return found
+    if isinstance(results, AttnError):
+        raise results
+    return results
 
 
 def _join(address: str | None, jobs: int | None) -> Any:

@@ -1,4 +1,4 @@
-"""Runs a job in several processes: `concurrent.futures`, a bounded number of batches under way, results in order.
+"""Runs a job in several processes: a bounded number of batches under way, results in order.
 
 Each process opens the job for itself, so that weights which are mapped are there once. The results of a batch come by
 way of a file, so that memory does not grow with them.
@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from tempfile import NamedTemporaryFile, mkdtemp
 from threading import Thread
 from typing import Any
@@ -27,7 +26,8 @@ from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import AttnError, InputError
 from attncli.signals import OnInterrupt
 
-_AHEAD = 2  # batches that are under way, for each process
+# The warning is about semaphores that a killed run leaves behind.
+_VARIABLES = {**ONE_THREAD, "PYTHONWARNINGS": "ignore::UserWarning"}
 
 
 def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iterator[Result[Any]]:
@@ -38,13 +38,12 @@ def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iter
         InputError: a process was killed.
     """
     waiting: deque[Future[str]] = deque()
-    with _environment(ONE_THREAD), _pool(job, jobs) as (executor, folder):
+    with _pool(job, jobs) as (executor, folder):
         try:
             for batch in _until_error(batches):
                 if isinstance(batch, Batch):
-                    with _without_sigint():
-                        waiting.append(executor.submit(_write_results, batch, folder))
-                while waiting and (not isinstance(batch, Batch) or len(waiting) > _AHEAD * jobs or waiting[0].done()):
+                    waiting.append(executor.submit(_write_results, batch, folder))
+                while waiting and (not isinstance(batch, Batch) or len(waiting) > 2 * jobs or waiting[0].done()):
                     yield from _results_in(waiting.popleft().result())
                 if isinstance(batch, AttnError):
                     raise batch
@@ -65,9 +64,14 @@ def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]
 def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]:
     """Give the processes and a folder for their results; both are gone after the block, also where a signal ends it."""
     before, folder = set(multiprocessing.active_children()), mkdtemp(prefix="attn-")
-    with _environment({"PYTHONWARNINGS": "ignore::UserWarning"}):  # about semaphores left behind by a killed run
-        resource_tracker.ensure_running()  # before SIGINT is blocked, which starting it would let through again
+    variables = dict(os.environ)
+    os.environ.update(_VARIABLES)
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
+    # All processes start with the first task, and ignore Ctrl-C, which a terminal sends to them too.
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        executor.submit(int)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def end() -> None:
         for process in set(multiprocessing.active_children()) - before:
@@ -80,33 +84,8 @@ def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]
         finally:
             end()
             executor.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _without_sigint() -> Iterator[None]:
-    """Let the processes that are started in the block ignore Ctrl-C, which a terminal sends to all of them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Let the processes that are started in the block have other variables."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+            os.environ.clear()
+            os.environ.update(variables)
 
 
 def _results_in(path: str) -> Iterator[Result[Any]]:

@@ -16,26 +16,22 @@ class Result(NamedTuple, Generic[Value]):
 
     number: int  # of the sentence
     value: Value | Failure
-    warnings: tuple[str, ...] = ()  # about it, for whoever started the run
-    notes: tuple[str, ...] = ()  # notes on all results of the same source
+    warnings: tuple[str, ...] = ()  # about it
+    notes: tuple[str, ...] = ()  # on all results of the same source
 
 
 class Batch(NamedTuple):
-    """Sentences that are handed out together."""
+    """Sentences that are handed out together, of one file, in order."""
 
-    sentences: Sequence[CorpusItem]  # of one file, in order
-    name: str = ""  # of a shard of a dataset; other batches have none
+    sentences: Sequence[CorpusItem]
+    name: str = ""  # of a part of a dataset; other batches have none
 
 
 BatchFn = Callable[[Batch], Iterator[Result[Value]]]
 
 
 class Job(Protocol[Value]):
-    """A job on batches: a tuple of options, which can be pickled."""
+    """A job on batches, which can be pickled."""
 
     def open(self) -> BatchFn[Value]:
-        """Open the model or the like, and return the function from a batch to its results, in order.
-
-        Raises:
-            AttnError: it cannot be opened.
-        """
+        """Open the model or the like, and return the function from a batch to its results, in order."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from attncli.corpus import readers
 from attncli.corpus.files import SentenceFile, find_files, without_password
 from attncli.engines.source import CorpusItem
 from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
@@ -16,13 +17,8 @@ from attncli.text import plural, visible
 
 Kind = Literal["text", "messages", "JSON Lines", "CSV", "TSV", "Parquet"]
 _KINDS: dict[str, Kind] = {
-    ".jsonl": "JSON Lines",
-    ".ndjson": "JSON Lines",
-    ".csv": "CSV",
-    ".tsv": "TSV",
-    ".parquet": "Parquet",
-}
-_COUNTED: tuple[Kind, ...] = ("text", "messages", "JSON Lines", "Parquet")  # quick to count
+    ".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet",
+}  # fmt: skip
 _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 
 
@@ -30,7 +26,7 @@ _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 class SentenceReader:
     """Files of sentences, and how they are read."""
 
-    place: str  # the path or URL that they were found by
+    location: str  # the path or URL that they were found by
     files: tuple[SentenceFile, ...]  # all of them, sorted
     # the column or field that holds the text; None is `text`, and with `chat` a line of JSON itself
     column: str | None = None
@@ -38,7 +34,7 @@ class SentenceReader:
     chat: bool = False  # whether .json and JSON Lines hold lists of messages
 
     @classmethod
-    def of(cls, place: str, *, column: str | None = None, whole: bool = False, chat: bool = False) -> SentenceReader:
+    def of(cls, location: str, *, column: str | None = None, whole: bool = False, chat: bool = False) -> SentenceReader:
         """Return the reader of a file, a folder, a glob or a URL.
 
         Raises:
@@ -46,7 +42,7 @@ class SentenceReader:
             InputError: there is no file.
             LoadError: a package that lists files is not installed.
         """
-        reader = cls(place, find_files(place), column, whole, chat)
+        reader = cls(location, find_files(location), column, whole, chat)
         kinds = {reader.kind(file): file for file in reversed(reader.files)}  # and the first file of each
         if column is not None and kinds.keys() <= {"text", "messages"}:
             file = reader.files[0]
@@ -71,13 +67,10 @@ class SentenceReader:
         from attncli.encoding.pictures import PicturedText
 
         file = self.files[0]
-        if file.root or self.kind(file) != "JSON Lines" or not os.path.isfile(file.path):
-            return False
-        try:
-            with closing(self._read(file)) as lines:
-                return isinstance(next((one.text for one in lines if one.text), None), PicturedText)
-        except InputError:  # which is raised where it is read
-            return False
+        if not file.root and self.kind(file) == "JSON Lines" and os.path.isfile(file.path):
+            with suppress(InputError), closing(self._read(file)) as lines:  # an error is raised where it is read
+                return isinstance(next((item.text for item in lines if item.text), None), PicturedText)
+        return False
 
     def _is_whole(self, file: SentenceFile) -> bool:
         return self.whole or (self.kind(file) == "messages" and file.ending == ".json")
@@ -102,26 +95,20 @@ class SentenceReader:
         """
         has_lines = all(self.kind(file) == "text" for file in self.files)
         items = (sentence for file in self.files for sentence in self._sentences_of(file))
-        return without_empty(items, visible(without_password(self.place)), "line" if has_lines else "text", note)
+        return without_empty(items, visible(without_password(self.location)), "line" if has_lines else "text", note)
 
     def last_number(self) -> int | None:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""
         file = self.files[0]
         kind = self.kind(file)
-        if len(self.files) > 1 or file.root or file.compression or kind not in _COUNTED:
+        if len(self.files) > 1 or file.root or file.compression or kind in _DELIMITERS:
             return None
-        try:
+        with suppress(InputError):  # which is raised where it is read
             if kind == "Parquet":
-                from attncli.corpus.readers.columnar import count_rows
-
-                return count_rows(file)
+                return readers.count_rows(file)
             if os.path.isfile(file.path):
-                from attncli.corpus.readers.text import count_lines
-
                 with file.open() as stream:
-                    return count_lines(stream)
-        except InputError:  # which is raised where it is read
-            pass
+                    return readers.count_lines(stream)
         return None
 
     def _sentences_of(self, file: SentenceFile) -> Iterator[CorpusItem]:
@@ -138,31 +125,18 @@ class SentenceReader:
             yield _with_file(CorpusItem(number + 1, Failure(str(error))), metadata)
 
     def _read(self, file: SentenceFile) -> Generator[CorpusItem, None, None]:
-        """Yield the sentences of a file by its kind.
-
-        Raises:
-            InputError: it cannot be read, or not to its end.
-            LoadError: a package that reads it is not installed.
-        """
+        """Yield the sentences of a file by its kind."""
         kind, name, column = self.kind(file), visible(file.name), self.column or "text"
         if kind == "Parquet":
-            from attncli.corpus.readers.columnar import read_parquet
-
-            yield from read_parquet(file, column, self.chat)
+            yield from readers.read_parquet(file, column, self.chat)
             return
         with file.open() as stream:
             if kind in _DELIMITERS:
-                from attncli.corpus.readers.columnar import read_csv
-
-                yield from read_csv(stream, name, _DELIMITERS[kind], column)
+                yield from readers.read_csv(stream, name, _DELIMITERS[kind], column)
             elif kind == "JSON Lines":
-                from attncli.corpus.readers.jsonl import read_jsonl
-
-                yield from read_jsonl(stream, name, column, self.chat, os.path.dirname(file.path))
+                yield from readers.read_jsonl(stream, name, column, self.chat, os.path.dirname(file.path))
             else:
-                from attncli.corpus.readers.text import read_text
-
-                lines = read_text(stream, name, self._is_whole(file))
+                lines = readers.read_text(stream, name, self._is_whole(file))
                 yield from lines if kind == "text" else map(_conversation, lines)
 
 
@@ -184,13 +158,11 @@ def without_empty(
 
 
 def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
-    """Return a sentence, or its failure, with the name of its file in its metadata."""
     number, text = sentence[:2]
     return CorpusItem(number, text._replace(metadata=metadata) if isinstance(text, Failure) else text, metadata)
 
 
 def _conversation(sentence: CorpusItem) -> CorpusItem:
-    """Parse the conversation in a text."""
     from attncli.encoding.chat import Conversation
 
     if isinstance(sentence.text, Failure) or not sentence.text.strip():

@@ -1,4 +1,4 @@
-"""The loop over a corpus: batches of sentences through a job, in this process or in several, results in order.
+"""Runs a corpus: batches of sentences through a job, in this process or in several, results in order.
 
 A job is opened once in each process. The batches depend on files and numbers of sentences alone, so that
 the results are the same however many processes there are.
@@ -6,7 +6,6 @@ the results are the same however many processes there are.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 
@@ -14,25 +13,9 @@ from attncli.corpus.protocol import Batch, BatchFn, Job, Result, Value
 from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 
 
-def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:
-    """Yield the batches of a stream whose results are needed as soon as possible; see `windows`.
-
-    Args:
-        sentences: of a file, or file by file.
-        batch_from: the number of the first sentence that may wait for others.
-    """
-    sentences = iter(sentences)
-    for sentence in sentences:
-        if sentence.number >= batch_from:
-            for window in windows(chain([sentence], sentences)):
-                yield Batch(window)
-        else:
-            yield Batch([sentence])
-
-
-def first_batched(jobs: int | None, parallel_from: int) -> int:
-    """Return from which number on the sentences of a source that computes them one by one are in batches of several."""
-    return {None: parallel_from, 1: sys.maxsize}.get(jobs, 1)
+def batched(sentences: Iterable[CorpusItem]) -> Iterator[Batch]:
+    """Yield the batches of a stream, small ones first; see `windows`."""
+    return map(Batch, windows(sentences))
 
 
 def run(

@@ -356,10 +356,10 @@ class PaneRenderer:
         return crop(page.lines[scene.help_from or 0 :], room)
 
     def _line(self, text: str, room: Bounds, style: Style | None = None) -> Block:
-        return crop([[Segment(self._palette.fit(visible(text)), style)]], room)
+        return crop([[Segment(visible(text), style)]], room)
 
     def _wrapped(self, text: str, room: Bounds) -> Block:
-        return crop(([Segment(line)] for line in in_words(self._palette.fit(text), room.width)), room)
+        return crop(([Segment(line)] for line in in_words(text, room.width)), room)
 
 
 def _colored_by(row: WeightedRow, query: int) -> str:

@@ -101,11 +101,11 @@ class _View:
         wide = max(len(value) for _, value, _ in numbers) + 3
         lines: list[list[Segment]] = []
         for name, text in words:
-            for number, part in enumerate(in_words(self.palette.fit(text), self.width - margin)):
+            for number, part in enumerate(in_words(text, self.width - margin)):
                 lines.append([cell("" if number else name, margin, DIM, "left"), Segment(part)])
         for name, value, meaning in numbers:
-            shown = cell(self.palette.fit(value).rjust(wide - 3), wide, BOLD, "left")
-            for number, part in enumerate(in_words(self.palette.fit(meaning), self.width - margin - wide)):
+            shown = cell(value.rjust(wide - 3), wide, BOLD, "left")
+            for number, part in enumerate(in_words(meaning, self.width - margin - wide)):
                 begin = [Segment(" " * (margin + wide))] if number else [cell(name, margin, DIM, "left"), shown]
                 lines.append([*begin, Segment(part, DIM)])
         return block(map(trimmed, lines))
@@ -159,9 +159,9 @@ class _View:
         """Yield a map of the changes beside or above the heads that change most, as many as there is room for."""
         ranked = self.ablation.ranked()
         scale = Scale.around_zero(largest_of(head.change for head in ranked))
-        title = [Segment(self.palette.fit(f"change, {self.unit}"), BOLD)]
+        title = [Segment(f"change, {self.unit}", BOLD)]
         ramp = ramp_line(scale, self.palette, self.width)
-        above = flowing([title, ramp, [Segment(self.palette.fit("− lower when cut"), DIM)]], self.width)
+        above = flowing([title, ramp, [Segment("− lower when cut", DIM)]], self.width)
         left = None if room is None else room - len(above.lines) - 1
         grid, is_beside = self._map(scale, False, has_numbers=True), True
         for is_turned, has_numbers in ((False, True), (False, False), (True, True), (True, False)):
@@ -177,7 +177,7 @@ class _View:
         listed = self._listed(ranked[:count])
         both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
         yield stack([above, both])
-        note = block([Segment(line, DIM)] for line in in_words(self.palette.fit(DIRECT), self.width))
+        note = block([Segment(line, DIM)] for line in in_words(DIRECT, self.width))
         has_direct = any(head.direct is not None for head in ranked)
         if has_direct and (left is None or len(both.lines) + len(note.lines) + 1 <= left):
             yield note

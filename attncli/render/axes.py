@@ -49,7 +49,7 @@ class Axis:
         labels = [palette.shortened(token.label, LONGEST_LABEL) for token in shown]
         for place, index in enumerate(chosen):
             if predicted and index in predicted:
-                labels[place] += palette.fit(" → ") + palette.shortened(predicted[index].label, LONGEST_LABEL)
+                labels[place] += " → " + palette.shortened(predicted[index].label, LONGEST_LABEL)
         first = sum(1 for token in shown if token.segment == 0)
         in_order = all(token.segment == 0 for token in shown[:first])
         return cls(tuple(labels), tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
@@ -107,7 +107,7 @@ class Axis:
         lines = []
         for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
             if place == self.boundary > 0:
-                lines.append([Segment(palette.fit("─") * width, DIM)])
+                lines.append([Segment("─" * width, DIM)])
             name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
             above = (height - 1) // 2  # where the numbers of cells stand
             lines += [blank] * above
@@ -145,7 +145,7 @@ class Axis:
         line = line[:width].ljust(width)
         if mark is None:
             return [Segment(line, DIM)]
-        return [Segment(line[:mark], DIM), Segment(palette.fit("▾"), BOLD), Segment(line[mark + 1 :], DIM)]
+        return [Segment(line[:mark], DIM), Segment("▾", BOLD), Segment(line[mark + 1 :], DIM)]
 
 
 def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:

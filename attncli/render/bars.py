@@ -32,7 +32,7 @@ def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp 
     """
     if not math.isfinite(weight):
         return _mark(weight), None
-    return palette.fit("█") * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
+    return palette.bar * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
 
 
 def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
@@ -40,7 +40,7 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ce
     if not math.isfinite(value):
         return _mark(value), None
     style = _STYLES[value > 0] if palette.has_color else None
-    return palette.fit("█" if value > 0 or palette.has_color else "▒") * _cells(abs(value), largest, width), style
+    return (palette.bar if value > 0 or palette.tier != "blocks" else "▒") * _cells(abs(value), largest, width), style
 
 
 def bar_column(bars: Iterable[Cell]) -> Column:
@@ -103,7 +103,7 @@ class TableFormat:
     def cell(self, value: Any) -> str:
         """Return a number that stands in a column, or a mark; a blank where the layer has none."""
         if value is None or isinstance(value, str):
-            return self.palette.fit(value or "")
+            return value or ""
         return number_text(float(value), self._digits)
 
     def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:

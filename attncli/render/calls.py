@@ -55,7 +55,7 @@ def calls_parts(
         commands: gives the commands that show more of a row and its finding; None where there are none.
         height: lines of a screen, of which wrong cells take half or 16; None draws all rows of a mask.
     """
-    yield Text(palette.fit(calls.headline))
+    yield Text(calls.headline)
     rows = calls.rows
     if not rows:
         return
@@ -79,7 +79,7 @@ def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Bl
         "calls": [(str(row.calls), None) for row in rows],
         "kind": [(row.api, None) for row in rows],
         "heads": [(str(row.sizes[1]), None) for row in rows],
-        "queries×keys": [(palette.fit(f"{row.sizes[2]}×{row.sizes[3]}"), None) for row in rows],
+        "queries×keys": [(f"{row.sizes[2]}×{row.sizes[3]}", None) for row in rows],
         "mask": [(palette.label(row.mask), None) for row in rows],
         "result": [_result(row) for row in rows],
     }
@@ -98,7 +98,7 @@ def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Bl
         if title in columns:
             cells = columns[title]
             columns[title] = [(palette.shortened(text, widths[title], keeps_end), style) for text, style in cells]
-    titles: list[Cell] = [(palette.fit(title), DIM) for title in columns]
+    titles: list[Cell] = [(title, DIM) for title in columns]
     align = "".join(_ALIGN.get(title, "<") for title in columns)
     return grid([titles, *map(list, zip(*columns.values(), strict=True))], align, None)
 

@@ -99,24 +99,22 @@ def map_lines(
     lines: list[list[Segment]] = []
     for rows in filter(None, texts):
         if rows.start:
-            rules = [palette.fit("─") * (len(columns) * cell.columns)]
+            rules = ["─" * (len(columns) * cell.columns)]
             if place := columns.boundary * cell.columns:
-                rules = [rules[0][:place], palette.fit("┼"), rules[0][place:]]
+                rules = [rules[0][:place], "┼", rules[0][place:]]
             lines.append([Segment("".join(rules), DIM)])
         part = slice(rows.start, rows.stop)
         drawn, below = _cells(values[part], allowed[part], palette, scale, cell, digits)
         if blank is not None and cell.rows == 1:
             for row, column in np.argwhere(~allowed[part]).tolist():
-                drawn[row][column] = (cell.aligned(palette.fit(blank(rows.start + row, column))), DIM)
+                drawn[row][column] = (cell.aligned(blank(rows.start + row, column)), DIM)
         if cursor is not None and cursor[0] in rows:
             own = tuple(slice(place, place + 1) for place in cursor)
             style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
             line = drawn[(cursor[0] - rows.start) // cell.rows]
             glyph = line[cursor[1]][0].strip()
-            if cell.columns == 1:
-                glyph = palette.fit("◆")
-            else:
-                glyph = (palette.fit("▸") + glyph) if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
+            marked = f"▸{glyph}" if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
+            glyph = "◆" if cell.columns == 1 else marked
             line[cursor[1]] = (cell.aligned(glyph), BOLD if style is None else style + BOLD)
         for number, line in enumerate(drawn):
             around = [_segments(below[number], columns.boundary, palette)] * (cell.lines - 1) if cell.lines > 1 else []
@@ -180,7 +178,7 @@ def _segments(line: Line, boundary: int, palette: Palette) -> list[Segment]:
     if boundary:
         return [
             *_segments(line[:boundary], 0, palette),
-            Segment(palette.fit("│"), DIM),
+            Segment("│", DIM),
             *_segments(line[boundary:], 0, palette),
         ]
     runs = [list(run) for _, run in groupby(line, key=lambda cell: id(cell[1]))]  # comparing styles costs more

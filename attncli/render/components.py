@@ -157,7 +157,7 @@ class Components:
                 )
                 query = _in_words(cells[0].get(frame.rows.indices[row])) or frame.rows.labels[row]
                 lines.append(f"query {frame.rows.indices[row]} {query}: {listed or 'no key'}")
-            yield Text(self.palette.fit("\n".join(lines)))
+            yield Text("\n".join(lines))
 
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
         """Return the tokens of the text, or those of the rows and keys that are shown.
@@ -396,7 +396,7 @@ class Components:
             name += f" of head {heads[0]}"
         elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
             name += " of every head"
-        facts = self.palette.fit(f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}")
+        facts = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
@@ -444,7 +444,7 @@ class Components:
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
         title = titled("head", layer.head_label(head))
-        lines = wrap_block(title, self.palette.fit(" · ".join(facts)), self.width)
+        lines = wrap_block(title, " · ".join(facts), self.width)
         return stack([lines, self._drawn(matrices)])
 
     def maps(
@@ -454,7 +454,7 @@ class Components:
         extent, scale = Extent.joined([picture.extent for picture in pictures]), self.scale
         marks = [*extent.notes_on(scale), mark_note(frame.blind)]
         key = legend(scale, marks, self.palette, self.width, min(cell.columns, 2), cell == HALF)
-        header = [wrap_block(self.palette.fit(title), "", self.width), key]
+        header = [wrap_block(title, "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scale, cell)
         return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])

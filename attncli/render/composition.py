@@ -79,8 +79,8 @@ class CompositionPage:
         row = cell.row
         names = f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {sheet.named(cell.key, _LONGEST_TITLE)}"
         place = f" · layer {row.layer.layer} · head {row.head.head} of {row.layer.num_heads}"
-        title = Text.assemble((palette.fit(names), BOLD), palette.fit(place))
-        above = [headline(composition.trace, palette), title, Text(palette.fit(sentences_of(composition)))]
+        title = Text.assemble((names, BOLD), place)
+        above = [headline(composition.trace, palette), title, Text(sentences_of(composition))]
         names_width = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
         is_beside = sheet.room >= 2 * (names_width + _NUMBERS) + _GAP
         top = self.top or self._top(above, is_beside)

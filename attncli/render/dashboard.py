@@ -98,7 +98,7 @@ class Dashboard:
         return len(self._wrapped(f"attn: {note}").lines) if note else 0
 
     def _wrapped(self, text: str) -> Block:
-        return wrap_block("", self.components.palette.fit(text), self.components.width, style=None)
+        return wrap_block("", text, self.components.width, style=None)
 
     # --- queries without maps ---
 
@@ -123,7 +123,7 @@ class Dashboard:
     def _listed(self, lines: int) -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit."""
         parts, frame, name = self.components, self.components.frames[0], layer_title(self.components.frames[0].layer)
-        title = [wrap_block(parts.palette.fit(name), "", None)] if self._has_several else []
+        title = [wrap_block(name, "", None)] if self._has_several else []
         every, keys = len(frame.layer.heads) * len(frame.rows), min(parts.view.top_keys or 1, len(frame.columns))
         count, most = min(every, max(lines - 2 - cost([*self._head, *title]), 1)), keys
         while len((listed := parts.ranked(frame, most, count)).lines) > count + 2 and most > 1:

@@ -104,12 +104,9 @@ def maps_of(
         _WEIGHTS: legend(weights, marks, palette, left),
         CHANGE: legend(signed, more, palette, left, cell_width),
     }
-    above = [
-        hstack([Block([[Segment(palette.fit(name), BOLD)]], len(_WEIGHTS)), scale], 0)
-        for name, scale in legends.items()
-    ]
+    above = [hstack([Block([[Segment(name, BOLD)]], len(_WEIGHTS)), scale], 0) for name, scale in legends.items()]
     if (sizes := list(dict.fromkeys(f"{rows}×{columns}" for rows, columns in pools))) != ["1×1"]:
-        above.append(block([[Segment(palette.fit(f"a cell is the strongest of {' or '.join(sizes)}"), DIM)]]))
+        above.append(block([[Segment(f"a cell is the strongest of {' or '.join(sizes)}", DIM)]]))
     maps = stack((hstack(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
     return stack([*above, maps])
 
@@ -241,8 +238,8 @@ class DiffView:
             sentence += f", most {self._name(most)}: {self._number(most.jensen_shannon)}"
         worth = f"Jensen-Shannon divergence, {over}. {WORTH}"
         return block(
-            [[Segment(line, BOLD)] for line in wrap(self.palette.fit(sentence), self._room)]
-            + [[Segment(line, DIM)] for line in wrap(self.palette.fit(worth), self._room)]
+            [[Segment(line, BOLD)] for line in wrap(sentence, self._room)]
+            + [[Segment(line, DIM)] for line in wrap(worth, self._room)]
         )
 
     @property
@@ -258,7 +255,7 @@ class DiffView:
         if not self._changed:
             return []
         listed = self._listed(self.top)
-        notes = wrap(self.palette.fit(on_elsewhere), self._room) if self._elsewhere(self._changed) else []
+        notes = wrap(on_elsewhere, self._room) if self._elsewhere(self._changed) else []
         below = [block([[Segment(line, DIM)] for line in notes])] if notes else []
         if len(self.difference.heads) == 1:
             return [stack([listed, *below])]
@@ -317,15 +314,15 @@ class DiffView:
         columns += [Column("query", queries, align="<"), Column("key", keys, align="<")]
         weights = zip(*(each.weights for each in cells), strict=True)
         columns += [self._numbers(f"weight {name}", values) for name, values in zip(NAMES, weights, strict=True)]
-        changes = [self.palette.fit(self._number(each.difference, "+")) for each in cells]
+        changes = [self._number(each.difference, "+") for each in cells]
         styles = [self.palette.ink(each.difference, Scale.around_zero(1.0)) or BOLD for each in cells]
-        return [table([*columns, Column(self.palette.fit(CHANGE), changes, styles)], self._room)]
+        return [table([*columns, Column(CHANGE, changes, styles)], self._room)]
 
     def _maps(self, difference: Difference, lines: int) -> list[Block]:
         """Return the maps of the head that changed most; none where no head did, or so many lines do not hold them."""
         maps = []
         for head in self._changed[:1]:
-            note = self.palette.fit(f" · the most changed head, {self._number(head.jensen_shannon)} bits")
+            note = f" · the most changed head, {self._number(head.jensen_shannon)} bits"
             title = block([[Segment(self._name(head), BOLD), Segment(note, DIM)]])
             pair = next(pair for pair in difference.layers if pair.place == (head.layer, head.kind))
             drawn = maps_of(pair, head.head, self.palette, self._room, self.ramp, self.height and lines - 2)
@@ -343,7 +340,7 @@ class DiffView:
 
     def _number(self, value: float | None, sign: str = "") -> str:
         if not value:
-            return self.palette.fit("–") if value is None else "0"  # exactly; 0.0000 is a small number rounded
+            return "–" if value is None else "0"  # exactly; 0.0000 is a small number rounded
         return f"{value:{sign}.{self.precision}f}".replace("-", "−")
 
 

@@ -101,7 +101,7 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
     what = [report.architecture, *(["text tower"] if report.tower else []), report.dtype]
     yield Text(palette.label(" · ".join([report.model, *what, f"{plural(count, 'sentence')}, {tokens}"])))
-    yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
+    yield Text("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks))
     findings = _by_layers(report.findings)
     if findings:
         yield finding_lines(findings, palette, width)

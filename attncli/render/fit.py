@@ -84,9 +84,9 @@ def join_facts(facts: Iterable[str], width: int, palette: Palette, title: str = 
     text = title = palette.shortened(title, width) if cell_len(title) > width else title
     for fact in facts:
         longer = f"{text} · {fact}" if text else palette.shortened(fact, width) if cell_len(fact) > width else fact
-        if fact and cell_len(palette.fit(longer)) <= width:
+        if fact and cell_len(longer) <= width:
             text = longer
-    return [Segment(title, BOLD), Segment(palette.fit(text[len(title) :]), DIM)]
+    return [Segment(title, BOLD), Segment(text[len(title) :], DIM)]
 
 
 def part_around(center: int, size: int, most: int) -> range:

@@ -98,7 +98,7 @@ class HeadMap(NamedTuple):
         header = lattice.columns.ticks(width, palette, place)
         if width > 2:
             header = [
-                cell(palette.fit("▾") * (number == place) + str(head), width, BOLD if number == place else DIM)
+                cell("▾" * (number == place) + str(head), width, BOLD if number == place else DIM)
                 for number, head in enumerate(lattice.columns.indices)
             ]
         margin = max(map(len, names)) + 1
@@ -126,7 +126,7 @@ def side_by_side(maps: Sequence[TitledMap], palette: Palette, width: int, lines:
     most = max(len(one.heads.heads) for one in maps)
     laid_out: list[Block] = []
     widest = max(one.heads.widest(digits) for one in maps) if palette.has_color else 2
-    halves = [(1, 2, 1), (1, 2, 2)] if palette.has_halves else []
+    halves = [(1, 2, 1), (1, 2, 2)] if palette.has_color else []
     for size, per_line, towers in ((widest, 1, 1), (2, 1, 1), (1, 1, 1), *halves):
         step = max((width - margin) // size, 1)
         drawn = []
@@ -141,7 +141,7 @@ def side_by_side(maps: Sequence[TitledMap], palette: Palette, width: int, lines:
                     labels = ["", *(f"L{heads.layers[row]}" for row in rows[::per_line])]
                     tall.append(heads.drawn(rows, strip, size, labels, scale, palette, digits, per_line=per_line))
                 parts.append(hstack(tall, _GAP))
-            titles = [Segment(palette.fit(title), BOLD), Segment(palette.fit(f" {note}".rstrip()), DIM)]
+            titles = [Segment(title, BOLD), Segment(f" {note}".rstrip(), DIM)]
             drawn.append(stack([block([titles]), *parts]))
         laid_out = [hstack(line, _GAP) for line in in_lines(drawn, _GAP, width)]
         if step >= most and len(stack(laid_out, gap=1).lines) <= lines:

@@ -72,14 +72,14 @@ def head_parts(
     headline = _headline(report, palette)
     room -= lines_of([headline], columns)
     if metrics:
-        meanings = block([Segment(palette.fit(f"{name}: {MEANINGS[name]}"), DIM)] for name in metrics)
+        meanings = block([Segment(f"{name}: {MEANINGS[name]}", DIM)] for name in metrics)
         legend = _legend(report, metrics, palette, width)
         maps = _maps(report, metrics, palette, columns, room - len(meanings.lines) - len(legend.lines) - 2, precision)
         return [headline, *[legend] * bool(legend.lines), stack(maps, gap=1), meanings]
     longest = _label_note(report, ("weight", "uniform", "gain"))
     room -= len(in_words(longest, columns)) + 1
     labels, titles = _labels(report, palette, columns, room)
-    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report, titles)), columns))
+    note = block([Segment(line, DIM)] for line in in_words(_label_note(report, titles), columns))
     parts: list[RenderableType] = [headline, labels, note]
     few = [name for name in (_PICTURE_MAPS if _has_pictures(report) else _MAPS) if _is_defined(report, name)]
     if len(report.heads) > 1 and few:
@@ -122,7 +122,7 @@ def _labels(report: HeadReport, palette: Palette, width: int, lines: int) -> tup
     """
     smallest: tuple[Block, list[str]] | None = None
     for size in (*_CELLS, 1):
-        if size == 1 and not palette.has_halves:
+        if size == 1 and not palette.has_color:
             break
         drawn = _grid(report, size, palette)
         beside = width - drawn.width - _GAP
@@ -157,7 +157,7 @@ def _grid(report: HeadReport, size: int, palette: Palette) -> Block:
                 upper, lower = ([at.get((layer, head)) for head in columns] for layer in [*layers, -1][row : row + 2])
                 cells = [_half(*pair, palette) for pair in zip(upper, lower, strict=True)]
             lines.append([cell(f"L{layers[row]}", margin, DIM, "left"), *cells])
-        titled = [[Segment(palette.fit(kind), BOLD)]] if len(kinds) > 1 else []
+        titled = [[Segment(kind, BOLD)]] if len(kinds) > 1 else []
         grids.append(block([*titled, *map(trimmed, lines)]))
     return stack(grids, gap=1)
 
@@ -210,7 +210,7 @@ def _label_table(report: HeadReport, palette: Palette, room: int, lines: int) ->
     ]
     more = [Column("weight", weights), Column("uniform", uniform, DIM), Column("gain", gains, DIM)]
     unlabelled = "nothing in particular" + ", or too short to tell" * bool(report.unsure)
-    meanings = [palette.fit(LABELS.get(name, unlabelled)) for name, _ in groups]
+    meanings = [LABELS.get(name, unlabelled) for name, _ in groups]
     more.append(Column("attends to", meanings, DIM, "<"))
     while more and width_of([*columns, *more]) + _STRONGEST > room:
         more.pop()
@@ -238,7 +238,7 @@ def _wrapped(names: Sequence[str], room: int, most: int, palette: Palette) -> li
             count for count in range(len(names), 0, -1) if count == 1 or len(" ".join(names[:count])) <= room - 2
         )
         is_last = len(lines) == most - 1
-        lines.append(palette.fit(" ".join([*names[:shown], *["…"] * (is_last and shown < len(names))])))
+        lines.append(" ".join([*names[:shown], *["…"] * (is_last and shown < len(names))]))
         names = [] if is_last else names[shown:]
     return lines
 
@@ -316,7 +316,7 @@ def _legend(report: HeadReport, names: Sequence[Metric], palette: Palette, width
         parts = [[Segment(title, BOLD), Segment("  "), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]]
     values = [head.metrics[name] for head in report.heads for name in names]
     marks = {f"{UNDEFINED} not defined": None in values, "0 exactly zero": 0 in values, "I infinite": np.inf in values}
-    parts += [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
+    parts += [[Segment(mark, DIM)] for mark, is_there in marks.items() if is_there]
     return flowing(parts, width)
 
 
@@ -341,7 +341,7 @@ def table_parts(
     columns = _fitting(report, names, sort, palette, width, precision)
     notes = _notes(report, names, [column.title for column in columns], sort)
     parts: list[RenderableType] = [_headline(report, palette), table(columns, width)]
-    return [*parts, Text(palette.fit("; ".join(notes)), DIM)] if notes else parts
+    return [*parts, Text("; ".join(notes), DIM)] if notes else parts
 
 
 def _fitting(
@@ -377,7 +377,7 @@ def _columns(
     styles = [DIM if label is None else palette.of_label(label.name, label.gain) for label in first]
     columns.append(Column("label", [MIXED if label is None else label.name for label in first], styles, "<"))
     for name in names:
-        texts = [palette.fit(_number(head, name, report.sentences > 1, digits)) for head in report.heads]
+        texts = [_number(head, name, report.sentences > 1, digits) for head in report.heads]
         style = BOLD if name == sort else None
         columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns

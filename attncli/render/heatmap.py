@@ -176,7 +176,7 @@ def heatmaps(
     ticks = column_axis.header(cell.columns, palette)
     panels = []
     for picture in pictures:
-        title = [Segment(palette.fit(picture.title), BOLD), Segment(f" {picture.label}".rstrip(), DIM)]
+        title = [Segment(picture.title, BOLD), Segment(f" {picture.label}".rstrip(), DIM)]
         cells = map_lines(picture.values, picture.allowed, lattice, palette, scale)
         panels.append(Block([title, ticks, *cells], panel_width))
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette, cell.lines)

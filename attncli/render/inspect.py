@@ -109,13 +109,13 @@ class Layout:
         trace, palette, parts = self.trace, self.palette, self._parts
         yield headline(trace.recorded, palette)
         if trace.origin is not None:
-            yield Text(palette.fit("\n".join(trace.origin.rules)))
+            yield Text("\n".join(trace.origin.rules))
         looks = parts.has_image_keys and self.view.show is None
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
             if parts.has_image_keys:
-                yield Text(palette.fit("\n".join(["rows and columns count from 0", *parts.look.facts])))
+                yield Text("\n".join(["rows and columns count from 0", *parts.look.facts]))
             return
         if looks and self.view.top_keys is None and not self.is_all:
             yield parts.picture(_ENDLESS)[0]
@@ -132,7 +132,7 @@ class Layout:
         for frame in parts.frames:
             layer = frame.layer
             if len(trace.layers) > 1:
-                yield Text(palette.fit(layer_title(layer)), BOLD)
+                yield Text(layer_title(layer), BOLD)
             if "shapes" in wanted:
                 yield shapes_line(trace, layer, palette, parts.room)
             if "mask" in wanted:

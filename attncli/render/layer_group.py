@@ -145,7 +145,7 @@ class LayerGroup:
     @property
     def small(self) -> GridCell:
         """The smallest cell."""
-        return HALF if self.palette.has_halves else NARROW
+        return HALF if self.palette.has_color else NARROW
 
     def whole(self, bounds: Bounds, cells: Iterable[GridCell]) -> GridLayout | None:
         """Return how all heads fit, a cell for each query and key, with the first size of cells that lets them."""

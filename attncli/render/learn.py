@@ -94,9 +94,9 @@ class Steps:
         palette = self.sheet.palette
         lines = []
         for line in _WAY if node else ():
-            text = Text(palette.fit(line), DIM)
+            text = Text(line, DIM)
             if (place := line.find(f" {node} ")) >= 0:
-                shown = palette.fit(f"[{node}]")
+                shown = f"[{node}]"
                 style = _HERE if palette.has_color else BOLD
                 text = Text.assemble(text[:place], (shown, style), text[place + len(shown) :])
             lines.append(text)
@@ -327,7 +327,7 @@ class Steps:
     # --- what they are made of ---
 
     def _bold(self, text: str) -> Text:
-        return Text(self.sheet.palette.fit(text), BOLD)
+        return Text(text, BOLD)
 
     def _safe(self, text: str) -> str:
         return self.sheet.palette.label(text)
@@ -357,7 +357,7 @@ class Steps:
 
     def _prose(self, text: str) -> Text:
         most = _LARGE[0] if self._is_large else _LINE
-        lines = (wrap(self.sheet.palette.fit(each), min(self.sheet.room, most)) for each in text.split("\n"))
+        lines = (wrap(each, min(self.sheet.room, most)) for each in text.split("\n"))
         return Text("\n".join(line for paragraph in lines for line in paragraph))
 
     @property
@@ -385,7 +385,7 @@ class Steps:
         texts = [[text + pad for text in column] for column in texts]
         width = max(len(text) for column in texts for text in column) + 1 + len(pad)
         header = [Segment(" " * labels), *(cell(str(place) + pad, width, DIM) for place in range(len(columns)))]
-        lines = [[Segment(f"{' ' * labels} {self.sheet.palette.fit(title)}", BOLD)], header]
+        lines = [[Segment(f"{' ' * labels} {title}", BOLD)], header]
         styles = self._styles(values)
         for row, name in enumerate(names):
             numbers = [cell(column[row], width, styles[row][place]) for place, column in enumerate(texts)]
@@ -417,7 +417,7 @@ class Steps:
     def _marked(self, token: Token) -> str:
         """Return a word beside its numbers; the one that the steps follow has a mark."""
         is_followed = token == self.walk.query
-        mark = self.sheet.palette.fit(_FOLLOWED) * is_followed
+        mark = _FOLLOWED * is_followed
         return f"{token.index} {mark}{self.sheet.palette.shortened(token.label, _LONGEST - is_followed)}"
 
     def _drawn(self, *matrices: Block) -> Block:
@@ -426,10 +426,10 @@ class Steps:
     def _column(self, title: str, values: Any, below: str | None = None) -> Column:
         texts = self.sheet.column(values, range(len(values)))
         pad = " " * _PADDING * self._is_large
-        texts = [f"{pad}{self.sheet.palette.fit(text)}{pad}" for text in texts]
+        texts = [f"{pad}{text}{pad}" for text in texts]
         styles = [style for (style,) in self._styles(np.asarray(values)[:, None])]
-        more = [] if below is None else [f"{self.sheet.palette.fit(below)}{pad}"]
-        return Column(self.sheet.palette.fit(title) + pad, [*texts, *more], [*styles, *[BOLD] * len(more)])
+        more = [] if below is None else [f"{below}{pad}"]
+        return Column(title + pad, [*texts, *more], [*styles, *[BOLD] * len(more)])
 
     def _vector(
         self, name: str, vectors: Float[np.ndarray, "K D"], total: Float[np.ndarray, " D"] | None = None

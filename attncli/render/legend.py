@@ -56,7 +56,7 @@ def mark_line(note: str, palette: Palette, scale: Scale, is_half: bool) -> list[
     style = palette.swatch(note[0], scale.is_signed) if is_half else None
     if style is not None:
         return [Segment(note[0], style), Segment(note[1:], DIM)]
-    return [Segment("blank" + note[1:] if is_half and note.startswith("·") else palette.fit(note), DIM)]
+    return [Segment("blank" + note[1:] if is_half and note.startswith("·") else note, DIM)]
 
 
 def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> list[Segment]:
@@ -75,12 +75,12 @@ def ticks(scale: Scale) -> Iterator[tuple[float, str]]:
 
 def _bar(scale: Scale, palette: Palette, cells: int) -> list[Segment]:
     """Return the colours one beside the other, with numbers upon them where they stand; the highest matters most."""
-    low, high = (palette.fit(text) for text in _ends(scale))
+    low, high = _ends(scale)
     low = low if len(low) + len(high) < cells else ""
     high = high if len(high) <= cells else ""
     written = list(low.ljust(cells - len(high)) + high)
     for value in _candidates(scale):
-        text = palette.fit(_text(value, _DIGITS, scale.is_signed))
+        text = _text(value, _DIGITS, scale.is_signed)
         start = round(scale.placed(np.array([value]))[0] * (cells - 1) - len(text) / 2)
         around = written[max(start - 1, 0) : start + len(text) + 1]
         if len(around) == len(text) + 2 and set(around) == {" "}:
@@ -99,9 +99,9 @@ def _shades(scale: Scale, palette: Palette, width: int | None, cell_width: int) 
     for group in (whole,) if scale.is_signed else (cell_width, whole):
         shades = ["".join(ramp[start : start + group]) for start in range(0, whole, group)]
         bounds = [_text(scale.at(start / whole), _FEWER_DIGITS) for start in range(group, whole, group)]
-        line = [Segment(palette.fit(low), DIM)]
+        line = [Segment(low, DIM)]
         for shade, bound in zip(shades, [*bounds, high], strict=True):
-            line += [Segment(f" {shade} "), Segment(palette.fit(bound), DIM)]
+            line += [Segment(f" {shade} "), Segment(bound, DIM)]
         if width is None or Segment.get_line_length(line) <= width:
             break
     return line

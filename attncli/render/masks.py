@@ -88,15 +88,15 @@ class MaskPicture:
                 values[(queries == keys) & (values > 0)] = itself
             pictures.append(Heatmap(self._title(kind), values, values > 0))
         scale = Scale(0.0, 1.0)
-        is_high = lines is not None and palette.has_halves and -(-len(self.rows) // pool[0]) > lines
+        is_high = lines is not None and palette.has_color and -(-len(self.rows) // pool[0]) > lines
         drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else None)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         marks = [(attends, " attends"), *([(itself, " itself")] if has_own else [])]
         shown = palette.cells(np.array([[value for value, _ in marks]]), np.ones((1, len(marks)), bool), scale, 2)
         legend = [[Segment(*one), Segment(note, DIM)] for one, (_, note) in zip(shown[0], marks, strict=True)]
-        notes = ["" if self.allowed.all() else palette.fit("· masked"), mark_note(self.blind)]
-        notes += [palette.fit(f"shade: share of {pool[0]}×{pool[1]} cells")] * (pool != (1, 1))
+        notes = ["" if self.allowed.all() else "· masked", mark_note(self.blind)]
+        notes += [f"shade: share of {pool[0]}×{pool[1]} cells"] * (pool != (1, 1))
         parts = [cells, flowing([*legend, *([Segment(note, DIM)] for note in notes if note)], room)]
         # The keys by name, unless they are nameless, pooled, or named by the rows already.
         columns = list(zip(self.columns.indices, self.columns.labels, strict=True))
@@ -110,8 +110,8 @@ class MaskPicture:
         """Return what every kind of plane is like: how many keys a query has, and what is odd."""
         lines = []
         for kind in self.kinds:
-            heading = palette.fit(f"{title} {self._title(kind)}".strip())
-            facts = [[Segment(palette.fit(fact))] for fact in self._facts(kind[0])]
+            heading = f"{title} {self._title(kind)}".strip()
+            facts = [[Segment(fact)] for fact in self._facts(kind[0])]
             lines.append(flowing([*([[Segment(heading, BOLD)]] if heading else []), *facts], room))
         return stack(lines)
 
@@ -185,7 +185,7 @@ class MaskView(NamedTuple):
         high, wide = pooling(picture.rows, picture.columns, self.room)
         if self.lines is None or len(picture.kinds) > 1:
             return high, wide
-        each = -(-len(picture.rows) // (self.lines * (2 if self.palette.has_halves else 1)))
+        each = -(-len(picture.rows) // (self.lines * (2 if self.palette.has_color else 1)))
         return max(high, each), max(wide, each)
 
     def _picture(self, subject: MaskGrid) -> MaskPicture:
@@ -230,11 +230,11 @@ def compared(comparison: Comparison, palette: Palette, room: int, lines: int | N
     """Yield where two masks differ, as counts and as a picture of at most so many lines."""
     differing = comparison.count
     if not differing:
-        yield Text(palette.fit(f"equal: {comparison.both.size} cells"))
+        yield Text(f"equal: {comparison.both.size} cells")
         return
     rows = int((comparison.only_first | comparison.only_second).any(axis=1).sum())
     line = f"{differing} of {comparison.both.size} cells differ, in {rows} of {len(comparison.both)} rows"
-    yield Text(palette.fit(line))
+    yield Text(line)
     yield difference(comparison, palette, room, lines)
 
 
@@ -251,15 +251,16 @@ def difference(comparison: Comparison, palette: Palette, room: int, lines: int |
     codes = np.select([first & second, first, second, both], [_EITHER, _FIRST, _SECOND, _BOTH], _NEITHER)
     width = 2 if codes.shape[1] * 2 <= room - rows.width - 1 else 1
     styles = (_FIRST_STYLE, _SECOND_STYLE) if palette.has_color else (BOLD, BOLD)
-    marks = [palette.fit("·"), palette.fit("░") * width, "A" * width, "B" * width, "X" * width]
+    shade = ":" if palette.tier == "plain" else "░"
+    marks = ["·", shade * width, "A" * width, "B" * width, "X" * width]
     cells = [cell(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     drawn = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
     names = [palette.shortened(name, room - 20) for name in comparison.names]
     counts = [int(np.count_nonzero(cells)) for cells in planes[:2]]
     notes = [f"{'AB'[side]} only {names[side]}: {plural(counts[side], 'cell')}" for side in (0, 1) if counts[side]]
-    notes += [f"{palette.fit('░')} both", f"{palette.fit('·')} neither"]
+    notes += [f"{shade} both", "· neither"]
     notes += ["X each somewhere"] if (codes == _EITHER).any() else []
-    notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
+    notes += [f"a cell is {pool[0]}×{pool[1]}"] if pool != (1, 1) else []
     picture = hstack([rows.row_labels(1, palette), block(drawn)], 1)
     return stack([picture, flowing(([Segment(note, DIM)] for note in notes), room)])

@@ -61,12 +61,12 @@ class Matrix(NamedTuple):
 
     def bodies(self, palette: Palette, width: int | None, digits: int) -> list[Block]:
         """Return the matrix without its row labels, in as many pieces as `width` cells take; None is one."""
-        title = [Segment(" "), Segment(palette.fit(self.title), BOLD)]
+        title = [Segment(" "), Segment(self.title, BOLD)]
         if not len(self.columns):
             return [block([title, [Segment(" no numbers", DIM)]])]
         each, count = self.column_width(palette, digits), len(self.columns)
         step = count if width is None else max(width // (each + 1), 1)
-        mark, bar, is_large = palette.fit("·"), palette.fit("│"), self.is_large
+        mark, bar, is_large = "·", "│", self.is_large
         allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed
         is_colored = self.scale is not None and palette.has_color
         pieces = []
@@ -82,7 +82,7 @@ class Matrix(NamedTuple):
             lines = [title, [segment for name in names for segment in (Segment(" ", DIM), name)]]
             for row, numbers in enumerate(values.tolist()):
                 if self.rows.boundary and row == self.rows.boundary:
-                    lines.append([Segment(palette.fit("─") * ((each + 1) * len(columns)), DIM)])
+                    lines.append([Segment("─" * ((each + 1) * len(columns)), DIM)])
                 line = []
                 for gap, value, ok, style in zip(gaps, numbers, counted[row].tolist(), styles[row], strict=True):
                     text = mark if self.hide_masked and not ok else number_text(value, digits, is_large)

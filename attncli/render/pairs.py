@@ -45,7 +45,7 @@ def pair_parts(
     pairs = f"{report.pairs:,} of " * bool(report.left_out) + plural(report.pairs + len(report.left_out), "pair")
     texts = f"{pairs} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
     headline = run_line(report, plural(len(report.heads), "head"), [texts], palette)
-    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_NOTE + _by_chance(report)), columns))
+    note = block([Segment(line, DIM)] for line in in_words(_NOTE + _by_chance(report), columns))
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
     beside = columns - _table(report, _FEWEST, digits).width - _GAP

@@ -1,6 +1,6 @@
 """How a number becomes a cell: colours where the terminal has them, glyphs where not, and the marks of odd cells.
 
-Four tiers: `truecolor`, `256` colours, `blocks` (no colour), `ascii` (an encoding without block characters).
+Four tiers: `truecolor`, `256` colours, `blocks` (no colour), `plain` (for a screen reader).
 Masked, NaN, ±inf, clipped and zero are different marks in each of them, after treescope's array views.
 """
 
@@ -47,15 +47,15 @@ _STEPS = {"truecolor": 256, "256": 9}
 _RAMPS = {
     ("blocks", 1): ("░", "▒", "▓", "█"),
     ("blocks", 2): (" ░", "░░", "░▒", "▒▒", "▒▓", "▓▓", "▓█", "██"),
-    ("ascii", 1): (":", "=", "*", "#", "%", "@"),
-    ("ascii", 2): (" :", "::", ":=", "==", "=*", "**", "*#", "##", "#@", "@@"),
+    ("plain", 1): (":", "=", "*", "#", "%", "@"),
+    ("plain", 2): (" :", "::", ":=", "==", "=*", "**", "*#", "##", "#@", "@@"),
 }
 # Differences have a sign and a shade, or where there is room for one character alone, two signs for the larger half.
 _SIGNED_RAMPS = {
     ("blocks", 1): ("=", "-", " ", "+", "#"),
     ("blocks", 2): ("-█", "-▓", "-▒", "-░", "  ", "+░", "+▒", "+▓", "+█"),
-    ("ascii", 1): ("=", "-", " ", "+", "#"),
-    ("ascii", 2): ("-@", "-#", "-=", "-:", "  ", "+:", "+=", "+#", "+@"),
+    ("plain", 1): ("=", "-", " ", "+", "#"),
+    ("plain", 2): ("-@", "-#", "-=", "-:", "  ", "+:", "+=", "+#", "+@"),
 }
 
 # Where two cells share a character there is no room for a glyph, and what is odd has a colour that no map has: none of
@@ -63,15 +63,6 @@ _SIGNED_RAMPS = {
 # A difference that is zero is grey, for brown would be one.
 _TONES = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "X": "e3000f"}
 _NO_CHANGE = "808080"
-
-# What our own words and glyphs become where the encoding lacks them.
-_PLAIN = str.maketrans({
-    "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
-    "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
-    "≤": "<=", "▸": ">", "▾": "v", "◆": "&", "╭": "+", "╮": "+", "╰": "+", "╯": "+",
-})  # fmt: skip
-# Of those, what stands in a token's label; anything else there is the token's own, and no other token may look like it.
-_PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
 
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
 LEFT_TO_RIGHT = "\u200e"
@@ -161,13 +152,11 @@ class Palette(NamedTuple):
     """How cells and words look on one output.
 
     Attributes:
-        tier: `truecolor`, `256`, `blocks` or `ascii`.
-        encoding: of the output; what it cannot write is escaped.
+        tier: `truecolor`, `256`, `blocks` or `plain`.
         colormap: one of `COLORMAPS`.
     """
 
     tier: str = "blocks"
-    encoding: str = "utf-8"
     colormap: str = "viridis"
 
     @property
@@ -184,40 +173,30 @@ class Palette(NamedTuple):
             stops, steps = _AROUND_ZERO, steps - 1 + steps % 2
         return [(" " * width, style) for style in colors(stops, steps)]
 
-    def fit(self, text: str) -> str:
-        """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
-        return self._written(text, _PLAIN)
-
-    def _written(self, text: str, plain: dict[int, str]) -> str:
-        try:
-            text.encode(self.encoding)
-        except UnicodeEncodeError:
-            return text.translate(plain).encode(self.encoding, "backslashreplace").decode(self.encoding)
-        return text
+    @property
+    def bar(self) -> str:
+        """Character of a bar; none for a screen reader."""
+        return "" if self.tier == "plain" else "█"
 
     def label(self, text: str) -> str:
-        """Return text of a user, a file or a vocabulary as it may stand among our words: harmless and writable."""
-        return self._labelled(text, _PLAIN)
+        """Return text of a user, a file or a vocabulary as it may be printed among our words."""
+        if text.isascii() and text.isprintable():
+            return text
+        text = visible(text.removesuffix(LEFT_TO_RIGHT))  # a label of a label stays as it is
+        # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
+        return text + LEFT_TO_RIGHT if is_right_to_left(text) else text
 
     def shortened(self, text: str, width: int, keeps_end: bool = False) -> str:
         """Return such a text in at most `width` cells, or its beginning or end; an ellipsis says that it was longer."""
-        text = self._labelled(text, _PLAIN_MARKS)
+        text = self.label(text)
         if cell_len(text) <= width:
             return text
-        ellipsis = self.fit("…")
         if keeps_end:
-            while cell_len(text) > width - len(ellipsis):
+            while cell_len(text) > width - 1:
                 text = text[1:]
-            return ellipsis + text.lstrip()
+            return "…" + text.lstrip()
         mark = LEFT_TO_RIGHT if text.endswith(LEFT_TO_RIGHT) else ""
-        return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis + mark
-
-    def _labelled(self, text: str, plain: dict[int, str]) -> str:
-        if text.isascii() and text.isprintable():
-            return text
-        text = self._written(visible(text.removesuffix(LEFT_TO_RIGHT)), plain)  # a label of a label stays as it is
-        # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
-        return text + LEFT_TO_RIGHT if is_right_to_left(text) else text
+        return set_cell_size(text, width - 1).rstrip() + "…" + mark
 
     def ink(self, value: float, scale: Scale) -> Style | None:
         """Return the colour of a number, for a bar or a letter; None without colours."""
@@ -245,7 +224,7 @@ class Palette(NamedTuple):
                 if mark == "0" and scale.is_signed:
                     style = DIM
                 drawn[row][column] = (mark[-width:].rjust(width), style)
-        masked = (self.fit("·").rjust(width), DIM)
+        masked = ("·".rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
             drawn[row][column] = masked
         return drawn
@@ -255,11 +234,6 @@ class Palette(NamedTuple):
         if not self.has_color or label not in _HUES:
             return None
         return colors((_BACKDROP, _HUES[label]), 101)[round(100 * (0.3 + 0.7 * gain))]
-
-    @property
-    def has_halves(self) -> bool:
-        """Whether two cells can share a character: both halves of it in colours of their own."""
-        return self.has_color and self.fit("▀▄") == "▀▄"
 
     def halves(
         self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], scale: Scale

@@ -233,7 +233,7 @@ class PictureView:
         header, cells = self._header(bounds.width), [*self.layout.cells]
         room = Bounds(max(bounds.lines - len(header.lines), 1), bounds.width)
         plain = [Panel(each, None, each.name) for each in canvases(self.layout, False) if each.picture is not None]
-        plain *= self.palette.has_halves
+        plain *= self.palette.has_color
         panels = self.panels
         widths = [max(len(one.name + one.facts[1]), min(one.canvas.cells[1], 2 * _NARROWEST)) for one in panels]
         tiles = self.tiling([*plain, *panels], room, max(*widths, _NARROWEST), _WIDEST)
@@ -245,17 +245,17 @@ class PictureView:
         return stack([header, self.hung([*plain, *panels], tiles).block]), count
 
     def _header(self, width: int) -> Block:
-        fit, cells = self.palette.fit, [*self.layout.cells]
-        parts = [[Segment(fit(self.title[0]), BOLD), Segment(fit(f" {self.title[1]}"), DIM)]]
+        cells = [*self.layout.cells]
+        parts = [[Segment(self.title[0], BOLD), Segment(f" {self.title[1]}", DIM)]]
         if self.scale.low < self.scale.high:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
         facts += ["%: its weight on the picture"] * self.has_shares
         there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
         facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
-        is_dark = self.palette.has_halves and not all(one.allowed[cells].all() for one in self.heads)
+        is_dark = self.palette.has_color and not all(one.allowed[cells].all() for one in self.heads)
         facts += ["darkest: masked, or no number"] * is_dark + self.facts
-        listed = ([Segment(line, DIM)] for fact in facts for line in in_words(fit(fact), width))
+        listed = ([Segment(line, DIM)] for fact in facts for line in in_words(fact, width))
         return stack([flowing(parts, width), flowing(listed, width)])
 
     # --- panels ---
@@ -270,7 +270,7 @@ class PictureView:
         margin, named = len(str(rows - 1)) + 1, max(len("".join((panel.name, *panel.facts[:1]))) for panel in panels)
 
         def of(wide: int) -> Tiling:
-            if self.palette.has_halves:
+            if self.palette.has_color:
                 size = Bounds(max(round(wide * height / width / 2), 1), wide)
             else:
                 step = -(-columns * WIDE.columns // max(wide - margin, WIDE.columns))
@@ -278,7 +278,7 @@ class PictureView:
             side_by_side = max((room.width + GAP) // (size.width + GAP), 1)
             return Tiling(size, side_by_side, side_by_side * (room.lines // (size.lines + 1)))
 
-        if not self.palette.has_halves:
+        if not self.palette.has_color:
             widest = max(margin + columns * WIDE.columns, named)
         wide = min(widest, room.width)
         ways = (of(each) for each in range(wide, min(least, wide) - 1, -1))
@@ -294,7 +294,7 @@ class PictureView:
         (high, wide), in_a_strip, _ = tiles
         lengths = zip(*([len(one.name + fact) for fact in one.facts] for one in panels if one.facts), strict=True)
         way = next((way for way, longest in enumerate(map(max, lengths)) if longest <= wide), -1)
-        draw, blocks, places = self._overlay if self.palette.has_halves else self._shaded, [], []
+        draw, blocks, places = self._overlay if self.palette.has_color else self._shaded, [], []
         for panel in panels:
             name = self.palette.shortened(panel.name, wide, keeps_end=True)
             title = [Segment(name, BOLD), Segment(panel.facts[way] if panel.facts else "", DIM)]
@@ -334,7 +334,7 @@ class PictureView:
             row, column = np.argwhere(own == position).mean(axis=0).astype(int)
             ink, paper = "#000000" if pixels[row, column].sum() > _LIGHT else "#ffffff", lines[row // 2][column].style
             style = Style(color=ink, bgcolor=paper and paper.color, bold=True)
-            lines[row // 2][column] = Segment(self.palette.fit(self.marks[position]), style)
+            lines[row // 2][column] = Segment(self.marks[position], style)
         return lines, own[::2]
 
     def _shaded(self, canvas: Canvas, head: HeadLook | None, size: Bounds) -> tuple[list[list[Segment]], Positions]:
@@ -353,7 +353,7 @@ class PictureView:
         body = map_lines(drawn.values, drawn.allowed, CellGrid(axes[0], axes[1], WIDE), self.palette, self.scale)
         lines = [[Segment(" " * (digits + 1)), *axes[1].ticks(WIDE.columns, self.palette, across)]]
         for place, (index, shades) in enumerate(zip(axes[0].indices, body, strict=True)):
-            shown = self.palette.fit(mark) if place == marked else " "
+            shown = mark if place == marked else " "
             lines.append([Segment(f"{index:>{digits}}", DIM), Segment(shown, BOLD), *shades])
         first = own[::step, ::step].repeat(WIDE.columns, axis=1)
         return lines, np.pad(first, ((1, 0), (digits + 1, 0)), constant_values=-1)

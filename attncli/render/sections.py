@@ -66,7 +66,7 @@ def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Te
     for details in (source.details for source in sources if source.kind == "toy"):
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
         cautions[f"random {drawn}: patterns mean nothing; -m demo is a trained model"] = None
-    return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
+    return Text("\n").join([line, *(Text(caution) for caution in cautions)])
 
 
 def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
@@ -115,7 +115,7 @@ def token_list(
     @cache
     def listed(place: int) -> Block:
         token = tokens[place]
-        bar = palette.fit("│ ") if token.index in openings else ""
+        bar = "│ " if token.index in openings else ""
         mark = f"{bar}{token.index} "
         label, style = palette.shortened(token.label, longest), DIM if token.special else None
         own = max(cell_len(label), len(token.below))
@@ -126,7 +126,7 @@ def token_list(
     def lines_of(count: int) -> list[list[Block]]:
         """Return the lines of the first and the last tokens, and of how many there are between them."""
         first, left_out = -(-count // 2), len(tokens) - count
-        gap = [block([[Segment(palette.fit(f"… {left_out:,} more …"), DIM)]])] if left_out else []
+        gap = [block([[Segment(f"… {left_out:,} more …", DIM)]])] if left_out else []
         return in_lines([*map(listed, range(first)), *gap, *map(listed, range(first + left_out, len(tokens)))], 3, room)
 
     shown = len(tokens)
@@ -214,4 +214,4 @@ def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     line, proof = "proof  nothing independent was run to compare with", layer.proof
     if proof is not None:
         line = f"proof  max |{proof.of} − {proof.against}| = {proof.max_abs_error:.1e}"
-    return Text(palette.fit(line), DIM)
+    return Text(line, DIM)

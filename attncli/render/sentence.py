@@ -178,8 +178,7 @@ def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping
     With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
     wide as its weight.
     """
-    longest, rule = max(min(_LONGEST, width - 3), 1), palette.fit(" │")
-    gaps = {index: palette.fit(mark) for index, mark in marks.items()}
+    longest, rule = max(min(_LONGEST, width - 3), 1), " │"
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else None
         is_piece = previous is not None and continues(token, previous) and palette.has_color
@@ -187,7 +186,7 @@ def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping
         text = text[1:] if len(text) > 1 and text.startswith("␣") else text
         text = palette.shortened(text, longest)
         bar = rule if previous is not None and token.segment == 1 and previous.segment == 0 else ""
-        gap = gaps.get(index, "" if is_piece else " ")
+        gap = marks.get(index, "" if is_piece else " ")
         if not palette.has_color:
             text += " " * (_NUMBER - cell_len(text))
         yield _TokenText(index, bar + gap, text)
@@ -232,7 +231,7 @@ def _shown(
     heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
-    texts = [*_texts(tokens, palette, width, marks), _TokenText(-1, " ", palette.fit("…"))]
+    texts = [*_texts(tokens, palette, width, marks), _TokenText(-1, " ", "…")]
     measured = [(one, cell_len(one.gap + one.text)) for one in texts]
 
     def wrapped(count: int) -> list[list[_TokenText]]:
@@ -252,6 +251,6 @@ def _numbers(
     numbers = {}
     for place in places:
         weight, is_allowed = float(line.weights[place]), line.allowed[place]
-        mark = next((mark for mark, where in marks.items() if where[place]), "") if is_allowed else palette.fit("·")
+        mark = next((mark for mark, where in marks.items() if where[place]), "") if is_allowed else "·"
         numbers[place] = mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None
     return numbers

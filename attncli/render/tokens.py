@@ -22,7 +22,7 @@ def tokens_parts(
 ) -> Iterator[RenderableType]:
     """Yield what was tokenized by what, in numbers, and the tokens."""
     facts = "".join(f" · {fact}" for fact in _facts(tokenization))
-    yield Text.assemble((palette.label(_title(tokenization)), BOLD), palette.fit(facts))
+    yield Text.assemble((palette.label(_title(tokenization)), BOLD), facts)
     shown = tokenization.shown(choice)
     if shown:
         yield _table(tokenization, shown, palette, width)

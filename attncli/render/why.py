@@ -77,7 +77,7 @@ def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
         add("learned sink", float(sink), weight=sink, score=row.sink)
     add("total", weight=_sum_of(row.weights, ranked) + float(sink or 0), share=_sum_of(row.output_shares, ranked))
     styles = [None] * len(shown) + [DIM] * (len(names) - len(shown))
-    titled = [Column(sheet.palette.fit(name), column) for name, column in columns.items()]
+    titled = [Column(name, column) for name, column in columns.items()]
     return sheet.with_bars([Column("key", names, styles, "<"), *titled], 3, bars, largest_of(bars))
 
 
@@ -96,8 +96,8 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
         names.append(f"{len(others)} more")
     below = [""] * (len(names) - len(places) + 1)  # a sum of many has no factors, and would leave no room for a bar
     styles = [BOLD] * len(places) + [DIM] * (len(below) - 1) + [BOLD]
-    dim = Column("dim", [*names, palette.fit("q·k")], styles)
-    product_column = Column(palette.fit("q·k"), [*product, total], [None] * len(names) + [BOLD])
+    dim = Column("dim", [*names, "q·k"], styles)
+    product_column = Column("q·k", [*product, total], [None] * len(names) + [BOLD])
     factors = [Column("q", [*q, *below]), Column("k", [*k, *below])]
     width = sheet.bar_width([dim, product_column, *factors], 4, _WIDEST_BAR)
     values = products[places].tolist()
@@ -107,10 +107,7 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     """Return what is done to q·k until it is a weight, and what the weight carries."""
-    lines = [
-        (sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark))
-        for name, value, remark in _stages(one, sheet)
-    ]
+    lines = [(name, sheet.number(value), remark) for name, value, remark in _stages(one, sheet)]
     names, numbers = (max(cell_len(line[column]) for line in lines) for column in (0, 1))
     room = max((10**6 if sheet.width is None else sheet.width) - names - numbers - 4, 8)
     rows = [
@@ -224,7 +221,7 @@ class WhyPage:
         neither is for more heads than a screen has lines: a table has all of it.
         """
         row, sheet, palette = self._rows[0], self.sheet, self.sheet.palette
-        header = wrap_block(palette.fit(title), palette.fit(facts), sheet.width, None)
+        header = wrap_block(title, facts, sheet.width, None)
         layers = {id(each.layer): each.layer for each in self._rows if each.keys == row.keys}
         if not palette.has_color or (self.lines is None and len(self._rows) > _MOST):
             return header, 0
@@ -286,7 +283,7 @@ class WhyPage:
             return [ranked._sentence(names, f" · {shown}{every} {order}", room)[0]], True
         for count in range(min(max(room - 3, _FEWEST), every), 0, -1):
             facts = f" · {f'{count} of ' * (count < every)}{every} {order}"
-            header = wrap_block(self.sheet.palette.fit(names), self.sheet.palette.fit(facts), self.sheet.width, None)
+            header = wrap_block(names, facts, self.sheet.width, None)
             listed = replace(ranked, explained=ranked.explained[:count])._table_of_heads()
             if count <= _FEWEST or lines_of([header, listed], self.sheet.room) <= room + 1:
                 break
@@ -324,7 +321,7 @@ class WhyPage:
         """Return a column of numbers for what one of the heads has at least."""
         sheet = self.sheet
         return [
-            Column(sheet.palette.fit(name), [sheet.cell(value) for value in values])
+            Column(name, [sheet.cell(value) for value in values])
             for name, values in facts.items()
             if any(value is not None for value in values)
         ]

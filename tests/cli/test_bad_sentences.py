@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attncli.cli.environment import Environment
 from attncli.cli.loop import ResultStream
+from attncli.corpus import readers
 from attncli.corpus.protocol import Result
-from attncli.corpus.readers import text as text_reader
 from attncli.errors import Failure
 
 Run = Callable[..., Any]
@@ -49,12 +48,6 @@ def test_json_lines_and_rows_lack_the_bad_sentences(attn: Run, command: str) -> 
     assert ran.out == attn(command, *GOOD.values()).out
 
 
-def test_heads_are_measured_over_the_good_sentences(attn: Run) -> None:
-    ran = attn("heads", "-F", "tsv", "--seed", "0", stdin=LINES)
-    assert (ran.code, said(ran.err)) == (5, SAID)
-    assert ran.out == attn("heads", "-F", "tsv", "--seed", "0", *GOOD.values()).out
-
-
 @pytest.mark.parametrize("options", [["inspect"], ["heads", "--whole"], ["tokens"]], ids=" ".join)
 def test_standard_input_is_a_file_called_minus(attn: Run, options: list[str]) -> None:
     texts = b"time flies\n\nlike an arrow\n"
@@ -75,19 +68,6 @@ def test_one_json_document_is_no_array_but_several_sentences_are(attn: Run) -> N
     assert attn("inspect", "-F", "json", stdin="time flies\n").json["text"] == "time flies"
     assert [one["text"] for one in attn("inspect", "-F", "json", stdin=b"\xff\ntime flies\n").json] == ["time flies"]
     assert attn("inspect", "-F", "json", stdin=b"\xff\n").json == []
-
-
-def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn: Run, tmp_path: Path) -> None:
-    for form, expected in (("jsonl", 0), ("tsv", 1)):
-        ran = attn("inspect", "-F", form, stdin=b"\xff\n\xfe\n")
-        assert (ran.code, ran.out.count("\n"), ran.err.count("\n")) == (5, expected, 2)
-    ran = attn("inspect", "-o", tmp_path / "map.svg", stdin=b"\xfe\n\xff\n")
-    assert ran.code == 5
-    assert ran.err.splitlines()[2:] == ["attn: nothing to draw: no sentence could be read"]
-    assert attn("heads", stdin=b"\xfe\n\xff\n").err.splitlines()[2:] == [
-        "attn: no sentence could be read"
-    ]  # fmt: skip
-    assert list(tmp_path.iterdir()) == []
 
 
 LACKING = b"the fox\na dog\nthe cow\n"
@@ -111,21 +91,13 @@ def test_a_sentence_without_the_tokens_that_are_asked_for_is_a_bad_one(attn: Run
 
 
 def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_reader, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(readers, "MAX_BYTES", 2**20)
     long = b"x" * 2**20
     lines = b"\n".join([b"a", long, long + b"x", long * 3 + b"yy", b"b", long + b"\r", long * 2])
     ran = attn("tokens", "-F", "jsonl", stdin=lines)
     lengths = {one["sentence"]: len(one["text"]) for one in map(json.loads, ran.out.splitlines())}
     assert lengths == {1: 1, 2: 2**20, 5: 1, 6: 2**20}
     assert ran.err.count("it is longer than 1 MiB") == 3
-
-
-def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None:
-    one = attn("inspect", "time flies", "--mask", "~full", "-F", "tsv").err.splitlines()
-    several = attn("inspect", "time", "time flies", "--mask", "~full", "-F", "tsv").err.splitlines()
-    assert all(line.startswith("attn: warning: ") and "sentence" not in line for line in one)
-    assert [line.removeprefix("attn: warning: sentence ")[:3] for line in several] == ["1: ", "2: "]
-    assert several[1].replace("sentence 2: ", "") in one
 
 
 def test_what_is_to_be_known_of_a_source_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,8 @@
 """What the program says about itself: pages that are true, fit, open with examples, and say the same everywhere."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,13 @@ from rich.cells import cell_len
 from running import program
 from typer.core import TyperGroup
 from typer.main import get_command
-from whole_program import forked, whole_program
+from whole_program import forked
 
 import attncli
-from attncli.analysis.labels import LABELS, MIXED, WEIGHTS
-from attncli.analysis.metric_names import NAMES
+from attncli.analysis.labels import WEIGHTS
+from attncli.analysis.metric_names import MEANINGS
 from attncli.cli.app import app
-from attncli.cli.help import TOPICS, commands_of, page_of, topic, topics
+from attncli.cli.help import commands_of, page_of
 from attncli.errors import ExitCode
 from attncli.masks.expressions import ATOMS
 from attncli.masks.notation import NOTATION
@@ -34,8 +32,8 @@ from attncli.masks.parser import parse
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")
 PANELS = [
-    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Derived numbers", "View", "Output",
-    "Options",
+    "Commands", "Atoms", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Derived numbers", "View",
+    "Output", "Options",
 ]  # fmt: skip
 
 
@@ -59,16 +57,6 @@ def test_a_page_opens_with_its_purpose_and_examples_and_fits(path: tuple[str, ..
     titles = re.findall(r"^╭─ (.*?) ─+╮$", ran.out, re.MULTILINE)
     order = [next(place for place, start in enumerate(PANELS) if title.startswith(start)) for title in titles]
     assert order == sorted(set(order))
-
-
-def test_wide_and_unmeasured_lines_stay_readable() -> None:
-    plain = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    lines = program("inspect", "--help", env=plain, stdin=subprocess.DEVNULL).stdout.splitlines()
-    assert max(map(len, lines)) == 80
-    with whole_program() as attn:  # and in an encoding without the signs
-        ran = attn("help", "metrics", encoding="ascii", COLUMNS="300")
-    lines = ran.out.splitlines()
-    assert (ran.code, ran.err, lines[-1], max(map(len, lines))) == (0, "", f"+{'-' * 98}+", 100)
 
 
 @every_command
@@ -101,9 +89,8 @@ def test_help_shows_what_most_people_need(path: tuple[str, ...], attn: Callable[
         assert len(more) == len(listed) + int(found[1])
 
 
-def test_help_command_is_command_help(attn: Callable[..., Any]) -> None:
-    for path in (["inspect"], ["mask", "show"]):
-        assert attn("help", *path) == attn(*path, "--help") == attn(*path, "-h")
+def test_a_group_alone_shows_its_help(attn: Callable[..., Any]) -> None:
+    assert attn("inspect", "--help") == attn("inspect", "-h")
     for group in ([], ["mask"]):
         alone = attn(*group)
         assert (alone.code, alone.out) == (2, attn(*group, "--help").out)
@@ -113,7 +100,7 @@ def test_help_command_is_command_help(attn: Callable[..., Any]) -> None:
 
 
 def all_examples() -> list[str]:
-    pages = [*map(page_of, [CONTEXT, *CONTEXTS.values()]), *(topic(name, CONTEXT) for name in TOPICS)]
+    pages = map(page_of, [CONTEXT, *CONTEXTS.values()])
     lines = (line for page in pages for message in page.paragraphs for line in message.split("\n")[1:])
     return list(dict.fromkeys(lines))
 
@@ -199,11 +186,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
     assert (desk / written).stat().st_size if written else ran.out
 
 
-# --- topics ------------------------------------------------------------------------------------------------
-
-
-def rows(name: str, table: int = 0) -> dict[str, str]:
-    return dict(list(topic(name, CONTEXT).tables.values())[table])
+# --- tables of the docs ---
 
 
 def table(heading: str) -> dict[str, str]:
@@ -215,15 +198,11 @@ def table(heading: str) -> dict[str, str]:
     return {first.strip().strip("`"): " ".join(rest).strip().replace("\\|", "|") for first, *rest in cells}
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "heading", "least"),
-    [("exit-codes", 0, "exit code | meaning", 7), ("metrics", 0, "metric | of a head, over its query rows", 7),
-     ("masks", 0, "atom | query at position i may attend to key j", 7)],
-)  # fmt: skip
-def test_a_topic_says_what_the_docs_say(name: str, number: int, heading: str, least: int) -> None:
-    message, documented = rows(name, number), table(heading)
-    assert len(documented) >= least
-    assert message == documented
+def test_the_docs_say_what_the_program_says() -> None:
+    atoms = dict(page_of(CONTEXTS["mask",]).tables["Atoms: when query i may attend to key j"])
+    assert table("atom | query at position i may attend to key j") == atoms
+    assert table("exit code | meaning") == {str(int(code)): code.meaning for code in ExitCode}
+    assert table("metric | of a head, over its query rows") == MEANINGS
 
 
 def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> None:
@@ -235,40 +214,14 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
             elif name != "file":
                 numbered = re.sub(r"\b(?!left=|right=)[a-z]+(?=[,)])", "2", form).replace(",…", "")
                 assert str(parse(numbered)).startswith(name), form
-    assert set(rows("metrics")) == set(NAMES)
     metric_of = {**WEIGHTS, "local": "distance", "broad": "effective_keys"}
     documented = table("label | its score | the best that there could be")
     assert {name: text.split("`")[1] for name, text in documented.items()} == metric_of
-    assert tuple(rows("metrics", 1)) == (*LABELS, MIXED)
-    assert [int(code) for code in rows("exit-codes")] == [0, 1, 2, 3, 4, 5, 130, 141, 143]
-
-
-def test_the_formats_are_those_that_commands_take(attn: Callable[..., Any]) -> None:
-    taken: dict[str, str] = rows("formats", 1)
-    names = {path: {parameter.name for parameter in command.params} for path, command in COMMANDS.items()}
-    writing = {path for path in names if names[path] & {"output", "format_"}}
-    assert {tuple(path.split()[1:]) for path in taken} == writing - {("mask", "convert")}
-    assert set(rows("formats")) == {name for names in taken.values() for name in names.split(", ")}
-    for path, names in taken.items():
-        refused = attn(*path.split()[1:], "--format", "nonsense").err
-        assert re.findall(r"'(\w+)'", refused.partition("is not one of")[2]) == names.split(", ")
 
 
 def test_the_program_has_at_most_88_flags() -> None:
     flags = {min(one.opts, key=lambda flag: -len(flag)) for command in COMMANDS.values() for one in command.params}
     assert len({flag for flag in flags if flag.startswith("-")}) <= 88
-
-
-def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
-    listed = attn("help")
-    assert listed.code == 0
-    for name in (*TOPICS, *ROOT.list_commands(None)):
-        assert re.search(rf"^│ {name} ", listed.out, re.MULTILINE), name
-    for name, purpose in topics():
-        shown = attn("help", name)
-        assert (shown.code, shown.err) == (0, "")
-        assert shown.out.startswith(purpose)
-        assert "\n  " in shown.out.split("╭")[0]  # an example
 
 
 @pytest.mark.parametrize(
@@ -285,9 +238,8 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["completion", "bsh"], "did you mean 'bash'?; see attn completion --help"),
         (["inspect", "x", "--head"], "option '--head' requires an argument; see attn inspect --help"),
         (["mask", "--help=x"], "option '--help' does not take a value; see attn mask --help"),
-        (["help", "mask", "shw"], "no topic or command 'mask shw'; did you mean 'mask show'?"),
-        (["help", "inspect", "time"], "no topic or command 'inspect time'"),
-        (["help", "\x1b[31m"], "no topic or command '"),
+        (["mask", "shw"], "no such command 'shw'; did you mean 'show'?; see attn mask --help"),
+        (["\x1b[31m"], "no such command '"),
     ],
 )
 def test_what_does_not_exist_is_answered_with_the_nearest_name(
@@ -302,9 +254,3 @@ def test_what_does_not_exist_is_answered_with_the_nearest_name(
 
 
 # --- variables, streams ------------------------------------------------------------------------
-
-
-def test_without_docstrings_every_page_still_has_its_purpose() -> None:
-    bare = program("inspect", "--help", env=os.environ | {"PYTHONOPTIMIZE": "2"})
-    assert (bare.returncode, bare.stderr) == (0, "")
-    assert "Show the attention of a sentence." in bare.stdout

@@ -1,17 +1,11 @@
 """What stderr says besides errors: notes, unless it is to be quiet; steps, if asked; a bar and a line on a terminal."""
 
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from running import on_terminal, text_shown
-
-from attncli.cli.environment import Environment
-from attncli.cli.progress import ProgressBar
-from attncli.corpus.protocol import Result
 
 Run = Callable[..., Any]
 
@@ -29,21 +23,6 @@ def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
     assert attn(*blind, "--quiet").err == ""
     assert attn("inspect", "--quiet").err.startswith("attn: ")
     assert "warning: " in attn(*blind).err, "a run is not as quiet as the one before it"
-
-
-def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
-    arguments = ("inspect", "time flies", "like an", "an arrow", "-m", tiny_llama, "--dtype", "float64", "-F", "jsonl")
-    ran, silent = attn(*arguments, "-v"), attn(*arguments)
-    assert (ran.code, ran.out, silent.err) == (0, silent.out, "")
-    lines = ran.err.splitlines()
-    assert all(re.match(r"attn: \d+\.\d\d s: ", line) for line in lines)
-    messages = [line.split(" s: ", 1)[1] for line in lines]
-    assert any("left to transformers: it computes in float32 only" in message for message in messages)
-    assert any(message.startswith("loaded: float64 on cpu, threads: ") for message in messages)
-    batches = [re.findall(r"ran a batch of (\d+) × (\d+) tokens", message) for message in messages]
-    assert [found[0] for found in batches if found] == [("1", "2"), ("2", "2")]  # 1, and 2 to 3
-    assert messages[-1] == "done"
-    assert not logging.getLogger("attncli").handlers
 
 
 def test_verbose_says_what_the_native_engine_does_to_the_end_of_a_stream_with_a_bad_sentence(
@@ -95,19 +74,3 @@ def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
     text = text_shown(shown)
     assert text.index("importing torch and transformers") < text.index("loading the weights")
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
-
-
-def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
-    code, _, shown = on_terminal("inspect", "-m", "no\x1b]0;evil\x07such", "time flies", "-F", "jsonl")
-    assert code == 3
-    assert "\x1b]0;" not in shown
-    assert "\x07" not in shown
-
-
-def test_a_bar_counts_on_where_another_file_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Environment, "has_live_stderr", lambda _: True)
-    with ProgressBar(Environment(), None, shares_terminal=False) as bar:
-        numbers = [1, 3, 1, 2, 2]
-        assert [result.number for result in bar.track(Result(number, "") for number in numbers)] == numbers
-        assert bar.bar is not None
-        assert [task.completed for task in bar.bar.tasks] == [3 + 2 + 2]

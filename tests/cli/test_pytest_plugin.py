@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from running import program
 
 from attncli.errors import install_command
 
@@ -228,24 +227,3 @@ def test_it_is_there_and_costs_nothing() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", requests], capture_output=True, encoding="utf-8", check=True).stdout
     assert printed.split() == ["attncli", "attncli.cli", "attncli.cli.pytest_plugin"]
-
-
-def test_attn_runs_a_pytest_that_warns_of_nothing(tmp_path: Path) -> None:
-    """pytest wants to rewrite the packages of plugins, and warns of one that `attn run` imported before it."""
-    wheel = tmp_path / "site" / "installed-1.dist-info"
-    wheel.mkdir(parents=True)
-    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n", encoding="utf-8")
-    (wheel / "RECORD").write_text("attncli/__init__.py,,\n", encoding="utf-8")
-    (wheel / "entry_points.txt").write_text("[pytest11]\nattncli = attncli.cli.pytest_plugin\n", encoding="utf-8")
-    arguments = "run -m pytest -p no:cacheprovider -W error -k right".split()
-    ended = program(*arguments, cwd=project(tmp_path), env=os.environ | {"PYTHONPATH": str(wheel.parent)})
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1 passed" in ended.stdout
-    assert ended.stderr.startswith("1 place, 4 calls"), ended.stderr
-
-
-def test_of_a_long_mask_the_map_is_small(failures: dict[str, str]) -> None:
-    lines = message(failures["test_the_future_is_seen"])
-    assert len(lines) < 80
-    assert max(map(len, lines)) < 120
-    assert any(line.endswith("a cell is 4×4") for line in lines)

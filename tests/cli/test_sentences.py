@@ -126,27 +126,6 @@ def test_where_no_sentence_is_found_is_one_sentence(
         refused(attn(command, *arguments, stdin=stdin), code, f"attn: {reason}")
 
 
-def test_a_saved_trace_is_told_from_a_text(attn: Run) -> None:
-    assert attn("inspect", "time flies", "--save", "trace.safetensors").code == 0
-    assert "--from trace.safetensors opens it" in attn("inspect", "trace.safetensors").err
-    refused(attn("inspect", "--file", "trace.safetensors"), INPUT, f"{NO_TEXT}; --from reads a saved trace")
-
-
-def test_several_sentences_are_each_as_it_is_alone(attn: Run) -> None:
-    both = attn("inspect", "time flies", "fruit flies").out
-    assert both == attn("inspect", "time flies").out + "\n" + attn("inspect", "fruit flies").out
-    for more in ([], ["--pair", "like an arrow"], ["--target", "like an arrow"]):
-        documents = attn("inspect", "time flies", "fruit", *more, "-F", "json").json
-        alone = [attn("inspect", text, *more, "-F", "json").json for text in ("time flies", "fruit")]
-        assert documents == [one | {"sentence": number} for number, one in enumerate(alone, start=1)]
-
-
-def test_only_the_ends_of_a_line_are_taken_from_it(attn: Run) -> None:
-    assert attn("inspect", "-F", "json", stdin="  time flies \n").json["text"] == "  time flies "
-    # A line separator of Unicode is a character of the sentence.
-    assert attn("inspect", "-F", "json", stdin="time\u2028flies\n").json["text"] == "time\u2028flies"
-
-
 def test_whole_is_one_text_newlines_and_all(attn: Run) -> None:
     text = "na\u00efve \u6f22\u5b57\r\n\narrow \U0001f44d end\n"
     Path("text.txt").write_bytes(f"\ufeff{text}".encode())

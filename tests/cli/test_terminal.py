@@ -5,10 +5,10 @@ import shlex
 import sys
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from running import Ran, on_terminal, plain, text_shown
+from person import person
+from running import Ran, on_terminal, text_shown
 from tmux import Tmux
 from whole_program import whole_program
 
@@ -86,35 +86,13 @@ def test_a_terminal_has_one_screen_and_a_pipe_has_all(attn: Callable[..., Ran]) 
     assert piped.err == ""
 
 
-def test_what_is_said_above_the_view_takes_lines_of_the_screen() -> None:
-    arguments = [TEXT, "--mask", "causal & ~queries(2,9)"]
-    small = {"COLUMNS": "60", "LINES": "40", "COLORTERM": "truecolor"}
-    code, _, shown = on_terminal("inspect", *arguments, out=True, **small)
-    lines = text_shown(shown).splitlines()
-    first = next(place for place, line in enumerate(lines) if line.startswith("toy layer"))
-    assert (code, first) == (0, 3)
-    assert " ".join(lines[:first]).count("attn: ") == 1  # rows without a key
-    assert 36 <= len(lines) <= 39
-
-
-def test_everything_goes_through_the_pager_of_a_person(tmp_path: Path) -> None:
-    read = tmp_path / "read"
-    pager = f"cat > '{read}'; echo LESS=$LESS >> '{read}'"
-    code, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", out=True, PAGER=pager, **SCREEN)
-    assert (code, shown) == (0, "")
-    assert "\x1b[" in read.read_text()
-    text = plain(read.read_text())
-    assert text.endswith("LESS=FRX\n")  # as git gives it
-    assert "scores, before the mask" in text
-    assert "largest of" not in text
-    assert max(map(len, text.splitlines())) <= 100
-    assert all(re.search(rf"head {head}\b", text) for head in range(12))
-
-
-def test_without_a_pager_it_is_printed() -> None:
-    code, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", out=True, PAGER="no-such-pager-anywhere", **SCREEN)
-    assert code == 0
-    assert "scores, before the mask" in text_shown(shown)
+def test_everything_goes_through_the_pager_of_a_person() -> None:
+    with person("inspect", TEXT, *TOY, "--all", is_apart=False, PAGER="sed s/^/paged:/", **SCREEN) as one:
+        shown = one.until("paged:toy layer", "scores, before the mask")
+        assert "\x1b[" in shown
+        assert one.left()[0] == 0
+    _, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", PAGER="sed s/^/paged:/", **SCREEN)
+    assert "paged:" not in shown  # of a standard output that is a file
 
 
 def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() -> None:
@@ -122,11 +100,6 @@ def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() 
         ran = attn("inspect", "x" * 300, "--query", "y", FORCE_COLOR="1", COLUMNS="40")
     assert ran.err.count("\n") == 1
     assert "\x1b" not in ran.err
-
-
-def test_an_error_has_no_colour_where_none_is_wanted() -> None:
-    shown = on_terminal("inspect", "--nonsense", NO_COLOR="1", FORCE_COLOR="")[2]
-    assert shown == "attn: no such option: --nonsense; see attn inspect --help\r\n"
 
 
 def test_a_screen_reader_gets_no_blocks(attn: Callable[..., Ran]) -> None:

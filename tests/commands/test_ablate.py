@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from native_variants import save_whole
 from transformers import AutoModelForCausalLM
 
 import attncli
@@ -64,35 +65,18 @@ def test_heads_are_named_as_everywhere_and_cut_together(attn: Run) -> None:
     assert one["heads"] == []
 
 
-def test_a_query_without_a_key_gets_zero_and_that_is_told(attn: Run) -> None:
-    ran = attn("ablate", TEXT, "--edges", "~keys(0,7)")
-    assert "queries without a key: 7; the heads give zero there" in ran.err
-    cut = attncli.ablate(TEXT, layer="all")
-    assert attncli.ablate(TEXT, edges="~keys(0,7)").after == pytest.approx(cut.after, abs=1e-5)
-    assert "leaves every edge, so nothing is cut" in attn("ablate", TEXT, "--edges", "full").err
-
-
-def test_what_does_not_fit_is_one_sentence(attn: Run) -> None:
-    wrong = {
-        "--head 9.0": (ExitCode.USAGE, "--layer 9 is out of range"),
-        "--head 2.3,1": (ExitCode.USAGE, "name the layer of every head"),
-        "--head 2.3 --layer 1": (ExitCode.USAGE, "leave out --layer"),
-        "--with 'one two'": (ExitCode.USAGE, "has 3 tokens, and the sentence 7"),
-        "--with ''": (ExitCode.USAGE, "--with is empty"),
-        "--next zeppelins": (ExitCode.INPUT, "give one of the vocabulary"),
-        "--against three": (ExitCode.INPUT, "is the next token itself, the model's own first choice"),
-        "--next two --against two": (ExitCode.INPUT, "is the next token itself; give another token"),
-        "--loss 0": (ExitCode.USAGE, "leaves no token that is predicted"),
-        "--loss all --next one": (ExitCode.USAGE, "drop one of them"),
-        "--edges full --with mean": (ExitCode.USAGE, "drop one of them"),
-        "--engine verify": (ExitCode.USAGE, "give native or transformers"),
+def test_layers_of_several_masks_are_counted_each_by_its_own(attn: Run, tmp_path: Path) -> None:
+    save_whole("gemma2", tmp_path, num_hidden_layers=2, sliding_window=3)
+    line = ["ablate", "-m", str(tmp_path), "--edges", "window(3)", "--no-special", "w7 w8 w9 w10 w9 w11 w12 w13 w16"]
+    assert "cut      0 of 24 edges in heads L0H0" in (whole := attn(*line)).out
+    assert " 21 of 45 edges in heads L1H0" in whole.out
+    assert "leaves every edge, so nothing is cut" in attn(*line, "--layer", "0").err
+    assert attn(*line, "--head", "0.1,1.1", "-F", "json").json["edges"] == {
+        "expression": "window(3)",
+        "cut": 21,
+        "of": 69,
+        "heads": [{"layer": 0, "head": 1, "cut": 0, "of": 24}, {"layer": 1, "head": 1, "cut": 21, "of": 45}],
     }
-    import shlex
-
-    for options, (code, message) in wrong.items():
-        ran = attn("ablate", TEXT, *shlex.split(options))
-        assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), options
-        assert message in ran.err, ran.err
 
 
 def test_a_corpus_goes_into_a_folder_and_resumes(attn: Run, tmp_path: Path) -> None:

@@ -68,29 +68,6 @@ def test_the_mask_of_the_user_is_that_of_the_layers_below(attn: Run) -> None:
     assert sum(values) == pytest.approx(document.json["score"], abs=1e-4)
 
 
-def test_layer_0_reads_the_embedding_alone(attn: Run) -> None:
-    terms = attn("why", "-m", "demo", TEXT, "-q", "3", "--head", "0.1", "--composition", "-F", "json").json["terms"]
-    assert [(term["side"], term["writer"], term["layer"]) for term in terms] == [
-        ("key", "embedding", None),
-        ("query", "embedding", None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("-m", "demo", TEXT, "-q", "9"), 2, "splits the score of one head, not of 4; give --head 0."),
-        ((TEXT, "-q", "fish", "-H", "0"), 2, "the toy layer has its embedding alone; give --model"),
-        (("-m", "demo", TEXT, "-q", "0", "-H", "3.3"), 2, "query 0 may attend to one alone; give a later --query"),
-        (("-m", "demo", "a b", "-q", "1", "-H", "3.3", "--engine", "transformers"), 4, "give --engine native"),
-    ],
-)
-def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
-    ran = attn("why", *arguments, "--composition")
-    assert (ran.code, ran.out) == (code, "")
-    assert message in ran.err.splitlines()[-1]
-
-
 def test_a_saved_trace_has_no_weights(attn: Run, tmp_path: Path) -> None:
     attncli.inspect(TEXT, "demo", layer=3).save(tmp_path / "saved.safetensors")
     ran = attn("why", "--from", tmp_path / "saved.safetensors", "-q", "9", "-H", "3", "--composition")

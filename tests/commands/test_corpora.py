@@ -61,10 +61,3 @@ def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path
     assert attn("diff", "--file", path, "--column", "body", "-F", "json").out == attn("diff", *both, "-F", "json").out
     checked = attn("check", "-m", "demo", "--file", path, "--column", "body", "-F", "json")
     assert checked.json == attn("check", "-m", "demo", *both, "-F", "json").json
-
-
-def test_sentences_that_a_shell_made_of_a_glob_are_said_to_need_quotes(attn: Run, folder: Path) -> None:
-    ran = attn("tokens", "--file", "corpus/a.txt", "corpus/b.txt.gz", "corpus/c.csv")
-    message = "attn: give sentences or --file, not both; a glob stands in quotes: --file 'corpus/*'\n"
-    assert (ran.code, ran.out, ran.err) == (2, "", message)
-    assert attn("tokens", "--file", "corpus/a.txt", "time flies").err == "attn: give sentences or --file, not both\n"

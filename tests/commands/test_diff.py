@@ -1,5 +1,6 @@
 """`attn diff` as a user runs it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,65 +37,14 @@ def test_two_traces_are_compared_without_the_model(traces: tuple[Path, Path], at
     assert [head["jensen_shannon"] for head in document["heads"]] == [head.jensen_shannon for head in expected.heads]
 
 
-def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "two.txt"
-    path.write_text("\n".join(FLIES))
-    expected = attn("diff", *FLIES).out
-    assert attn("diff", "--file", path).out == expected
-    whole = attn("diff", "--file", path, "--whole")
-    assert (whole.code, whole.err) == (
-        2,
-        "attn: one sentence to compare; give two, or one with two checkpoints: -m A -m B\n",
-    )
-    assert attn("diff", "-", stdin="\n".join(FLIES)).out == expected
-    assert attn("diff", stdin="\n".join(FLIES)).out == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["one"], 2, "one sentence to compare; give two, or one with two checkpoints: -m A -m B"),
-        (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
-        (
-            ["so it goes", "time flies", "-m", "a", "-m", "b"],
-            2,
-            "compares two checkpoints on one sentence; for many, run attn inspect",
-        ),
-        (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
-        (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
-        (["--from", "a", "--from", "b"], 5, "trace file a does not exist"),
-        (["time flies", "cats sleep"], 5, "the two sentences share no token; give two that do"),
-        (
-            ["time flies", "time flew", "-q", "flies"],
-            2,
-            "--query 'flies': only A has it; the tokens that both have are: time",
-        ),
-        (["time flies", "time flew", "-q", "tim"], 2, "--query 'tim': no such query token; did you mean 'time'?"),
-        (["time flies", "time flew", "-o", "x.tsv"], 2, "expected a file ending in .json, .svg"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_bad_request_is_one_sentence_and_its_code(attn: Run, arguments: list[str], code: int, message: str) -> None:
-    ran = attn("diff", *arguments)
-    assert (ran.code, ran.out) == (code, "")
-    assert message in ran.err
-    assert ran.err.startswith("attn: ")
-    assert ran.err.count("\n") == 1
-
-
-def test_a_query_of_several_pieces_is_its_last_piece_and_that_is_said(attn: Run) -> None:
-    ran = attn("diff", "-m", "demo", *FLIES, "--query", "flies")
-    assert ran.err == "attn: 'flies' is pieces 2–3; this is its last, 3 ##ies\n"
-    assert "query row 3/4 ##ies" in ran.out
-
-
-def test_a_warning_says_which_of_the_two_it_is_about(tmp_path: Path, attn: Run) -> None:
-    blind, fine = tmp_path / "blind.safetensors", tmp_path / "fine.safetensors"
-    assert attn("inspect", "time flies", "--mask", "causal & keys(1,2)", "--save", blind).code == 0
-    assert attn("inspect", "time flies", "--save", fine).code == 0
-    ran = attn("diff", "--from", fine, "--from", blind)
-    assert ran.code == 0
-    assert "warning: B: layer 0: the mask leaves no key to query 0 'time'" in ran.err
-    assert "4 heads have rows that are not compared" in ran.err
-    both = attn("diff", "--from", blind, "--from", blind)
-    assert both.err.count("warning: layer 0: the mask leaves no key") == 1
+def test_the_cells_that_changed_most_have_the_weights_of_both(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "diff.json"
+    assert attn("diff", *FLIES, "-o", path, "--top", "3", "--precision", "2").out == ""
+    document = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert document["shared"] == {"queries": [[1, 1], [2, 2]], "keys": [[1, 1], [2, 2]]}
+    assert len(document["cells"]) == 3
+    for cell in document["cells"]:
+        for side, text in zip("ab", FLIES, strict=True):
+            head = attncli.inspect(text).layer(0).head(cell["head"])
+            weight = float(head.weights[cell[side]["query"], cell[side]["key"]])
+            assert cell[side]["weight"] == round(weight, 2)

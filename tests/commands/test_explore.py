@@ -2,18 +2,14 @@
 
 import os
 import shlex
-import termios
 from collections.abc import Callable
 from pathlib import Path
-from select import select
 from typing import Any
 
 import pytest
 from person import person
 from refusals import USAGE, refused
-from running import text_shown
 
-from attncli import errors
 from attncli.cli.environment import Environment
 
 Run = Callable[..., Any]
@@ -45,23 +41,6 @@ def test_a_pipe_is_told_what_to_use(attn: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"TERM": "dumb"}, "TERM says that this one is dumb"),
-        ({"ACCESSIBLE": "1"}, "ACCESSIBLE says that it is read aloud"),
-    ],
-)
-def test_a_terminal_is_told_why_not(environment: dict[str, str], message: str) -> None:
-    with person("explore", **environment) as one:
-        one.until("attn:")
-        code, printed = one.left()
-        assert (code, printed) == (2, "")
-        assert message in " ".join(text_shown(one.shown).split()), one.shown
-        assert "\x1b[?1049h" not in one.shown
-        assert termios.tcgetattr(one.terminal) == one.settings
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         ("-", 2, "- is standard input"),
@@ -75,28 +54,3 @@ def test_what_cannot_be_explored_is_refused(
     assert attn("inspect", TEXT, "--save", "a.safetensors").code == 0
     monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
     refused(attn("explore", *shlex.split(arguments)), code, message)
-
-
-def test_it_says_what_it_takes(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
-    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
-    ran = attn("explore")
-    assert (ran.code, ran.err) == (
-        3,
-        f"attn: attn explore needs textual, which is not installed: {errors.install_command('textual')}\n",
-    )
-
-
-def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
-    with person("explore", TEXT, "-m", "demo") as one:
-        one.until("head 3", "previous")  # the strongest label of the demo
-        os.write(one.terminal, b"\xed\xa0\xbd")
-        one.shown = ""
-        while "arrowy" not in text_shown(one.shown):  # what is read together with them is lost too
-            one.types("y")
-            if select([one.terminal], [], [], 0.1)[0]:
-                one.shown += os.read(one.terminal, 65536).decode(errors="replace")
-        one.types("\x15time flies fast")
-        one.until("4 fast")  # on the map: what is left is what was drawn
-        one.types("\x03")
-        assert one.left() == (0, "attn inspect 'time flies fast' -m demo --layer 2 --head 3\n")

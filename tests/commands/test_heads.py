@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from refusals import USAGE, refused
 from running import Ran
 
 import attncli
@@ -61,22 +60,6 @@ def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: 
     assert ran.code == 0
     assert "--induction is a test of causal models" in ran.err
     assert ran.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
-        (["--layer", "4"], "out of range"),
-        (["--query", "nowhere"], "no such query token"),
-        (["-F", "parquet"], "give --output"),
-        (["-o", "heads/"], "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show"),
-        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .pdf, .png, .html, .md"),
-    ],
-    ids=str,
-)
-def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], says: str) -> None:
-    refused(attn("heads", "time flies", *arguments), USAGE, says)
 
 
 @pytest.mark.parametrize("extra", [[], ["-F", "json"], ["-j", "2", "-F", "tsv"]])

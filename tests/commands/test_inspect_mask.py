@@ -2,11 +2,7 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-from safetensors.numpy import save_file
 
 SENTENCE = "time flies like an arrow"
 WARNING = "attn: warning: layer 0: the mask leaves no key to query"
@@ -43,16 +39,3 @@ def test_a_row_without_a_key_is_marked_by_default_and_warned_about(attn: Run) ->
     unseen = attn("inspect", SENTENCE, "--mask", "causal & pad(left=1)", "--query", "like")
     assert unseen.err == ""
     assert "fully masked" not in unseen.out
-
-
-def test_a_dump_of_the_last_queries_is_drawn_over_the_keys_before_them(attn: Run, tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    allowed = np.tri(2, 5, 3, dtype=bool)
-    save_file({"q": vectors[:2], "k": vectors, "mask": allowed}, tmp_path / "cache.safetensors")
-    out = attn("inspect", "--from", tmp_path / "cache.safetensors", "--show", "mask").out
-    assert "causal: none after the query" in out
-    allowed[1] = False
-    save_file({"q": vectors[:2], "k": vectors, "mask": allowed}, tmp_path / "cache.safetensors")
-    ran = attn("inspect", "--from", tmp_path / "cache.safetensors", "--show", "mask")
-    assert "causal: none after the query   fully masked rows: 1\nunseen keys: 4\n" in ran.out
-    assert ran.err.startswith(f"{WARNING} 1 ")

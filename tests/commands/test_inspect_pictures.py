@@ -86,31 +86,6 @@ def test_a_trace_with_a_picture_is_drawn_as_it_was(attn: Run, models: Path, tmp_
     assert f"H2 r{heaviest[0]}c{heaviest[1]} {cells.max():.2f} {cells.sum():.0%}" in plain.out
 
 
-def test_the_words_that_look_at_a_cell_stand_on_the_weight_that_they_give_it(
-    attn: Run, models: Path, tmp_path: Path
-) -> None:
-    words = ("inspect", "-m", models / "llava", "--image", models / "a.png", "w40 w41 w42", "--head", "1")
-    sought = attn(*words, "--key", "@r1c2", "--save", tmp_path / "t.safetensors", "--color", "never")
-    assert sought.code == 0, sought.err
-    trace = load(tmp_path / "t.safetensors")
-    cell = int(trace.grids[0].positions[1, 2])
-    column = trace.layers[0].head(1).weights[:, cell]
-    title = f"{cell} <image> r1c2 is attended to by"
-    assert sought.out.count(title) == 2  # above the picture and above the text
-    listed = [float(number) for number in sought.out.splitlines()[-3].split()[-3:]]
-    np.testing.assert_allclose(listed, column[-3:], atol=0.005 + 1e-6)
-    cells = column[trace.grids[0].positions]
-    heaviest = np.unravel_index(cells.argmax(), cells.shape)
-    assert f"H1 r{heaviest[0]}c{heaviest[1]} {cells.max():.2f}" in sought.out
-    # A patch sees no text behind it: the text shows who looks at it.
-    own = attn(*words, "--query", "@r1c2", "--color", "never")
-    assert f"{cell} <image> r1c2 attends to" in own.out
-    assert own.out.splitlines()[-5:-2] == sought.out.splitlines()[-5:-2]
-    both = attn(*words, "--query", "w42", "--key", "@r1c2", "--color", "never")
-    assert f"H1 r1c2 {column[-1]:.2f}" in both.out
-    assert "its weight on the chosen key" in both.out
-
-
 def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> None:
     words = ("inspect", "-m", models / "llava", "--image", models / "a.png", "w40 w41", "--head", "1")
     aloud = attn(*words, "--save", tmp_path / "t.safetensors", ACCESSIBLE="1")
@@ -127,14 +102,6 @@ def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> Non
     assert "18 queries: the last one is printed. --query chooses others." in aloud.err
     chosen = attn(*words, "--query", "@r0c0", ACCESSIBLE="1")
     assert "\nquery 0 row 0 column 0: " in chosen.out
-
-
-def test_a_chat_shows_its_pictures_first(attn: Run, models: Path) -> None:
-    ran = attn("inspect", "-m", models / "qwen2_vl", "--image", models / "a.png", "w40", "--chat", "-F", "json")
-    document = json.loads(ran.out)
-    assert document["text"] == "<|vision_start|><image><|vision_end|>w50 w40 "
-    assert [token["text"] for token in document["key_tokens"]][-3:] == ["<|vision_end|>", "w50", "w40"]
-    assert document["grids"][0]["patches"] == 2
 
 
 def test_a_program_that_has_image_keys_is_laid_over_one(attn: Run, models: Path, tmp_path: Path) -> None:

@@ -65,11 +65,7 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parallel_from"),
-    [
-        (["inspect", "-F", "jsonl"], 512),
-        (["tokens", "-F", "jsonl"], 4096),
-    ],
+    ("arguments", "parallel_from"), [(["inspect", "-F", "jsonl"], 512), (["tokens", "-F", "jsonl"], 4096)]
 )
 def test_processes_of_nobodys_wish_pay_for_their_start(
     attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], parallel_from: int
@@ -153,34 +149,3 @@ def _is_alive(process: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
-
-
-def test_workers_share_one_copy_of_the_weights(long: Path) -> None:
-    run, workers = running(long)
-    try:
-        for _attempt in range(6000):  # one of them may still be at its imports
-            (resident, share), (other, _) = (_of_weights(worker) for worker in workers)
-            if min(resident, other) > 1e6:
-                break
-            time.sleep(0.01)
-    finally:
-        run.kill()
-        run.communicate()
-    assert resident > 1e6 < other
-    # The rest of them may be mapped by other tests at this moment, which makes a share smaller still.
-    assert share <= 0.6 * resident
-
-
-def _of_weights(process: int) -> tuple[float, float]:
-    """Return how many bytes of weights a process has in memory, and its share where others have them too."""
-    maps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{process}/smaps").read_text())
-    found = [one for one in maps if ".safetensors" in one.partition("\n")[0]]
-    sizes = [[1024 * int(re.search(rf"(?m)^{name}: +(\d+)", one)[1]) for one in found] for name in ("Rss", "Pss")]  # type: ignore[index]
-    return sum(sizes[0]), sum(sizes[1])
-
-
-def test_parquet_is_that_of_one_process(attn: Run, corpus: Path, tmp_path: Path) -> None:
-    files = [tmp_path / f"{jobs}.parquet" for jobs in (1, 2)]
-    for jobs, file in enumerate(files, start=1):
-        assert attn("inspect", "--file", corpus, "-o", file, "-j", str(jobs)).code == 5
-    assert files[0].read_bytes() == files[1].read_bytes()

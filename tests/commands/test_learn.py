@@ -1,16 +1,14 @@
-"""`attn learn`: every number on the page is made of numbers above it, and a person can leaf through it."""
+"""`attn learn`: every number on the page is made of numbers above it."""
 
 import math
 import re
 import shlex
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from person import person
 
 from attncli.analysis.learn import D_MODEL, LESSONS, MOST_WORDS, TEXT, Lesson, walk
 from attncli.render.bars import TableFormat
@@ -123,80 +121,6 @@ def test_a_step_fits_a_terminal_of_80_by_24(lesson: Any) -> None:
         lines = printed(step.parts, Palette(), 80).splitlines()
         assert all(len(line) <= 80 for line in lines)
         assert len(lines) + (len(step.parts) - 1) + 2 <= 24, step.name  # blank lines between the parts; the prompt
-
-
-def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: Run) -> None:
-    pages = [attn("learn", "cats\tsleep", "--lesson", "causal", "--query", query).out for query in ("sleep", "cats")]
-    assert "may see itself and the words before it, which are all there are" in pages[0].replace("\n", " ")
-    assert [line[1] for line in rows(steps_of(pages[1])["the mask"])][1:] == [-math.inf]
-    assert [line[2] for line in rows(steps_of(pages[1])["softmax: the weights"])] == [1, 0]
-    assert all("attn inspect 'cats sleep" in page for page in pages)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([f"{MOST} kk"], 5, "a lesson takes at most 8 words, and the text has 9; give a shorter one"),
-        ([" "], 5, "the sentence is empty"),
-        (["time flies", "--query", "fly"], 2, "--query 'fly': no such query token"),
-        (["a b a", "--query", "a"], 2, "2 query tokens match, at 0, 2"),
-        (["--seed", "-1"], 2, "--seed -1: expected 0 to 2^63 - 1"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_is_no_lesson_is_refused_in_one_line(attn: Run, arguments: list[str], code: int, message: str) -> None:
-    ran = attn("learn", *arguments)
-    assert (ran.code, ran.out) == (code, "")
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
-
-
-# --- a person at a terminal ---
-
-at_a_terminal = pytest.mark.usefixtures("signals_arrive")
-
-
-@at_a_terminal
-def test_a_person_leafs_through_the_steps_forwards_and_back() -> None:
-    with person("learn", is_apart=False) as one:
-        first = one.until("1 of 12 · Enter: next, b: back, q: quit")
-        assert "step 1 of 12" in first
-        assert "step 2 of 12" not in first
-        for keys, place in [("\n", 2), (" ", 3), ("\x1b[C", 4), ("b", 3), ("\x1b[D", 2), ("b", 1), ("b", 1), ("n", 2)]:
-            one.types(keys)
-            shown = one.until(f"{place} of 12 · Enter")
-            assert f"step {place} of 12" in shown
-            assert "\x1b[H\x1b[J" in shown
-        for place in range(3, 13):
-            one.types("\n")
-            one.until(f"{place} of 12 · Enter")
-        one.types("\n")
-        assert one.left()[0] == 0
-
-
-@at_a_terminal
-@pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)])
-def test_ending_early_leaves_the_terminal_as_it_was(key: str, code: int) -> None:
-    with person("learn", "cats sleep", is_apart=False) as one:
-        one.until("1 of 12 · Enter: next, b: back, q: quit")
-        one.types(key)
-        assert one.left()[0] == code
-        flags, both = termios.tcgetattr(one.terminal)[3], termios.ECHO | termios.ICANON
-        assert flags & both == both  # what is typed is shown and waits for Enter, as in a shell
-
-
-@at_a_terminal
-def test_a_terminal_that_cannot_move_its_cursor_gets_one_text() -> None:
-    with person("learn", "cats sleep", is_apart=False, TERM="dumb") as one:
-        assert "\x1b" not in one.until("The other lessons")
-        assert one.left()[0] == 0
-
-
-def test_the_name_of_a_lesson_is_no_text(attn: Run) -> None:
-    ran = attn("learn", "causal")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: 'causal' is a lesson, read as a text here; use attn learn --lesson causal\n"
-    assert attn("learn", "causal", "--lesson", "one").code == 0
 
 
 def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
 
 import io
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,20 +119,6 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
     assert attn("mask", "show", "padding.npy", "--for", "mha", "-F", "json").json["density"] == pytest.approx(1 / 3)
     document = attn("mask", "check", "padding.npy", "-F", "json").json
     assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
-
-
-def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks: Path) -> None:
-    np.save("ncausal.npy", ~np.load("causal.npy"))
-    np.save("keys.npy", np.array([[1, 1, 1, 1, 1, 0, 0, 0]]))
-    assert attn("mask", "check", "causal", "--expect", "ncausal.npy", "--size", "6").code == 0
-    for name, convention in (("causal.npy", "attend"), ("ncausal.npy", "masked")):
-        document = attn("mask", "check", name, "--expect", "ncausal.npy", "-F", "json").json
-        assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
-    stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
-    assert (stated["convention"], stated["ok"]) == ("attend", False)
-    for mask in ("full", "keys.npy"):
-        ways = "write 'file(\"keys.npy\")' for the first reading, '~file(\"keys.npy\")' for the other"
-        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: the cells do not tell", ways)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -273,7 +258,6 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
         (["check", "causal.npy", "--expect", "pad"], USAGE, "--lengths 5,2"),
         (["show", "pad", "--lengths", "5,-2"], USAGE, "expected numbers such as 5,2"),
         (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 masks of 9999"),
-        (["check", "causal.npy", "--batch"], USAGE, "key padding is [batch, 1, 1, keys]"),
     ],
 )
 def test_a_bad_request_is_one_sentence_and_an_exit_code(
@@ -296,14 +280,3 @@ def claims(folder: Path) -> dict[str, int]:
         held = sum(part.file_size for part in archive.filelist[1:])
         archive.filelist[0].file_size = 3 * 10**9
     return {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}
-
-
-def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(attn: Run, folder: Path) -> None:
-    for name, size in claims(folder).items():
-        assert Path(name).stat().st_size < 300_000
-        tracemalloc.start()
-        refused(attn("mask", "check", name), INPUT, f"{name} cannot be read: it unpacks to {size} bytes; give")
-        assert tracemalloc.get_traced_memory()[1] < 2**26
-        tracemalloc.stop()
-    torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
-    assert attn("mask", "diff", "small.pt", "full").code == 0

@@ -1,7 +1,6 @@
 """Lines that name their own pictures: pairs of many pictures, cuts on them, and JSON Lines of questions."""
 
 import json
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,6 @@ from pictured_models import save_models
 from refusals import refused
 
 import attncli
-from attncli.encoding import pictures
-from attncli.encoding.chat import Conversation, PicturedConversation
-from attncli.encoding.pictures import PicturedText
-from attncli.engines import open_source
-from attncli.errors import InputError, UsageError
 from attncli.text import as_list
 
 Run = Callable[..., Any]
@@ -85,15 +79,6 @@ def test_answers_are_lost_without_that_head_and_not_without_another(attn: Run, s
     assert lost[SPARE] == 0
 
 
-def test_several_sentences_are_named_on_the_screen(attn: Run, scenes: tuple[Path, list[str]], tmp_path: Path) -> None:
-    first, second = (json.loads(line) for line in scenes[0].read_text().splitlines()[:2])
-    lines = [{**each, "image": str(scenes[0].parent / each["image"])} for each in (first, second)]
-    ran = attn("ablate", "-m", "demo-vision", "--file", written(tmp_path, lines), "--head", SPARE)
-    for number, line in enumerate(lines, start=1):
-        assert f"sentence {number}  <image>\\n{line['text']}" in ran.out
-    assert "probability 1" in ran.out
-
-
 # --- tiny models ------------------------------------------------------------------------------------------------------
 
 
@@ -125,26 +110,6 @@ def test_json_lines_name_pictures_for_every_command(attn: Run, models: Path) -> 
     beside = attn("inspect", "-m", models / "llava", "--image", models / "b.png", "w42", "-F", "json").json
     assert documents[2]["layers"] == beside["layers"]
     assert "grids" not in attn("inspect", "-m", "demo", "--file", file, "-F", "jsonl").out  # as any other field
-
-
-def test_a_conversation_of_a_line_shows_its_picture(attn: Run, models: Path) -> None:
-    messages = [{"role": "user", "content": "w40"}]
-    file = written(models, [{"image": "a.png", "messages": messages}], "chats.jsonl")
-    ran = attn("inspect", "-m", models / "qwen2_vl", "--chat", "--column", "messages", "--file", file, "-F", "jsonl")
-    assert json.loads(ran.out)["text"] == "<|vision_start|><image><|vision_end|>w50 w40 "
-    one = pickle.loads(pickle.dumps(PicturedConversation(Conversation.of(messages), ["x.png"], "there")))
-    assert (one.files, isinstance(one, Conversation), json.loads(one)) == (["there/x.png"], True, messages)
-
-
-def test_one_picture_after_the_other_is_open(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, names = open_source(str(models / "llava"), image=()), []
-    opened = pictures.open_picture
-    monkeypatch.setattr(
-        "attncli.engines.torch.pictures.open_picture", lambda name: (names.append(name), opened(name))[1]
-    )
-    texts = [PicturedText("w40", [name], str(models)) for name in ("a.png", "b.png", "a.png")]
-    for count, _ in enumerate(source.traces(texts), start=1):
-        assert len(names) == count
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -182,13 +147,3 @@ def test_lines_that_cannot_be_are_one_sentence(attn: Run, models: Path, tmp_path
     file = written(models, [{"text": "w40", "image": 3}], "wrong.jsonl")
     ran = attn("inspect", "-m", models / "llava", "--file", file, "-F", "json")
     assert "'image' is neither a path nor a list of paths" in ran.err
-
-
-def test_python_refuses_what_is_in_the_way_of_pictures(models: Path) -> None:
-    line = {"image": str(models / "a.png"), "text": "w40", "query": "w40", "keys": [1]}
-    with pytest.raises(UsageError, match="--image does not apply to pairs"):
-        attncli.heads(model=str(models / "llava"), pairs=[line], image=str(models / "a.png"))
-    with pytest.raises(UsageError, match="--pair does not apply to a text with pictures"):
-        attncli.inspect("w40", str(models / "llava"), image=str(models / "a.png"), pair="w41")
-    with pytest.raises(InputError, match=r"sentence 2: the picture none\.png does not exist"):
-        attncli.heads(model=str(models / "llava"), pairs=[line, line | {"image": "none.png"}])

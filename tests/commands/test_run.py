@@ -1,20 +1,14 @@
 """`attn run` as a user runs it: the program as it is, and its attention beside it."""
 
-import importlib
 import itertools
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from inspect import signature
 from pathlib import Path
 
 import pytest
 from running import program
 from whole_program import forked
-
-from attncli.cli.commands.run import _OPTIONS
-from attncli.cli.commands.run import run as run_command
 
 FINDINGS, USAGE, INPUT = 1, 2, 5
 
@@ -128,11 +122,6 @@ def test_an_option_behind_the_program_is_told_to_have_gone_to_it(train: Path, ar
     assert "went to the program" not in run("--expect", "pad", "train.py", "--epochs", "1", "-F", "x").stderr
 
 
-def test_the_options_that_are_told_of_are_those_of_attn_run() -> None:
-    own = {f"--{name.replace('_', '-')}" for name in signature(run_command).parameters}
-    assert set(_OPTIONS) == own - {"--environment", "--output", "--program", "--module"}
-
-
 def test_the_document_and_the_rows(train: Path) -> None:
     ran = run("-F", "json", "-o", "calls.json", "train.py")
     assert ran.stderr == ""
@@ -224,31 +213,6 @@ F.scaled_dot_product_attention(q, k, k, is_causal=True)
 """
 
 
-DISTRIBUTED = """\
-import sys
-import torch.distributed as dist
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-import wrong
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def test_the_rank_of_a_distributed_program_stands_with_its_table(folder: Path) -> None:
-    (folder / "wrong.py").write_text(WRONG)
-    (folder / "both.py").write_text(DISTRIBUTED)
-    arguments = ("both.py", str(folder / "meeting"))
-    with ThreadPoolExecutor(2) as pool:
-        ran = [*pool.map(lambda rank: program("run", *arguments, rank, cwd=folder), "01")]
-    for rank, each in enumerate(ran):
-        assert each.returncode == FINDINGS, each.stderr
-        assert f"rank {rank} of 2: 1 place, 1 call, " in each.stderr
-    run("-o", "calls.json", "wrong.py", RANK="3", WORLD_SIZE="4")  # as torchrun says it
-    document = json.loads(Path("calls.json").read_text())
-    assert (document["rank"], document["ranks"]) == (3, 4)
-    assert "rank" not in run("wrong.py", RANK="0", WORLD_SIZE="1").stderr
-
-
 def test_an_error_ends_with_1_unless_the_program_keeps_its_code(folder: Path) -> None:
     (folder / "wrong.py").write_text(WRONG)
     ran = run("wrong.py")
@@ -305,7 +269,6 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
-        (("--fail-on", "leak", "none.py"), USAGE, "--no-fail keeps the program's exit code"),
         (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
         (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: a file; --save takes a folder"),
@@ -320,46 +283,7 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     assert message in ran.stderr
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
-        ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
-        ("attncli.analysis.calls.calls.judge", "the masks of a step could not be held against each other"),
-        ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
-        ("attncli.recording.input_metadata._arguments_of", "an attention could not be looked at"),
-        ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
-        ("attncli.render.calls.calls_parts", "the table cannot be shown"),
-    ],
-)
-def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
-    folder: Path, broken: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("of ours")
-
-    importlib.import_module("attncli.recording.watch")
-    importlib.import_module("attncli.render.calls")
-    monkeypatch.setattr(broken, fail)
-    program_text = WRONG.replace("is_causal=True", "") + "import sys\ntorch.nn.Linear(4, 4)(q)\n"
-    (folder / "wrong.py").write_text(program_text + "sys.exit(len(sys.argv) - 1)\n")
-    for code in (0, 3):
-        ran = run("--save", "traces", "wrong.py", *["x"] * code)
-        assert ran.returncode == code
-        assert ran.stderr.count("this is a bug in attn, please report it: ZeroDivisionError: of ours") == 1
-        assert message in ran.stderr
-    judged = run("--save", "traces", "--expect", "full", "wrong.py")
-    assert judged.returncode == FINDINGS  # what could not be looked at is not ok
-
-
 def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
     ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
     assert ran.returncode == FINDINGS
     assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn. 16 calls ran elsewhere"
-
-
-def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:
-    ran = run("--save", "traces", "missing.py")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "can't open file" in ran.stderr
-    assert not (folder / "traces").exists()

@@ -9,16 +9,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from refusals import USAGE, refused
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 Run = Callable[..., Any]
-
-TEXT = "time flies like an arrow"
 
 
 @pytest.fixture
@@ -59,13 +55,6 @@ def test_the_table_is_what_a_reader_needs(attn: Run, vocab: str) -> None:
         "4  a      0:1               1  1  a",
         "5  [SEP]                    1  1  [SEP]     special",
     ]
-
-
-def test_hidden_special_tokens_keep_their_places(attn: Run, vocab: str) -> None:
-    ran = attn("tokens", "time flies", "--vocab", vocab, "--hide-special", "-F", "json")
-    assert ([token["index"] for token in ran.json["tokens"]], ran.json["length"]) == ([1, 2, 3], 5)
-    ran = attn("tokens", "time flies", "--vocab", vocab, "--no-special", "-F", "json")
-    assert ([token["index"] for token in ran.json["tokens"]], ran.json["length"]) == ([0, 1, 2], 3)
 
 
 # --- formats -----------------------------------------------------------------------------------------------
@@ -109,33 +98,4 @@ def test_the_tokens_of_a_saved_trace(attn: Run, vocab: str, tmp_path: Path) -> N
     assert [(one["text"], one["length"]) for one in found] == [("time flies", 2), ("die Zeit fliegt", 3)]
 
 
-def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
-    import numpy as np
-
-    dump = tmp_path / "dump.safetensors"
-    save_file({"q": np.ones((2, 3), np.float32), "k": np.ones((2, 3), np.float32)}, dump)
-    ran = attn("tokens", "--from", dump, "-F", "json")
-    assert [(token["word"], token["unknown"]) for token in ran.json["tokens"]] == [(None, None)] * 2
-    assert attn("tokens", "--from", dump).code == 0
-    ran = attn("tokens", "--from", dump, "--words", "-F", "json")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "--words needs the position of each token" in ran.err
-
-
 # --- what is refused ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ([TEXT, "--offline"], "--offline does not apply to --vocab words"),
-        ([TEXT, "--truncate"], "--truncate does not apply to the toy layer's vocabulary"),
-        ([TEXT, "-m", "x", "--vocab", "words"], "--vocab does not apply to --model"),
-        ([TEXT, "-F", "parquet"], "--format parquet writes a file"),
-        ([TEXT, "-F", "json", "-o", "x.tsv"], "--format json contradicts the ending"),
-        ([TEXT, "--precision", "3"], "no such option: --precision"),
-        ([TEXT, "-o", "out/"], "--output out: expected a file ending in"),
-    ],
-)
-def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], reason: str) -> None:
-    refused(attn("tokens", *arguments), USAGE, f"attn: {reason}")

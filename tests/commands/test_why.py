@@ -75,20 +75,3 @@ def test_a_word_of_several_pieces_is_its_last_and_that_is_said(attn: Run) -> Non
     ]
     shown = attn("inspect", "-m", "demo", SENTENCE, "-q", "arrow", "-H", "1.2", "-F", "json")
     assert "'arrow' is pieces 6–7; this is its last, 7 ##ow" in shown.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ((SENTENCE,), 2, "give the query that attends: --query TOKEN, its text or its index"),
-        ((SENTENCE, "-q", "flees"), 2, "no such query token; did you mean 'flies'?"),
-        (("a b a", "-q", "a"), 2, "--query 'a': 2 query tokens match, at 0, 2; give an index"),
-        (("a b", "-q", "a", "-q", "b"), 2, "--query is given 2 times; give it once"),
-        (("a b", "c", "-q", "a"), 2, "attn why explains one sentence; run the command"),
-        (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json, .svg"),
-    ],
-)
-def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
-    ran = attn("why", *arguments)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
-    assert message in ran.err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from works import weights
 
-from attncli.corpus.jobs import TraceJob
+from attncli.corpus.jobs import ModelJob, open_traces
 from attncli.corpus.run import batched, run
 from attncli.engines import inspect
 from attncli.engines.source import CorpusItem
@@ -22,7 +22,7 @@ SENTENCES = [
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_something_is_made_of_every_trace(jobs: int) -> None:
-    job = TraceJob(weights, {"seed": 3, "layer": 0}, target="it does")
+    job = ModelJob(open_traces, weights, {"model": None, "seed": 3, "layer": 0}, target="it does")
     with closing(run(job, batched(SENTENCES), jobs)) as results:
         *found, empty, broken, last = results
     for result, sentence in zip([*found, last], [*SENTENCES[:6], SENTENCES[8]], strict=True):
@@ -37,6 +37,6 @@ def test_something_is_made_of_every_trace(jobs: int) -> None:
 
 
 def test_a_source_that_does_not_exist_is_refused() -> None:
-    job = TraceJob(weights, {"layer": 7})
+    job = ModelJob(open_traces, weights, {"model": None, "layer": 7})
     with closing(run(job, batched(SENTENCES), 2)) as results, pytest.raises(UsageError, match="layer 7"):
         next(results)

@@ -88,8 +88,8 @@ def test_what_is_raised_where_it_runs_is_raised_here(
 
 
 @pytest.mark.parametrize(("address", "why"), [
-    ("127.0.0.1:1", "cannot join the Ray cluster at 127.0.0.1:1: Connection refused"),
-    ("127.0.0.1:99999", "cannot join the Ray cluster at 127.0.0.1:99999: "),
+    ("ray://127.0.0.1:1", "cannot join the Ray cluster at 127.0.0.1:1: Connection refused"),
+    ("ray://127.0.0.1:99999", "cannot join the Ray cluster at 127.0.0.1:99999: "),
 ])  # fmt: skip
 def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, address: str, why: str) -> None:
     with pytest.raises(LoadError) as refused:

@@ -4,8 +4,6 @@ import csv
 import gzip
 import json
 import os
-import random
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attncli.corpus.read import SentenceReader
-from attncli.corpus.readers.parquet_pages import page_sizes
-from attncli.corpus.readers.text import MAX_EMPTY
 from attncli.errors import Failure, InputError, UsageError
 from attncli.text import visible
 
@@ -38,7 +34,7 @@ def test_a_column_is_what_duckdb_wrote(ending: str, tmp_path: Path) -> None:
     assert [text for _, text in texts(path, column="text two")] == [text for text in TEXTS[::-1] if text]
 
 
-@pytest.mark.parametrize(("ending", "packing"), [("", ""), (".md", ".gz"), (".jsonl", ".zst"), (".tsv", ".GZ")])
+@pytest.mark.parametrize(("ending", "packing"), [("", ""), (".md", ".gz"), (".jsonl", ".gz"), (".tsv", ".GZ")])
 def test_a_packed_file_is_read_as_it_was(ending: str, packing: str, tmp_path: Path) -> None:
     content = {".jsonl": '{"text": "time flies"}\n{"text": ""}\n{"text": "fruit flies"}'}
     content[".tsv"] = "id\ttext\n1\ttime flies\n1\t\n1\tfruit flies"
@@ -130,15 +126,6 @@ def test_an_option_that_does_not_apply_is_refused(
     assert str(refused.value).startswith(message)
 
 
-def test_whole_files_are_a_text_each(tmp_path: Path) -> None:
-    for name, text in {"a.txt": "time\n\nflies\n", "b.txt": "fruit", "c.txt": " \n"}.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    corpus = SentenceReader.of(str(tmp_path), whole=True)
-    assert not corpus.is_one
-    assert [one.text for one in corpus.sentences()] == ["time\n\nflies\n", "fruit"]
-    assert SentenceReader.of(str(tmp_path / "a.txt"), whole=True).is_one
-
-
 def test_lists_of_messages_are_read_from_a_field_too(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "time flies"}]
     (tmp_path / "a.jsonl").write_text(json.dumps(messages) + "\n", encoding="utf-8")
@@ -172,19 +159,6 @@ def test_sentences_come_before_the_file_has_been_read(tmp_path: Path) -> None:
         assert next(found).text == "time"
     os.close(read_end)
     assert [one.text for one in found] == ["flies"]
-
-
-@pytest.mark.parametrize(("name", "content"), [
-    ("x.txt", b"time\n   \n\t\n"), ("x.jsonl", b'{"text": "time"}\n  \n{"text": " \\t"}\n'),
-    ("x.csv", b'text\ntime\n" "\n\xc2\xa0\n'), ("x.tsv", b"id\ttext\n1\ttime\n2\t \n3\t\n"),
-])  # fmt: skip
-def test_a_text_of_blanks_is_empty(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    message: list[str] = []
-    found = list(SentenceReader.of(str(tmp_path / name)).sentences(message.append))
-    assert [(one.number, one.text) for one in found] == [(1, "time")]
-    noun = "lines" if name == "x.txt" else "texts"
-    assert message == [f"{tmp_path / name}: 2 empty {noun} were skipped"]
 
 
 # --- what is bad -------------------------------------------------------------------------------------------
@@ -268,110 +242,3 @@ def test_a_parquet_file_is_read_as_far_as_it_is_sound(tmp_path: Path) -> None:
     ((number, reason),) = bad(path).items()
     assert number == 1001
     assert reason.startswith(f"cannot read {path}: ")
-
-
-def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "large.parquet"
-    pq.write_table(pa.table({"text": ["time flies like an arrow " * 40] * 50_000}), path, use_dictionary=False)
-    size = pq.ParquetFile(path).metadata.row_group(0).total_byte_size
-    before = pa.total_allocated_bytes()
-    most = 0
-    for count, _ in enumerate(SentenceReader.of(str(path)).sentences()):
-        if count % 1000 == 0:
-            most = max(most, pa.total_allocated_bytes() - before)
-    assert size > 2**25 > most
-
-
-def test_rows_that_share_one_large_text_are_read_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "shared.parquet"
-    column = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * 2**20]))
-    pq.write_table(pa.table({"text": column}), path, compression="zstd")
-    assert path.stat().st_size < 2**12
-    before = pa.total_allocated_bytes()
-    for each in SentenceReader.of(str(path)).sentences():
-        assert isinstance(each.text, str)
-        assert len(each.text) == 2**20
-        assert pa.total_allocated_bytes() - before < 2**28
-
-
-def lying(content: bytes, size: int) -> bytes:
-    """Return a Parquet file whose footer says that its column is smaller than it is."""
-
-    def varint(value: int, length: int = 0) -> bytes:
-        low = [value >> shift & 127 for shift in range(0, max(7 * length, value.bit_length()), 7)]
-        return bytes([*(byte | 128 for byte in low[:-1]), low[-1]])
-
-    true = varint(2 * size)
-    assert content.count(true) == 2  # of the column and of the row group
-    return content.replace(true, varint(2, len(true)))
-
-
-@pytest.mark.parametrize("options", [
-    {"compression": "zstd"}, {"compression": "gzip", "data_page_version": "2.0"}, {"compression": "brotli"},
-    {"compression": "zstd", "use_dictionary": True, "dictionary_pagesize_limit": 2**30},
-])  # fmt: skip
-@pytest.mark.parametrize("rows", [["x" * (2**28 + 1)], [f"{number:04}" * 2**16 for number in range(1100)]])
-def test_a_page_that_unpacks_to_too_much_is_refused_whatever_the_footer_says(
-    rows: list[str], options: dict[str, Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "bomb.parquet"
-    options = {"use_dictionary": False, "data_page_size": 2**30, "write_batch_size": 2**20, **options}
-    pq.write_table(pa.table({"text": rows}), path, **options)
-    chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
-    path.write_bytes(lying(path.read_bytes(), chunk.total_uncompressed_size))
-    assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 1
-    assert path.stat().st_size < 2**20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(
-        InputError, match=r"bomb\.parquet has a page that unpacks to 2\d\d MiB; write it with pages of 256"
-    ):
-        texts(path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # KiB
-
-
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-def test_the_sizes_of_pages_are_those_of_the_column(tmp_path: Path, version: str, compression: str) -> None:
-    path = tmp_path / "x.parquet"
-    draw = random.Random(3)
-    table = pa.table({"text": [f"{draw.random()}" * draw.randrange(40) for _ in range(5000)], "n": range(5000)})
-    options = {"data_page_version": version, "compression": compression, "write_page_checksum": version == "1.0"}
-    pq.write_table(table, path, data_page_size=2**10, row_group_size=2000, write_batch_size=100, **options)
-    metadata = pq.ParquetFile(path).metadata
-    with open(path, "rb") as source:
-        for group in range(metadata.num_row_groups):
-            for place in range(2):
-                chunk = metadata.row_group(group).column(place)
-                sizes = list(page_sizes(source, chunk))
-                headers = chunk.total_uncompressed_size - sum(sizes)  # which the total has too
-                assert len(sizes) > 3
-                assert 10 * len(sizes) < headers < 500 * len(sizes)  # with statistics
-
-
-def test_a_damaged_page_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"text": ["time flies"]}), path)
-    path.write_bytes(path.read_bytes().replace(b"\x15\x04", b"\xff\xff", 1))
-    with pytest.raises(InputError, match=r"cannot read .*x\.parquet: a page header is damaged"):
-        texts(path)
-
-
-def test_a_parquet_file_of_empty_rows_is_given_up_with_the_row(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.parquet"
-    pq.write_table(pa.table({"text": ["time", *[""] * 2**21]}), path)
-    assert texts(path) == [(1, "time")]
-    (reason,) = bad(path).values()
-    assert f"has no text in the {MAX_EMPTY + 1:,} rows up to row {MAX_EMPTY + 2:,}; remove them" in reason
-
-
-@pytest.mark.parametrize(("ending", "first", "line"), [("txt", b"time", b"\r\n"), ("csv", b"text\ntime", b"\n")])
-def test_a_small_file_that_unpacks_to_empty_lines_is_given_up_with_the_line(
-    line: bytes, first: bytes, ending: str, tmp_path: Path
-) -> None:
-    path = tmp_path / f"bomb.{ending}.gz"
-    with gzip.open(path, "wb", 1) as file:
-        file.write(first + b"\n" + line * 2**24)
-    assert texts(path) == [(1, "time")]
-    (reason,) = bad(path).values()
-    number = first.count(b"\n") + 1 + MAX_EMPTY + 1
-    assert f"has no text in the {MAX_EMPTY + 1:,} lines up to line {number:,}; remove them" in reason

@@ -70,10 +70,10 @@ def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None
     asyncio.run(within())
 
 
-@pytest.mark.parametrize("tier", ["truecolor", "256", "blocks", "ascii"])
+@pytest.mark.parametrize("tier", ["truecolor", "256", "blocks"])
 @pytest.mark.parametrize("room", [Bounds(9, 24), Bounds(16, 45), Bounds(40, 110), Bounds(3, 10)])
 def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Bounds) -> None:
-    sight, palette = sight_of(dump), Palette(tier, "ascii" if tier == "ascii" else "utf-8")
+    sight, palette = sight_of(dump), Palette(tier)
     for head, query in ((0, 0), (1, 7)):
         seen = (sight, CellCursor(head, query, 5), None, palette, room)
         weights = sight.layer.head(head, [query]).weights[0]

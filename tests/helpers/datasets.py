@@ -10,7 +10,7 @@ import pyarrow.dataset
 
 import attncli.corpus.dataset
 from attncli.corpus.dataset import DatasetSummary, PartInfo, PartWriterJob, in_shards, write_dataset
-from attncli.corpus.jobs import TraceJob, render
+from attncli.corpus.jobs import ModelJob, open_traces, render
 from attncli.corpus.protocol import Result
 from attncli.corpus.run import run
 from attncli.engines.source import CorpusItem
@@ -20,13 +20,10 @@ from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 
 SMALL = 64  # sentences of a part
-PARTS = [  # of 150 sentences of each of two files, where no part is closed for the time it takes
-    "part-00000-0000000001-0000000063-99938c07.parquet",
-    "part-00000-0000000064-0000000127-02a1fc98.parquet",
-    "part-00000-0000000128-0000000150-055b849e.parquet",
-    "part-00001-0000000001-0000000063-8c7c3f90.parquet",
-    "part-00001-0000000064-0000000127-20dd648c.parquet",
-    "part-00001-0000000128-0000000150-03776448.parquet",
+PARTS = [  # of 150 sentences of each of two files
+    f"part-{file:05}-{first:010}-{last:010}.parquet"
+    for file in (0, 1)
+    for first, last in ((1, 63), (64, 127), (128, 150))
 ]
 METRICS = View(show=frozenset({"metrics"}))
 MADE = {"command": "inspect"}
@@ -41,11 +38,11 @@ def sentences_of(count: int) -> Iterator[CorpusItem]:
             yield CorpusItem(number, text, {"file": file})
 
 
-def toy_writer(folder: Path | str, seconds: float = 60, **options: Any) -> PartWriterJob:
+def toy_writer(folder: Path | str, **options: Any) -> PartWriterJob:
     """Return the job that writes the toy layer's heads into a folder."""
     task = partial(render, derivation=Derivation(), view=METRICS, form="parquet")
-    job = TraceJob(task, {"layer": "0", **options})
-    return PartWriterJob(job, str(folder), types=types_of(METRICS), seconds=seconds)
+    job = ModelJob(open_traces, task, {"layer": "0", "model": None, **options})
+    return PartWriterJob(job, str(folder), types=types_of(METRICS))
 
 
 def write(
@@ -80,9 +77,9 @@ def contents(folder: Path) -> tuple[Any, list[str]]:
 
 
 def main() -> None:
-    """Write a dataset, given its folder, the number of jobs and the seconds of the first part."""
+    """Write a dataset, given its folder and the number of jobs."""
     attncli.corpus.dataset.SHARD_SIZE = SMALL
-    write(sys.argv[1], jobs=int(sys.argv[2]), seconds=float(sys.argv[3]))
+    write(sys.argv[1], jobs=int(sys.argv[2]))
 
 
 if __name__ == "__main__":

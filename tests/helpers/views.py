@@ -9,7 +9,7 @@ from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance, Trace
 
-TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
+TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks")]
 
 
 def of_heads(*blind: int) -> Trace:

@@ -53,7 +53,7 @@ def _put_back() -> Iterator[None]:
 
 @contextmanager
 def whole_program() -> Iterator[Callable[..., Ran]]:
-    """Give a function that runs `main()` with arguments, standard input, an encoding and an environment."""
+    """Give a function that runs `main()` with arguments, standard input and an environment."""
     from attncli.cli.app import app
 
     build = typer.main.get_command
@@ -70,14 +70,14 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
         assert signal.getsignal(signal.SIGTERM).__module__ == "attncli.signals"
         files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]
 
-        def run(*arguments: str | Path, stdin: bytes = b"", encoding: str = "utf-8", **environment: str) -> Ran:
+        def run(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> Ran:
             with (
-                _connected(files, stdin, encoding),
+                _connected(files, stdin),
                 patch.object(sys, "argv", ["attn", *map(str, arguments)]),
                 patch.dict(os.environ, environment),
             ):
                 code = _ended(entry.main)
-            out, err = (_content(file).decode(encoding) for file in files[1:])
+            out, err = (_content(file).decode() for file in files[1:])
             assert "this is a bug in attn" not in err, err
             return Ran(code, out, err)
 
@@ -94,7 +94,7 @@ def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subpr
         if process == 0:
             code = 99
             try:
-                with _connected(files, stdin.encode(), "utf-8"), patch.dict(os.environ, environment):
+                with _connected(files, stdin.encode()), patch.dict(os.environ, environment):
                     warnings.resetwarnings()
                     sys.argv = ["attn", *map(str, arguments)]
                     sys.path.insert(0, os.getcwd())
@@ -107,9 +107,8 @@ def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subpr
 
 
 @contextmanager
-def _connected(files: list[Any], stdin: bytes, encoding: str) -> Iterator[None]:
+def _connected(files: list[Any], stdin: bytes) -> Iterator[None]:
     """Make three files this process's standard streams, the first with this content, as Python opens them."""
-    errors = "surrogateescape" if encoding == "utf-8" else "strict"
     with _put_back():
         for number, file in enumerate(files):
             file.seek(0)
@@ -117,9 +116,9 @@ def _connected(files: list[Any], stdin: bytes, encoding: str) -> Iterator[None]:
             os.dup2(file.fileno(), number)
         os.write(0, stdin)
         os.lseek(0, 0, os.SEEK_SET)
-        opened = partial(open, encoding=encoding, closefd=False)
-        sys.stdin = sys.__stdin__ = opened(0, errors=errors)  # type: ignore[misc]
-        sys.stdout = sys.__stdout__ = opened(1, "w", errors=errors)  # type: ignore[misc]
+        opened = partial(open, encoding="utf-8", closefd=False)
+        sys.stdin = sys.__stdin__ = opened(0, errors="surrogateescape")  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = opened(1, "w", errors="surrogateescape")  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = opened(2, "w", errors="backslashreplace")  # type: ignore[misc]
         yield
 

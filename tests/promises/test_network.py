@@ -33,8 +33,6 @@ COMMANDS = {
     "pickle": ["inspect", "time flies", "-m", "pickle"],
     "broken": ["inspect", "time flies", "-m", "broken"],
     "tokens": ["tokens", "time flies", "-m", "tiny"],
-    "topic": ["help", "masks"],
-    "configuration": ["config"],
     "lesson": ["learn", "time flies"],
     "explorer": ["explore", "time flies", "-m", "tiny"],
     "heads": ["heads", "time flies", "-m", "tiny"],

@@ -83,10 +83,10 @@ def test_a_run_imports_nothing_that_it_does_not_need(
 def test_a_file_of_text_is_read_without_what_reads_other_files(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("time flies\n", encoding="utf-8")
     (tmp_path / "table.csv").write_text("text\ntime flies\n", encoding="utf-8")
-    readers = {"csv", "gzip", "pyarrow", "fsspec", "attncli.corpus.readers.jsonl", "attncli.corpus.readers.columnar"}
+    readers = {"csv", "gzip", "pyarrow", "fsspec"}
     assert not readers & modules_after(STARTED, "tokens", "--file", tmp_path / "text.txt")
     imported = modules_after(STARTED, "tokens", "--file", tmp_path / "table.csv")
-    assert {"csv", "attncli.corpus.readers.columnar"} <= imported
+    assert "csv" in imported
     assert not {"pyarrow", "fsspec"} & imported
 
 
@@ -100,7 +100,7 @@ def test_a_sentence_passes_few_modules() -> None:
 
 
 def test_help_and_version_need_no_arrays() -> None:
-    for arguments in (["--help"], ["inspect", "--help"], ["help", "masks"], ["--version"]):
+    for arguments in (["--help"], ["inspect", "--help"], ["mask", "--help"], ["--version"]):
         assert not {"numpy", "pydantic", *HEAVY} & imported_by(PROGRAM, *arguments)
 
 

@@ -15,12 +15,11 @@ from typer.main import get_command
 
 from attncli.cli.app import app
 from attncli.cli.applicability import TABLE
-from attncli.cli.help import TOPICS, commands_of, page_of, topic
-from attncli.cli.retired import RETIRED
+from attncli.cli.help import commands_of, page_of
 
 PROJECT = Path(__file__).parents[2]
 ROOT = typer.Context(get_command(app), info_name="attn")
-PAGES = [*(page_of(context) for context in [ROOT, *commands_of(ROOT)]), *(topic(name, ROOT) for name in TOPICS)]
+PAGES = [page_of(context) for context in [ROOT, *commands_of(ROOT)]]
 MOST_WORDS = 22
 MOST_CHARACTERS = 70
 # What the rules call by the field's word instead: contributes, resumes, contains, similar.
@@ -78,8 +77,7 @@ def help_texts() -> Iterator[tuple[str, str]]:
         for rows in page.tables.values():
             for name, text in rows:
                 yield f"{page.name} {name}", text
-    yield from ((f"retired {name}", text) for name, text in RETIRED.items())
-    yield from ((f"does not apply to {row.why}", row.why) for row in TABLE)
+    yield from ((f"does not apply to {why}", why) for rows in TABLE.values() for _, _, why in rows)
 
 
 def wrong(text: str) -> list[str]:

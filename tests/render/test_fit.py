@@ -18,7 +18,7 @@ from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 COLOUR, SHADES = Palette("truecolor"), Palette("blocks")
-SCREENS = ((COLOUR, 40, 39), (SHADES, 100, 49), (Palette("ascii", "ascii"), 200, 79))
+SCREENS = ((COLOUR, 40, 39), (SHADES, 100, 49), (SHADES, 200, 79))
 
 
 @cache

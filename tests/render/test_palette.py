@@ -29,7 +29,7 @@ def test_every_odd_cell_has_a_mark_of_its_own() -> None:
     for palette in TIERS:
         for width in (1, 2):
             glyphs = [glyph.strip() for glyph, _ in palette.cells(values, allowed, Scale(0, 1), width)[0]]
-            assert glyphs[1:] == ["0", "X", "I", "-I"[-width:], "+", "-", palette.fit("·")]
+            assert glyphs[1:] == ["0", "X", "I", "-I"[-width:], "+", "-", "·"]
             assert glyphs[0] not in glyphs[1:]
 
 
@@ -46,7 +46,7 @@ def test_a_colormap_grows_lighter_and_its_text_stays_readable(name: str) -> None
 # --- the scale around zero ---
 
 
-@pytest.mark.parametrize(("palette", "width"), [*zip(TIERS[:4], (1, 2, 1, 2), strict=True)], ids=str)
+@pytest.mark.parametrize(("palette", "width"), [*zip(TIERS, (1, 2, 1), strict=True)], ids=str)
 def test_every_step_looks_different_and_nothing_is_in_the_middle(palette: Palette, width: int) -> None:
     ramp = palette.ramp(width, is_signed=True)
     assert len(ramp) % 2 == 1

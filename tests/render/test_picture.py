@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from rich.segment import Segment
 
 from attncli.render.fit import Bounds
@@ -56,16 +55,13 @@ def test_the_heaviest_cell_has_the_colour_of_the_highest_weight() -> None:
     assert blue < 60
 
 
-@pytest.mark.parametrize(("tier", "encoding"), [("blocks", "utf-8"), ("ascii", "ascii")])
-def test_without_colours_a_map_has_axes(tier: str, encoding: str) -> None:
-    palette = Palette(tier, encoding)
-    block, _ = view([look("H0", 7, 6)], ImageGrid(1, 2, 3), palette=palette).drawn(Bounds(20, 80))
+def test_without_colours_a_map_has_axes() -> None:
+    block, _ = view([look("H0", 7, 6)], ImageGrid(1, 2, 3), palette=Palette()).drawn(Bounds(20, 80))
     lines = ["".join(segment.text for segment in line).rstrip() for line in block.lines]
     assert [line.strip() for line in lines[-4:-2]] == ["H0 r1c2 0.30 30%", "0 1 2"]
-    darkest = "██" if tier == "blocks" else "@@"
     assert (lines[-2][0], lines[-1][0]) == ("0", "1")
-    assert lines[-1].endswith(darkest)
-    assert darkest not in lines[-2]
+    assert lines[-1].endswith("██")
+    assert "██" not in lines[-2]
 
 
 def test_a_cropped_picture_has_no_cells_beside_the_crop() -> None:

@@ -49,7 +49,7 @@ def test_without_colours_the_weights_stand_below_the_tokens() -> None:
     ]
 
 
-@pytest.mark.parametrize("palette", [COLOR, NUMBERS, Palette("ascii", "ascii")], ids=lambda palette: palette.tier)
+@pytest.mark.parametrize("palette", [COLOR, NUMBERS], ids=lambda palette: palette.tier)
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_a_long_sentence_wraps_or_keeps_its_heaviest_tokens(palette: Palette, width: int) -> None:
     trace = attncli.inspect(" ".join(f"w{place}" for place in range(100)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,13 +10,11 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
-from attncli.errors import ExitCode, InputError
+from attncli.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from attncli.corpus.jobs import AblateJob
-    from attncli.corpus.protocol import BatchFn, Result
+    from attncli.corpus.jobs import ModelJob
+    from attncli.corpus.protocol import BatchFn
 
 
 class PredictorOptions(Options):
@@ -26,7 +25,7 @@ class PredictorOptions(Options):
     parallel: options.Parallel
     model: Annotated[
         str | None,
-        options.model_option("Use a causal language model. Default: demo.", "NAME_OR_FOLDER", "-m", setting=None),
+        options.model_option("Use a causal language model. Default: demo.", "NAME_OR_FOLDER", "-m", env=True),
     ] = None
     image: options.Image = None
 
@@ -77,85 +76,55 @@ def ablate(
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice
-    from attncli.corpus.jobs import AblateJob
+    from attncli.cli.loop import ResultStream, draw_each, loading, workers_on_device, write_folder, write_results
+    from attncli.cli.sentences import sentences
+    from attncli.corpus.jobs import ModelJob, encode, open_ablations
+    from attncli.corpus.run import batched, run
+    from attncli.engines.source import PARALLEL_FROM
     from attncli.formats import DRAWN
+    from attncli.trace.view import View
 
-    form = output.chosen(takes_folder=True)
-    choice = AblationChoice(**dict(chosen.explicit_values()))
-    image = request.image or (() if request.texts.names_pictures else None)
+    written, texts = output.chosen(takes_folder=True), request.texts
+    form = None if written in DRAWN else written
+    image = request.image or (() if texts.names_pictures else None)
     predictor = {
+        "choice": AblationChoice(**dict(chosen.explicit_values())),
         "model": request.model or "demo",
-        "special": not request.texts.no_special,
-        **({"chat": True} if request.texts.chat else {}),
+        **texts.of_model,
         **({} if image is None else {"image": image}),
         **dict(request.load.explicit_values()),
     }
-    job = AblateJob(choice, None if form in DRAWN else form, predictor, request.texts.pair, precision)
-    failures = _written(environment, request, chosen, output, form, job, colormap or "viridis")
-    if failures:
-        raise typer.Exit(ExitCode.INPUT)
-
-
-def _written(
-    environment: Environment,
-    request: PredictorOptions,
-    chosen: CutOptions,
-    output: options.TraceOutput,
-    form: str,
-    job: AblateJob,
-    colormap: str,
-) -> int:
-    """Write or draw the effects of cuts; return how many sentences failed."""
-    from attncli.cli.loop import ResultStream, loading, write_results
-    from attncli.engines.source import PARALLEL_FROM
-    from attncli.formats import DRAWN
+    shown = View(precision=precision)
+    job: ModelJob[Any] = ModelJob(open_ablations, partial(encode, form=form, shown=shown), predictor, texts.pair)
 
     def open_job() -> tuple[BatchFn[Any], int]:
-        with loading(environment, job.options["model"], None):
+        with loading(environment, predictor["model"], None):
             return job.open(), PARALLEL_FROM
 
     if output.folder is not None:
-        from attncli.cli.datasets import provenance, write_folder
-        from attncli.formats.columns import ABLATIONS
+        made = options.provenance("ablate", request, chosen)
+        workers = request.parallel.workers
+        failures = write_folder(environment, request, job, open_job, output.folder, written, None, made, workers)
+    else:
+        workers = workers_on_device(request.load, 1 if form is None else request.parallel.workers)
+        stream = ResultStream(
+            environment,
+            run(job, batched(sentences(texts, environment)), workers, open_job()[0], PARALLEL_FROM),
+            total=texts.last_number,
+            is_alone=texts.is_alone,
+            shares_terminal=environment.is_terminal(output.file),
+        )
+        if form is not None:
+            write_results(environment, stream, None, form, output.file)
+        else:
+            from attncli.render.ablation import ablation_parts
 
-        made = provenance("ablate", request, chosen) | {"--format": form}
-        return write_folder(
-            environment, request.texts, request.load, job, open_job, folder=output.folder, form=form, types=ABLATIONS,
-            made=made, workers=request.parallel.workers,
-        )  # fmt: skip
-    stream = ResultStream(
-        environment,
-        _results(environment, request, job, open_job()[0]),
-        total=request.texts.last_number,
-        is_alone=request.texts.is_alone,
-        shares_terminal=environment.is_terminal(output.file),
-    )
-    if form not in DRAWN:
-        write_results(environment, stream, None, form, output.file)
-        return stream.failures
-    from attncli.render.ablation import ablation_parts
-
-    is_empty, last = True, request.texts.last_number
-    with output.view(environment, form, "ablate") as canvas:
-        palette = canvas.palette(colormap)
-        for number, one in stream.values():
-            height = None if canvas.height is None else canvas.height - len(one.notes)
-            named = None if last == 1 else number
-            canvas.show(ablation_parts(one, palette, canvas.width, height, job.precision, named), one.text)
-            is_empty = False
-    if is_empty:
-        raise InputError("nothing to draw: no sentence could be read")
-    return stream.failures
-
-
-def _results(
-    environment: Environment, request: PredictorOptions, job: AblateJob, opened: BatchFn[Any]
-) -> Generator[Result[Any], None, None]:
-    from attncli.cli.loop import workers_on_device
-    from attncli.cli.sentences import sentences
-    from attncli.corpus.run import batched, first_batched, run
-    from attncli.engines.source import PARALLEL_FROM
-
-    workers = workers_on_device(request.load, request.parallel.workers if job.form else 1)
-    texts = sentences(request.texts, environment)
-    return run(job, batched(texts, first_batched(workers, PARALLEL_FROM)), workers, opened, PARALLEL_FROM)
+            with output.view(environment, written, "ablate") as canvas:
+                palette = canvas.palette(colormap or "viridis")
+                for number, cuts in draw_each(stream):
+                    height = None if canvas.height is None else canvas.height - len(cuts.notes)
+                    named = None if texts.last_number == 1 else number
+                    canvas.show(ablation_parts(cuts, palette, canvas.width, height, precision, named), cuts.text)
+        failures = stream.failures
+    if failures:
+        raise typer.Exit(ExitCode.INPUT)

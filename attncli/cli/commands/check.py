@@ -22,7 +22,7 @@ def check(
     target: options.Target = None,
     chat: options.Chat = False,
     model: Annotated[
-        str | None, options.model_option("Check this checkpoint.", "NAME_OR_FOLDER", "-m", setting=None)
+        str | None, options.model_option("Check this checkpoint.", "NAME_OR_FOLDER", "-m", env=True)
     ] = None,
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,

@@ -22,8 +22,7 @@ def diff(
     request: options.CommonOptions,
     output: options.DocumentOutput,
     text: Annotated[
-        list[str] | None,
-        argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT"),
+        list[str] | None, argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT")
     ] = None,
     from_: Annotated[
         list[str] | None, options.input_option("Compare this saved trace with another; give it twice.", "FILE")
@@ -31,20 +30,13 @@ def diff(
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "Use a checkpoint or an adapter; two compare. Default: the toy layer.",
-            "NAME_OR_FOLDER",
-            "-m",
-            setting=None,
+            "Use a checkpoint or an adapter; two compare. Default: the toy layer.", "NAME_OR_FOLDER", "-m", env=True
         ),
     ] = None,
     layer: options.EveryLayer = None,
     query: Annotated[
         list[str] | None,
-        options.choice_option(
-            "Compare only this query: a token of the first. Repeatable.",
-            "TOKEN",
-            "-q",
-        ),
+        options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
     ] = None,
     top: Annotated[int | None, options.view_option("List this many heads and cells. Default: 10.", "N", low=1)] = None,
     precision: options.Precision = None,
@@ -70,7 +62,7 @@ def diff(
     top, digits = top or TOP, DIGITS if precision is None else precision
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
-    warnings = (f"warning: {each}" for each in warnings_of_both(difference))
+    warnings = (f"warning: {warning}" for warning in warnings_of_both(difference))
     for note in (*warnings, *difference.notes):
         environment.note(note)
     if chosen == "json":
@@ -106,22 +98,22 @@ def _traces(
         if len(files) != 2:
             raise UsageError(f"--from is given {times(len(files))}; give it twice: --from A --from B")
         both = [request.changed(model=None, from_=Path(path)) for path in files]
-        return [next(traces_of(environment, one, "all")) for one in both]
+        return [next(traces_of(environment, options_of_file, "all")) for options_of_file in both]
     if len(models) > 2:
         raise UsageError(f"--model is given {times(len(models))}; give it once, or twice to compare two checkpoints")
     expected = 1 if len(models) == 2 else 2
     first = list(islice(sentences(request.texts, environment, may_be_words=expected == 1), expected + 1))
     if len(first) > expected == 1:
         raise UsageError(f"attn diff compares two checkpoints on one sentence; {_FOR_MANY}")
-    texts = list(raise_on_failure(((one.number, one.text) for one in first), is_alone=expected == 1))
+    texts = list(raise_on_failure(((item.number, item.text) for item in first), is_alone=expected == 1))
     if len(texts) != expected:
-        found = "one sentence" if len(texts) == 1 else "more than two sentences"
-        raise UsageError(f"{found} to compare; give two, or one with two checkpoints: -m A -m B")
+        number = "one sentence" if len(texts) == 1 else "more than two sentences"
+        raise UsageError(f"{number} to compare; give two, or one with two checkpoints: -m A -m B")
     unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
     request = request.changed(from_=None, texts=request.texts.changed(text=[text for _, text in texts], **unread))
     items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]
     if expected == 1:
-        each = (traces_of(environment, request.changed(model=name), "all", texts=items) for name in models)
-        return [next(traces) for traces in each]
-    one = request.changed(model=models[0] if models else None)
-    return list(traces_of(environment, one, "all", texts=items))
+        streams = (traces_of(environment, request.changed(model=name), "all", texts=items) for name in models)
+        return [next(traces) for traces in streams]
+    options_of_both = request.changed(model=models[0] if models else None)
+    return list(traces_of(environment, options_of_both, "all", texts=items))

@@ -68,9 +68,9 @@ def explore(
         request = request.changed(model="demo")
     # The options that no key changes, as a command line has them.
     of_questions = (*_OF_QUESTIONS, *["image"] * is_picture)
-    fixed = [one for one in request.explicit_values() if one[0] not in of_questions]
+    fixed = [option for option in request.explicit_values() if option[0] not in of_questions]
     fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
-    options_of_all = tuple(word for one in fixed for word in _words(*one))
+    options_of_all = tuple(word for option in fixed for word in _words(*option))
     source = InputSource(options_of_all, request.from_ is not None, is_picture)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
         static = command_of(ViewSnapshot(state, "heads"), source).line()
@@ -95,8 +95,8 @@ def explore(
 
     with environment.open_view("attn explore", color=color) as terminal:
         palette = terminal.palette(colormap or "viridis")
-    seen, is_computing = run(opened, state, palette, Exporter(source))
-    environment.write([f"{command_of(seen, source).line()}\n"])
+    snapshot, is_computing = run(opened, state, palette, Exporter(source))
+    environment.write([f"{command_of(snapshot, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 
@@ -114,8 +114,8 @@ def _picture(image: Sequence[str]) -> str:
 def _words(name: str, value: Any) -> Iterator[str]:
     """Yield an option as a command line has it."""
     if isinstance(value, list):
-        for each in value:
-            yield from _words(name, each)
+        for item in value:
+            yield from _words(name, item)
         return
     option = "-m" if name == "model" else f"--{dashed(name)}"
     if isinstance(value, bool):

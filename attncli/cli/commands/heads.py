@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,20 +15,22 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.cli.sentences import MissingSentenceError, sentences
+from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.console import RenderableType
 
     from attncli.analysis.heads import HeadReport
     from attncli.cli.loop import ResultStream
-    from attncli.corpus.jobs import TraceJob
+    from attncli.cli.terminal import PictureFile, Terminal
+    from attncli.corpus.jobs import ModelJob
     from attncli.corpus.protocol import Value
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
+
+    Draw = Callable[[Terminal | PictureFile], Iterable[RenderableType]]
 
 _OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # columns of the test's table
 _EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
@@ -38,20 +41,17 @@ _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 class MetricChoice(Options):
     """Options of the shown metrics, and their order."""
 
-    induction: Annotated[
-        bool,
-        options.input_option("Test for induction heads, on random tokens repeated twice."),
-    ] = False
+    induction: Annotated[bool, options.input_option("Test for induction heads, on random tokens repeated twice.")] = (
+        False
+    )
     pairs: Annotated[
-        Path | None,
-        options.input_option("Rank heads by the right keys they find; lines of JSON.", "FILE"),
+        Path | None, options.input_option("Rank heads by the right keys they find; lines of JSON.", "FILE")
     ] = None
     metrics: Annotated[
         str | None, options.view_option("Draw these as maps; the columns of tables. Default: all.", "METRICS")
     ] = None
     sort: Annotated[
-        str | None,
-        options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC"),
+        str | None, options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC")
     ] = None
     top: Annotated[
         int | None, options.view_option("List only N heads, with --sort or --pairs. Default: all.", "N", low=1)
@@ -103,7 +103,6 @@ def heads(
 
     It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
     Over several sentences they are means, with standard deviations.
-    `attn help metrics` defines every number.
 
     Examples:
     attn heads "one two three four five one two three four five"
@@ -116,63 +115,65 @@ def heads(
 
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
     if output.folder is not None:
-        raise UsageError(
-            "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show metrics writes the "
-            "metrics of each sentence"
-        )
+        metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
+        raise UsageError(f"attn heads writes one table, and no folder of parts; {metrics}")
     chosen = output.chosen()
-    texts: Iterable[CorpusItem] | None = None
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
         request = request.changed(model="demo")
+    show = partial(_show, environment, output, chosen, precision)
+    color = colormap or "viridis"
     if choice.pairs is not None:
-        _pairs(environment, request, parallel.workers, choice, output, precision, colormap)
-        return
-    if request.model == "demo" and not any(request.texts.explicit_values()) and not choice.induction:
-        try:
-            texts = sentences(request.texts, environment)
-        except MissingSentenceError:
-            request = request.changed(texts=request.texts.changed(text=[_EXAMPLE]))
-            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
-    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()), texts)
-    report = choice.applied(measured, chosen in DRAWN)
-    if chosen in DRAWN:
-        from attncli.render.heads import head_parts, table_parts
-
-        with output.view(environment, chosen, "heads") as canvas:
-            palette = canvas.palette(colormap or "viridis")
-            height = canvas.height and canvas.height - environment.noted_lines
-            parts: Iterable[RenderableType]
-            if choice.sort or choice.top or output.all_:
-                if height is not None and choice.top is None:
-                    report = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
-                parts = table_parts(report, choice.order, palette, canvas.table_width, precision)
-            else:
-                parts = head_parts(report, choice.chosen, palette, canvas.width, height, precision)
-            canvas.show(parts, report.source.title)
+        failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
+        stream, measured = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
+        report, failures = choice.applied(measured, chosen in DRAWN), stream.failures
+
+        def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
+            from attncli.render.heads import head_parts, table_parts
+
+            palette, shown = canvas.palette(color), report
+            height = canvas.height and canvas.height - environment.noted_lines
+            if not (choice.sort or choice.top or output.all_ or is_accessible()):
+                return head_parts(report, choice.chosen, palette, canvas.width, height, precision)
+            if height is not None and choice.top is None:
+                shown = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
+            return table_parts(shown, choice.order, palette, canvas.table_width, precision)
+
         from attncli.formats.columns import head_table
         from attncli.formats.documents import write_heads
 
-        _write(environment, chosen, output.file, head_table(report), precision, write_heads(report, precision))
+        show(report, draw, head_table, write_heads)
     if failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _write(
-    environment: Environment, form: str, file: Path | None, table: Table, precision: int | None, document: str
+def _show(
+    environment: Environment,
+    output: options.TableOutput,
+    form: str,
+    precision: int | None,
+    report: Any,
+    draw: Draw,
+    table_of: Callable[[Any], Table],
+    document_of: Callable[[Any, int | None], str],
 ) -> None:
-    """Write heads for programs: rows, or the document of JSON."""
-    if form == "parquet":
+    """Draw a report, or write its rows or its document."""
+    from attncli.formats import DRAWN
+
+    if form in DRAWN:
+        with output.view(environment, form, "heads") as canvas:
+            canvas.show(draw(canvas), report.source.title)
+    elif form == "parquet":
         from attncli.formats.parquet import check_parquet, write_table
 
-        write_table(table, check_parquet(file))
+        write_table(table_of(report), check_parquet(output.file))
     elif form == "json":
-        environment.write([document], file)
+        environment.write([document_of(report, precision)], output.file)
     else:
         from attncli.formats.rows import table_rows
 
-        environment.write(table_rows(table, form, precision), file)
+        environment.write(table_rows(table_of(report), form, precision), output.file)
 
 
 def _pairs(
@@ -180,15 +181,15 @@ def _pairs(
     request: options.CommonOptions,
     workers: int | None,
     choice: MetricChoice,
-    output: options.TableOutput,
+    is_all: bool,
     precision: int | None,
-    colormap: str | None,
-) -> None:
-    """Show or write how often each head finds the right keys of a file."""
+    colormap: str,
+    show: Callable[..., None],
+) -> int:
+    """Show how often each head finds the right keys of a file; return how many texts failed."""
     from attncli.analysis.pairs import PairStats, paired_items, read_pairs, source_options
     from attncli.cli.loop import trace_job
     from attncli.corpus.jobs import score_pairs
-    from attncli.formats import DRAWN
     from attncli.formats.columns import pair_table
     from attncli.formats.documents import write_pairs
 
@@ -199,7 +200,7 @@ def _pairs(
     needed = source_options(texts, request.texts.image)
     job = trace_job(request, partial(score_pairs, texts={text.number: text for text in texts}), "all")
     needed = {name: value for name, value in needed.items() if job.options.get(name) is None}
-    job = job._replace(options={**job.options, **needed})
+    job = replace(job, options={**job.options, **needed})
     stats = PairStats()
     stream = _stream(environment, request, job, workers, [*paired_items(texts)])
     for _, scores in stream.values():
@@ -209,20 +210,15 @@ def _pairs(
         total = plural(report.pairs + count, "pair")
         which = "the first is " * (count > 1) + report.left_out[0]
         environment.note(f"warning: {count:,} of {total} {'are' if count > 1 else 'is'} left out; {which}")
-    chosen = output.chosen()
-    if chosen in DRAWN:
+
+    def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.pairs import pair_parts
 
-        with output.view(environment, chosen, "heads") as canvas:
-            palette = canvas.palette(colormap or "viridis")
-            listed = len(report.heads) if output.all_ else choice.top
-            parts = pair_parts(report, palette, canvas.width, canvas.height, precision, listed)
-            canvas.show(parts, report.source.title)
-    else:
-        report = replace(report, heads=report.heads[: choice.top])
-        _write(environment, chosen, output.file, pair_table(report), precision, write_pairs(report, precision))
-    if stream.failures:
-        raise typer.Exit(ExitCode.INPUT)
+        listed = len(report.heads) if is_all else choice.top
+        return pair_parts(report, canvas.palette(colormap), canvas.width, canvas.height, precision, listed)
+
+    show(replace(report, heads=report.heads[: choice.top]), draw, pair_table, write_pairs)
+    return stream.failures
 
 
 def _measured(
@@ -231,34 +227,36 @@ def _measured(
     workers: int | None,
     is_induction: bool,
     queries: tuple[str, ...],
-    texts: Iterable[CorpusItem] | None,
-) -> tuple[HeadReport, int]:
-    """Return the report on the heads after all sentences, and how many of these failed.
-
-    `texts` replace the sentences of the options.
-    """
+) -> tuple[ResultStream[Any], HeadReport]:
+    """Return the stream of all sentences, which is read, and the report on the heads after them."""
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import trace_job
     from attncli.corpus.jobs import measure
+    from attncli.encoding.induction_probe import repeated_sequences
+    from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
+    texts: Iterable[CorpusItem] | None = None
     if is_induction:
-        from attncli.encoding.induction_probe import repeated_sequences
-        from attncli.engines.source import CorpusItem
-
-        texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
+        texts = [CorpusItem(*sequence) for sequence in enumerate(repeated_sequences(request.model), 1)]
+    elif request.model == "demo" and not any(request.texts.explicit_values()):
+        try:
+            texts = sentences(request.texts, environment)
+        except MissingSentenceError:
+            request = request.changed(texts=request.texts.changed(text=[_EXAMPLE]))
+            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
     job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = _stream(environment, request, job, workers, texts, raises=is_induction)
     stats = HeadStats(is_induction)
     for _, metrics in stream.values():
         stats.add(metrics)
-    return stats.report(), stream.failures
+    return stream, stats.report()
 
 
 def _stream(
     environment: Environment,
     request: options.CommonOptions,
-    job: TraceJob[Value],
+    job: ModelJob[Value],
     workers: int | None,
     texts: Iterable[CorpusItem] | None,
     raises: bool = False,

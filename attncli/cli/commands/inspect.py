@@ -13,9 +13,11 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.cli.terminal import is_accessible
-from attncli.errors import ExitCode, InputError, UsageError
+from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from attncli.cli.loop import ResultStream
+    from attncli.corpus.jobs import ModelJob
     from attncli.corpus.protocol import BatchFn
     from attncli.formats.figures.size import Size
     from attncli.trace.selection import Indices
@@ -32,9 +34,7 @@ class Inspection(Options):
     on: Annotated[
         str | None,
         options.model_option(
-            "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.",
-            "ray|ray://HOST:PORT",
-            rare=True,
+            "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.", "ray|ray://HOST:PORT", rare=True
         ),
     ] = None
 
@@ -77,26 +77,11 @@ def inspect(
         check_page(view.show)
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
-    job = trace_job(request, task, "0", layers, more.generate)._replace(predicts="next" in (view.show or ()))
+    more_of_job = {"generate": more.generate or 0, "predicts": "next" in (view.show or ())}
+    job = trace_job(request, task, "0", layers, **more_of_job)
     if output.folder is not None:
-        from attncli.cli.datasets import provenance, write_folder
-        from attncli.cli.loop import open_source
-        from attncli.encoding.encode import check_texts
-        from attncli.formats.columns import types_of
-
-        if request.from_ is not None:
-            raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
-        check_texts(None, request.texts.pair, request.texts.target)
-
-        def open_job() -> tuple[BatchFn[Any], int]:
-            source = open_source(environment, request, job)
-            return job.open(source), source.parallel_from
-
-        made = provenance("inspect", request, more, derive, shown) | {"--format": chosen}
-        failures = write_folder(
-            environment, request.texts, request.load, job, open_job, folder=output.folder, form=chosen,
-            types=types_of(view), made=made, workers=workers, on=more.on,
-        )  # fmt: skip
+        made = options.provenance("inspect", request, more, derive, shown)
+        failures = _write_folder(environment, request, job, output.folder, chosen, view, made, workers, more.on)
     else:
         only = "a page of html shows" if chosen == "html" else "a figure shows" if is_figure else None
         only = "--save keeps" if save is not None else only
@@ -116,17 +101,33 @@ def inspect(
         if chosen == "html":
             from attncli.formats.page import write_page
 
-            with environment.output(output.file, encoding="utf-8") as file:
-                file.writelines(write_page(stream.values(), view, colormap))
+            environment.write(write_page(stream.values(), view, colormap), output.file)
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap, request)
+            _draw(environment, stream, view, output, chosen, colormap, request)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
     if failures:
         raise typer.Exit(ExitCode.INPUT)
+
+
+def _write_folder(environment: Environment, request: options.CommonOptions, job: ModelJob[Any], *how: Any) -> int:
+    """Write the parts of a folder; see `loop.write_folder`."""
+    from attncli.cli.loop import open_source, write_folder
+    from attncli.corpus.jobs import items_of
+    from attncli.encoding.encode import check_texts
+
+    if request.from_ is not None:
+        raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
+    check_texts(None, request.texts.pair, request.texts.target)
+
+    def open_job() -> tuple[BatchFn[Any], int]:
+        source = open_source(environment, request, job)
+        return job.open(items_of(source)), source.parallel_from
+
+    return write_folder(environment, request, job, open_job, *how)
 
 
 def _view(chosen: options.ViewOptions) -> View:
@@ -186,20 +187,20 @@ def _derivation(derive: options.Derive, request: options.CommonOptions) -> tuple
 
 def _draw(
     environment: Environment,
-    traces: Iterable[tuple[int, Trace]],
+    stream: ResultStream[Trace],
     view: View,
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
     request: options.CommonOptions,
 ) -> None:
-    from attncli.cli.loop import first_layer_note
+    from attncli.cli.loop import draw_each, first_layer_note
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
-        layout, before = None, 0
-        for _, trace in traces:
+        before = 0
+        for _, trace in draw_each(stream):
             if (view.queries or trace.has_image_keys) and (note := first_layer_note(request, trace)):
                 environment.note(note)
             if request.mask is not None:
@@ -215,8 +216,6 @@ def _draw(
             for note in layout.notes():
                 environment.note(note)
             before = environment.noted_lines
-        if layout is None:
-            raise InputError("nothing to draw: no sentence could be read")
 
 
 def _write_figure(
@@ -236,8 +235,7 @@ def _write_figure(
     if output.file is not None and chosen != "svg":
         environment.write_bytes(figure, output.file)
     else:
-        with environment.output(output.file, encoding="utf-8") as stream:
-            stream.write(figure.decode())
+        environment.write([figure.decode()], output.file)
 
 
 def _title(trace: Trace) -> str:

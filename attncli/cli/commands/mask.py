@@ -1,12 +1,13 @@
-"""`attn mask`: draw a mask, check it, compare two, write it for another API."""
+"""`attn mask`: draw a mask, check it, compare two, write it for another API; the masks of a checkpoint."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,11 +20,13 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from attncli.analysis.layer_masks import LayerMask
     from attncli.masks.comparison import Comparison
     from attncli.masks.expressions import Expression
     from attncli.masks.findings import Finding
     from attncli.masks.mask_grid import GridOptions, MaskGrid
     from attncli.render.masks import MaskView
+    from attncli.trace.trace import Trace
 
 
 _MASK = argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")
@@ -37,12 +40,10 @@ class MaskInput(Options):
     """Options for the size of a mask, and the meaning of its values."""
 
     size: Annotated[
-        str | None,
-        options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK"),
+        str | None, options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
     ] = None
     past: Annotated[
-        int | None,
-        options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0),
+        int | None, options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0)
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
@@ -69,11 +70,11 @@ class MaskInput(Options):
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
             label = f"--size {visible(self.size)}"
-            found = _SIZE.fullmatch(self.size)
-            if found is None:
+            match = _SIZE.fullmatch(self.size)
+            if match is None:
                 raise UsageError(f"{label}: expected queries, such as 8, or queries and keys, such as 3x8")
-            queries = int(found[1])
-            size = MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
+            queries = int(match[1])
+            size = MaskSize(queries, queries + (self.past or 0) if match[2] is None else int(match[2]), self.past)
         lengths = None
         if self.lengths is not None:
             expressions = [as_expression(mask) for mask in masks if not is_file(mask)]
@@ -130,7 +131,7 @@ def show(
 
         environment.write(write_masks([subject]), output.file)
         return
-    draw(environment, output, "show", name, lambda view: view.shown(subject), [subject], colormap)
+    _draw(environment, output, "show", name, lambda view: view.shown(subject), [subject], colormap)
 
 
 def check(
@@ -178,7 +179,7 @@ def check(
         comparison, is_compared = _against(subject, expected, findings), expected is not None
         shown = [subject] if findings and comparison is None else []
         drawn = partial(checked, subject, findings, comparison, is_compared=is_compared)
-        draw(environment, output, "check", name, drawn, shown)
+        _draw(environment, output, "check", name, drawn, shown)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -206,12 +207,15 @@ def diff(
     _note_idle(environment, first, second)
     comparison = compare(first, second)
     title = f"{mask} / {other}"
-    draw(environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room, view.lines), [])
+    _draw(
+        environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room, view.lines), []
+    )
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
 def convert(
+    _: Environment,
     mask: Mask,
     mask_input: MaskInput,
     to: Annotated[
@@ -239,6 +243,72 @@ def convert(
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
 
 
+def model(
+    environment: Environment,
+    load: options.Engine,
+    output: options.DocumentOutput,
+    text: Annotated[
+        list[str] | None, argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT")
+    ] = None,
+    model: Annotated[
+        str | None, options.model_option("Choose the checkpoint; demo is built in.", "NAME_OR_FOLDER", "-m", env=True)
+    ] = None,
+    chat: options.Chat = False,
+    pair: options.Pair = None,
+    target: Annotated[
+        str | None, options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT")
+    ] = None,
+    no_special: options.NoSpecial = False,
+    colormap: options.Colormap = None,
+) -> None:
+    """Show the masks that a checkpoint attends by, one for each kind of layer.
+
+    Examples:
+    attn mask model -m demo
+    attn mask model -m gpt2 "time flies" "fruit flies like a banana"
+    attn mask model -m gpt2 "time flies like an arrow" -F json
+    """
+    from attncli.analysis.layer_masks import layer_masks
+    from attncli.analysis.learn import TEXT
+    from attncli.cli.progress import status
+    from attncli.cli.sentences import check_meant
+    from attncli.engines import open_source
+
+    if model is None:
+        name = visible(text[0]) if text and len(text[0].split()) == 1 else "demo"
+        raise UsageError(f"give the checkpoint with -m: attn mask model -m {name}")
+    chosen, text = output.chosen(), text or [TEXT]
+    check_meant(text, environment)
+    more: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
+    with status(environment, f"loading {model}"):
+        source = open_source(model, layer="all", special=not no_special, **more)
+    sentences = []
+    for sentence in text:
+        trace = source.trace(sentence, pair, sentence if target is None and source.is_encoder_decoder else target)
+        sentences.append((trace, layer_masks(trace)))
+    for note in dict.fromkeys(note for trace, _ in sentences for note in (*trace.source.notes, *trace.notes)):
+        environment.note(note)
+    if chosen == "json":
+        from attncli.formats.documents import write_masks
+
+        masks = [(number, trace, mask) for number, (trace, layers) in enumerate(sentences, 1) for mask in layers]
+        described = [_described(number, trace, mask) for number, trace, mask in masks]
+        environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
+        return
+    named = [[_named(mask) for mask in layers] for _, layers in sentences]
+
+    def renderables(view: MaskView) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        for number, ((trace, _), grids) in enumerate(zip(sentences, named, strict=True), 1):
+            if len(sentences) > 1:
+                yield Text(view.palette.label(f"sentence {number}: {trace.text}"), "bold")
+            for grid in grids:
+                yield from view.shown(grid)
+
+    _draw(environment, output, "model", model, renderables, chain(*named), colormap)
+
+
 def _only(name: str | None, trace: Path | None) -> str:
     """Return the name of the one mask."""
     if (name is None) == (trace is None):
@@ -252,7 +322,7 @@ def _note_idle(environment: Environment, *subjects: MaskGrid) -> None:
     """Note which atoms of expressions have no effect."""
     from attncli.masks.comparison import idle_note
 
-    notes = (idle_note(one.expression, one.size) for one in subjects if one.expression is not None)
+    notes = (idle_note(subject.expression, subject.size) for subject in subjects if subject.expression is not None)
     for note in dict.fromkeys(filter(None, notes)):
         environment.note(note)
 
@@ -267,7 +337,7 @@ def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[
     return compare(subject, grid_of_expression(expected, subject.size))
 
 
-def draw(
+def _draw(
     environment: Environment,
     output: options.OutputOptions,
     command: str,
@@ -284,3 +354,36 @@ def draw(
         canvas.show(renderables(view), title)
         for pool in {view.pool(subject) for subject in subjects} - {(1, 1)}:
             environment.note(pooling_note(pool, "model" if command == "model" else "show"))
+
+
+def _grid(mask: LayerMask) -> MaskGrid:
+    """Return a mask under the rule that it follows, if it follows one."""
+    from attncli.masks.mask_grid import MaskGrid
+    from attncli.masks.recognition import recognise_plane
+
+    rule = recognise_plane(mask.allowed[0], 0) if len(mask.allowed) == 1 else None
+    return MaskGrid("" if rule is None else str(rule), mask.allowed, 0, rule)
+
+
+def _described(number: int, trace: Trace, mask: LayerMask) -> dict[str, Any]:
+    """Return the entries of a mask in the JSON document besides its cells."""
+    return {
+        "kind": mask.kind,
+        "layers": list(mask.layers),
+        "sentence": number,
+        "text": trace.text,
+        "pair": trace.pair,
+        "target": trace.target,
+        "query_tokens": [token.as_dict() for token in mask.queries],
+        "key_tokens": [token.as_dict() for token in mask.keys],
+        "dropped_keys": 0,  # of a KV cache, which the schema has room for
+    }
+
+
+def _named(mask: LayerMask) -> MaskGrid:
+    """Return a mask with its tokens, under the names of its layers."""
+    from attncli.masks.mask_grid import MaskGrid
+    from attncli.text import layers_named
+
+    queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
+    return MaskGrid(f"{mask.kind} · {layers_named(mask.layers)}", mask.allowed, 0, tokens=(queries, keys))

@@ -40,32 +40,28 @@ def run(
     environment: Environment,
     output: options.StderrOutput,
     program: Annotated[
-        list[str] | None,
-        argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"),
+        list[str] | None, argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS")
     ] = None,
     module: Annotated[
         str | None, options.input_option("Run a module, as python -m does.", "MODULE", flags="-m")
     ] = None,
     steps: Annotated[int | None, options.choice_option("End the program after N optimizer steps.", "N", low=1)] = None,
     place: Annotated[
-        str | None,
-        options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB"),
+        str | None, options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB")
     ] = None,
     expect: Annotated[
         list[str] | None,
         options.choice_option("Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"),
     ] = None,
     prove: Annotated[
-        str | None,
-        options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR"),
+        str | None, options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR")
     ] = None,
     lengths: options.Lengths = None,
     no_fail: Annotated[
         bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
     ] = False,
     save: Annotated[
-        Path | None,
-        options.output_option("Save the first call of each place as traces for --from.", "DIR"),
+        Path | None, options.output_option("Save the first call of each place as traces for --from.", "DIR")
     ] = None,
 ) -> None:
     """Run a Python program, and check every attention in it.
@@ -108,7 +104,7 @@ def run(
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
     stderr = environment.on_stderr()
-    if passed := [each for each in _OPTIONS if any(one.partition("=")[0] == each for one in arguments)]:
+    if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
         stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
@@ -116,7 +112,7 @@ def run(
         """Return the commands that save the first call of a row and show what a finding is about."""
         rows, first = list(calls.rows), []
         if folder is None:
-            rows = [each for each in rows if str(each.place) == str(row.place)]
+            rows = [group for group in rows if str(group.place) == str(row.place)]
             first = [f"attn run --place {shlex.quote(str(row.place))} --save calls {again}"]
         index = row.tracks[0].padded_row if finding.comparison is None else finding.comparison.batch_row
         file = shlex.quote(str(_trace_file(folder or Path("calls"), rows, row, index)))
@@ -136,7 +132,7 @@ def run(
             _write(calls, output, chosen, stderr, commands)
             if save is not None:
                 _save(calls, save, stderr)
-            is_wrong = any(one.severity == "error" for one in calls.findings)
+            is_wrong = any(finding.severity == "error" for finding in calls.findings)
             # What is expected and could not be looked at is not as expected.
             is_missed = bool(unused) or not calls.calls or calls.notes.fault is not None
         except AttnError as error:
@@ -226,7 +222,8 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
 
 def _trace_file(folder: Path, rows: Sequence[CallGroup], row: CallGroup, index: int) -> Path:
     """Return where the trace of a batch row is saved, by the number of its place in the table, and its line."""
-    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in str(row.place)).strip("-")[-100:]
+    letters = (letter if letter.isalnum() or letter in "._-" else "-" for letter in str(row.place))
+    name = "".join(letters).strip("-")[-100:]
     batch = f"-row{index}" if row.tracks[0].shape[0] > 1 else ""
     return folder / f"{rows.index(row) + 1:02}-{name}{batch}.safetensors"
 

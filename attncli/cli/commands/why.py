@@ -19,11 +19,7 @@ def why(
     ] = None,
     key: Annotated[
         list[str] | None,
-        options.choice_option(
-            "Explain this key: a token or an index. Default: all keys, by weight.",
-            "TOKEN",
-            "-k",
-        ),
+        options.choice_option("Explain this key: a token or an index. Default: all keys, by weight.", "TOKEN", "-k"),
     ] = None,
     top: Annotated[
         int | None,
@@ -71,7 +67,8 @@ def why(
         split = composition_of(explained)
     for note in (notes := [*filter(None, [*pieces, first_layer_note(request, trace)])]):
         environment.note(note)
-    for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
+    rows = [cell if isinstance(cell, AttentionRow) else cell.row for cell in explained]
+    for warning in warnings_of_rows(trace, rows):
         environment.note(f"warning: {warning}")
     if chosen == "json":
         from attncli.formats.documents import write_composition, write_why

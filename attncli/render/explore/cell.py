@@ -55,7 +55,7 @@ def cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> I
     sheet = TableFormat(palette, None)
     queries, keys = sight.tokens
     named = [sheet.named(token) + sight.cell_name(token) for token in (queries[query], keys[key])]
-    yield palette.fit(f"{QUERY} query ") + named[0] + palette.fit(f" → {KEY} key ") + named[1]
+    yield f"{QUERY} query " + named[0] + f" → {KEY} key " + named[1]
     head = layer.head(cursor.head, [query])
     weights, allowed = head.weights[0], head.mask[0]
     what = layer.measure.removesuffix("s")
@@ -97,7 +97,7 @@ def why_box(trace: Trace, layer: LayerTrace, cursor: CellCursor, palette: Palett
     one = AttentionCell(AttentionRow(layer.head(cursor.head, [cursor.query]), query, keys), key)
     names = f"{sheet.named(query)} → {sheet.named(key)}"
     place = f" · layer {layer.layer}{'' if layer.kind == 'self' else f' {layer.kind}'} · head {cursor.head}"
-    title = Segment(palette.fit(names), BOLD), Segment(palette.fit(place), DIM)
+    title = Segment(names, BOLD), Segment(place, DIM)
     parts = [block([title]), stages(one, TableFormat(palette, None))]  # of which a line is cut rather than folded
     if one.products is not None:
         # Its title, the line of those that are left out, and the sum.
@@ -116,7 +116,7 @@ def help_page(parts: Mapping[str, Mapping[str, str]], palette: Palette, width: i
     margin = max(cell_len(keys) for part in parts.values() for keys in part.values()) + 2
 
     def row(does: str, keys: str) -> list[Segment]:
-        return [Segment(palette.fit(f"{keys:<{margin}}"), BOLD), Segment(palette.fit(does))]
+        return [Segment(f"{keys:<{margin}}", BOLD), Segment(does)]
 
     blocks = [
         block([[Segment(name, focus(palette))], *(row(*each) for each in part.items())]) for name, part in parts.items()
@@ -133,5 +133,5 @@ def _cut(line: Sequence[Segment], width: int, palette: Palette) -> list[Segment]
     """Return a line, and where it is longer than there is room for an ellipsis at its end."""
     if Segment.get_line_length(list(line)) <= width:
         return list(line)
-    ellipsis = palette.fit("…")
+    ellipsis = "…"
     return [*Segment.adjust_line_length(list(line), width - len(ellipsis)), Segment(ellipsis, DIM)]

@@ -182,7 +182,7 @@ class LargeHead:
         # A number says more than a colour; without colours a shade has to stand below it.
         if wide >= _WITH_NUMBERS - (lines > 1) and (self.palette.has_color or lines > 1):
             found.insert(0, GridCell(wide if self.palette.has_color else wide // 2 * 2, 1, lines))
-        if not self.palette.has_halves:
+        if not self.palette.has_color:
             return [*found, NARROW]
         return [*found, GridCell(min(max(each, 1), _WIDEST_HALF), HALF.rows), HALF]
 
@@ -251,7 +251,7 @@ class LargeHead:
             text = str(key)
             if cell.columns >= _WITH_WORDS:
                 text = self.palette.shortened(self.sight.tokens[1][key].label, cell.columns - 2)
-            mark = self.palette.fit(KEY) if number == place else ""
+            mark = KEY if number == place else ""
             line.append(pad(cell.aligned(mark + text), cell.columns, BOLD if mark else DIM))
         return line
 
@@ -259,10 +259,10 @@ class LargeHead:
         """Return what stands at the left of a line; of several rows that share one, of that under the cursor."""
         width = self._margin(self.window.labels)
         if not rows:
-            return [Segment(self.palette.fit("─") * (width - 1) + " ", DIM)]
+            return [Segment("─" * (width - 1) + " ", DIM)]
         starts, is_current = self.window.rows, self._at[0] in rows
         index = self.cursor.query if is_current else starts[rows.start]
-        text = f"{self.palette.fit(QUERY) if is_current else ' '}{index:>{self._digits}}"
+        text = f"{QUERY if is_current else ' '}{index:>{self._digits}}"
         if self.window.labels:
             text += f" {self.palette.shortened(self.sight.tokens[0][index].label, self.window.labels)}"
         style = BOLD if is_current else None

@@ -65,7 +65,7 @@ def small_heads(
         for strip in strips:
             line = []
             for one in strip:
-                text, style = (palette.fit(QUERY) + name_of[one], BOLD) if one == head else (name_of[one], None)
+                text, style = (QUERY + name_of[one], BOLD) if one == head else (name_of[one], None)
                 line += [pad(text, tiles.wide, style, "left"), Segment(" ")]
             yield line
             pictures = (sight.pooled(one, tiles.rows, tiles.columns) for one in strip)
@@ -98,7 +98,7 @@ def _layouts(sight: LayerViewCache, titles: Sequence[int], palette: Palette, roo
     """
     sizes, steps = sight.size, sight.steps_of(1, 1)
     # Without halves of characters a cell that is as square as two of them is a block of two rows.
-    small, tall = (HALF, 1) if palette.has_halves else (NARROW, 2)
+    small, tall = (HALF, 1) if palette.has_color else (NARROW, 2)
     has_room = False
     for times in range(1, max(sizes) + 1):
         blocks = ((times, times), (times + 1, times), (times, times + 1))

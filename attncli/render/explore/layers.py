@@ -45,7 +45,7 @@ def layer_map(
     at = [*map_.layers].index(chosen[0]), [*map_.heads].index(chosen[1])
     rows = part_around(at[0], len(map_.layers), body)
     columns = part_around(at[1], len(map_.heads), max((room.width - margin) // width, 1))
-    names = [f"{palette.fit(QUERY) if row == at[0] else ' '}{map_.layers[row]:>{digits}}" for row in rows]
+    names = [f"{QUERY if row == at[0] else ' '}{map_.layers[row]:>{digits}}" for row in rows]
     lattice = map_.lattice(rows, columns, width)
 
     def lines() -> Iterator[Sequence[Segment]]:

@@ -55,7 +55,7 @@ def framed(block: Block, room: Bounds, palette: Palette, has_focus: bool, has_si
     The block is no larger than there is room `inside`.
     The frame that keys are for is in colour, or where there is none, its title is reversed.
     """
-    rule, side = palette.fit("─"), palette.fit("│")
+    rule, side = "─", "│"
     style = focus(palette) if has_focus and palette.has_color else DIM
     title = list(block.lines[0]) if block.lines else []
     if has_focus and title:
@@ -65,7 +65,7 @@ def framed(block: Block, room: Bounds, palette: Palette, has_focus: bool, has_si
         rest = f" {rule * (room.width - used - 1)}" if used < room.width else ""
         return Block([[*title, Segment(rest, style)], *block.lines[1 : room.lines]], room.width)
     width = room.width - 2 * INSET
-    corners = palette.fit("╭╮╰╯")
+    corners = "╭╮╰╯"
     gap = " " if title else rule
     top = [Segment(f"{corners[0]}{gap}", style), *title, Segment(gap + rule * (width - used) + corners[1], style)]
     edges = Segment(f"{side} ", style), Segment(f" {side}", style)

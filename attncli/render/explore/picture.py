@@ -55,7 +55,7 @@ def large_picture(
         extent = Extent.of(look.weights[None, cells], look.allowed[None, cells])
         notes = [each for each in extent.notes_on(view.scale) if not each.startswith("·")]
         lines += [[]] * (room.lines - 1 - len(lines))
-        lines.append(legend_line(view.scale, notes, palette, room.width, 2, palette.has_halves))
+        lines.append(legend_line(view.scale, notes, palette, room.width, 2, palette.has_color))
     return PaneContent(crop(lines, room), lambda line, column: (drawn.at(line - 1, column) or (0, None))[1])
 
 
@@ -65,7 +65,7 @@ def small_pictures(
     """Return the heads of the layer, over the first picture; what lies at a place is a head."""
     view, heads = _view_of(sight, cursor, ramp, palette), sight.layer.heads
     place, panels = heads.index(cursor.head), view.panels[:: len(view.panels) // len(heads)]
-    panels[place] = panels[place]._replace(name=palette.fit(QUERY) + panels[place].name)
+    panels[place] = panels[place]._replace(name=QUERY + panels[place].name)
     tiles = view.tiling(panels, Bounds(max(room.lines - 1, 1), room.width), _LEAST, room.width)
     first = place // tiles.capacity * tiles.capacity
     shown = heads[first : first + tiles.capacity]

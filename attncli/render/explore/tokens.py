@@ -186,7 +186,7 @@ class _Strip:
         cells, before = list[TokenCell](), -1
         for index in (*shown, len(self.items)):
             if index > before + 1:
-                cells.append(TokenCell("", self.palette.fit(f" …{index - before - 1:,}…"), DIM, None))
+                cells.append(TokenCell("", f" …{index - before - 1:,}…", DIM, None))
             cells += [self._cell(index)] if index < len(self.items) else []
             before = index
         lines: list[list[TokenCell]] = [[]]
@@ -208,4 +208,4 @@ class _Strip:
         gap = mark + glyph.strip() or ("" if self.items[place].continues else " ")
         label = self.palette.shortened(token.label, max(min(_LONGEST, self.room.width - 6), 1))
         style = style or (DIM if token.special else Style.null())
-        return TokenCell(self.palette.fit(bar + gap), label, style + BOLD if mark else style, hit)
+        return TokenCell(bar + gap, label, style + BOLD if mark else style, hit)
