@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 from attncli._version import __version__
@@ -26,7 +27,8 @@ from attncli.signals import OnInterrupt
 from attncli.text import plural, visible
 
 SHARD_SIZE = 1024
-"""Sentences of a file that a part has; the most that a killed run loses in each process."""
+"""Sentences of a file that a part has at most."""
+_SECONDS = 30  # after which a part is closed
 SCHEMA = "attncli.dataset/4"
 MANIFEST = "_attncli.json"
 _LOCK = "_attncli.lock"
@@ -68,30 +70,43 @@ class PartWriterJob:
     types: Mapping[str, str] = field(default_factory=dict)  # of the columns of a part without rows
 
     def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[PartInfo | None]:
-        """Return the function from a shard to its results.
+        """Return the function from a shard to its results: one part, or several where sentences take long.
 
         The job is opened for the first part that is not there, by `open_job` if there is one.
         """
         opened = cache(open_job or self.job.open)
 
         def results(shard: Batch) -> Iterator[Result[PartInfo | None]]:
-            part = Path(self.folder, f"{shard.name}.{self.form}")
-            errors = part.with_name(f"_{shard.name}.errors.jsonl")
-            if was_there := part.exists():
-                files = {sentence.number: sentence.metadata for sentence in shard.sentences}
+            left = list(shard.sentences)
+            for part, first, last in self._parts_in(shard):
+                inside = {each.number: each for each in left if first <= each.number <= last}
+                left = [each for each in left if each.number not in inside]
+                errors = _errors_of(part)
                 lines = errors.read_text(encoding="utf-8").splitlines() if errors.exists() else []
                 for number, reason in (json.loads(line).values() for line in lines):
-                    yield Result(number, Failure(reason, metadata=files.get(number, {})))
-            else:
-                computed = (result for batch in batched(shard.sentences) for result in opened()(batch))
-                yield from self._write(part, errors, computed)
-            yield Result(shard.sentences[-1].number, PartInfo(part.name, len(shard.sentences), was_there))
+                    yield Result(number, Failure(reason, metadata=inside[number].metadata))
+                yield Result(last, PartInfo(part.name, len(inside), True))
+            computed = (result for batch in batched(left) for result in opened()(batch))
+            for first_result in computed:
+                yield from self._write(shard.name.rsplit("-", 2)[0], chain([first_result], computed))
 
         return results
 
-    def _write(self, part: Path, errors: Path, computed: Iterator[Result[Any]]) -> list[Result[None]]:
-        """Write a part and its errors; return the results that are to be printed."""
-        results: list[Result[None]] = []
+    def _parts_in(self, shard: Batch) -> list[tuple[Path, int, int]]:
+        """Return the parts of a shard that are there, each with its first and last sentence."""
+        stem, start, end = shard.name.rsplit("-", 2)
+        there = []
+        for part in Path(self.folder).glob(f"{stem}-*.{self.form}"):
+            first, last = map(int, part.stem.split("-")[2:])
+            if int(start) <= first and last <= int(end):
+                there.append((part, first, last))
+        return sorted(there)
+
+    def _write(self, stem: str, computed: Iterable[Result[Any]]) -> list[Result[PartInfo | None]]:
+        """Write a part and its errors, until it has taken long; return the results that are to be printed."""
+        results: list[Result[PartInfo | None]] = []
+        numbers: list[int] = []
+        until = monotonic() + _SECONDS
 
         def values() -> Iterator[tuple[int, Any]]:
             latest: tuple[str, ...] = ()
@@ -99,26 +114,35 @@ class PartWriterJob:
                 news, latest = () if notes == latest else notes, notes
                 if isinstance(value, Failure) or warnings or news:
                     results.append(Result(number, value if isinstance(value, Failure) else None, warnings, news))
+                numbers.append(number)
                 yield number, value
+                if monotonic() > until:
+                    return
 
-        with atomic_write(part) as aside:
-            with aside.open("wb") as sink:
-                if self.form == "parquet":
-                    from attncli.formats.parquet import write_parquet
+        unnamed = Path(self.folder, f".attn-{os.urandom(6).hex()}")  # until its last sentence is known
+        with atomic_write(unnamed) as aside, aside.open("wb") as sink:
+            if self.form == "parquet":
+                from attncli.formats.parquet import write_parquet
 
-                    write_parquet(values(), self.types, sink)
-                else:
-                    from attncli.formats import joined
+                write_parquet(values(), self.types, sink)
+            else:
+                from attncli.formats import joined
 
-                    sink.writelines(piece.encode() for piece in joined(self.form, values(), self.types))
-                sink.flush()
-                os.fsync(sink.fileno())  # it is on the disk before it has its name
-            failures = {row.number: row.value.reason for row in results if isinstance(row.value, Failure)}
-            if failures:
-                lines = (json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures.items())
-                with atomic_write_text(errors) as stream:
-                    stream.writelines(lines)
-        return results
+                sink.writelines(piece.encode() for piece in joined(self.form, values(), self.types))
+            sink.flush()
+            os.fsync(sink.fileno())  # it is on the disk before it has its name
+        part = Path(self.folder, f"{stem}-{numbers[0]:010}-{numbers[-1]:010}.{self.form}")
+        failures = {row.number: row.value.reason for row in results if isinstance(row.value, Failure)}
+        if failures:
+            lines = (json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures.items())
+            with atomic_write_text(_errors_of(part)) as stream:
+                stream.writelines(lines)
+        os.replace(unnamed, part)
+        return [*results, Result(numbers[-1], PartInfo(part.name, len(numbers), False))]
+
+
+def _errors_of(part: Path) -> Path:
+    return part.with_name(f"_{part.stem}.errors.jsonl")
 
 
 def shown(folder: str) -> str:

@@ -75,6 +75,19 @@ def test_a_part_that_is_there_is_not_written_again_and_its_results_are_the_same(
     for one, other in zip(results, others, strict=True):
         assert one == other or (one.number, one.value[:2]) == (other.number, other.value[:2])
 
+def test_a_part_that_takes_long_is_closed_and_a_gap_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("attncli.corpus.dataset._SECONDS", -1)  # after each sentence
+        slow, results = write(folder, 30)
+    assert (len(slow.names), slow.sentences) == (60, 60)
+    for name in sorted(slow.names)[7:19]:
+        (folder / name).unlink()
+    again, others = write(folder, 30)
+    assert (len(again.names), again.before, again.sentences) == (49, 48, 60)
+    failures = [[row.value for row in rows if isinstance(row.value, Failure)] for rows in (results, others)]
+    assert failures[0] == failures[1] != []
+
 
 def test_another_run_and_other_sentences_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "out", 70)
@@ -132,7 +145,7 @@ def test_a_full_disk_is_said_and_leaves_whole_parts(
     size = len(undisturbed[PARTS[2]])  # the smallest
     resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, limits[1]))
     try:
-        with pytest.raises(InputError, match=r"cannot write .*/out/part-.*: File too large"):
+        with pytest.raises(InputError, match=r"cannot write .*/out/.*: File too large"):
             write(tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
