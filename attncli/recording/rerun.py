@@ -72,10 +72,6 @@ class SequenceLayout(NamedTuple):
         shape = (self.length, self.batch) if self.is_time_first else (self.batch, self.length)
         return self.of(to_numpy(ids).reshape(shape))
 
-    def times(self, copies: int) -> SequenceLayout:
-        """Return the layout of a batch that holds its rows several times."""
-        return self._replace(batch=self.batch * copies)
-
 
 class ModuleOutput(NamedTuple):
     """An output of a module."""
@@ -275,7 +271,7 @@ class Forward:
 
         copies = 1 if positions is None else len(positions) // self.layout.batch
         before, changes = self.outputs if copies == 1 else self._repeated, []
-        layouts = [layout.times(copies) for layout in (self.layout, *self.others)]
+        layouts = [layout._replace(batch=layout.batch * copies) for layout in (self.layout, *self.others)]
         for name, output in self._outputs(self._replaced(copies, positions, ids, moved), before, moved).items():
             both = output.values, before[name].values
             if both[0].shape != both[1].shape:
@@ -299,7 +295,7 @@ class Forward:
             self._repeated = self._outputs(self._replaced(copies), names)
         except Exception:  # whatever the program's own code raises for more rows than it knows
             return False
-        layout = self.layout.times(copies)
+        layout = self.layout._replace(batch=self.layout.batch * copies)
         changes = self._compared(self._repeated, layout, lambda before: before.repeat(copies, 1, 1))
         is_same = all(change.most <= tolerance * max(change.size, 1e-6) for change in changes)
         return is_same and len(changes) == len(names)

@@ -102,13 +102,13 @@ class ModelRunner:
         """Yield the largest change of a token's vector, relative to its length, in each layer; −1 is the embeddings."""
         for sublayer, before in alone.steps[0].items():
             pieces = [step[sublayer] for step in other.steps if sublayer in step]
+            if len(before) > 1:  # several streams, and then rows
+                before, *pieces = (states.movedim(0, 2) for states in (before, *pieces))
             positions = other.span.of(sublayer[1])[0]
             length = positions.stop - positions.start
-            axes = _axes_of_row(before.shape, length)
-            if axes is not None and len(pieces) == len(other.steps):
-                both = torch.cat(pieces, axes[1]), before
-                after, single = (states.movedim(axes, (0, 1)).flatten(2) for states in both)
-                row, single = after[other.row : other.row + 1, positions], single[:, :length]
+            if before.shape[1] >= length and len(pieces) == len(other.steps):
+                row = torch.cat(pieces, 1)[other.row, positions].flatten(1)
+                single = before[0, :length].flatten(1)  # which a module may have made longer
                 if row.shape == single.shape:
                     precise = torch.promote_types(single.dtype, torch.float32)
                     row, single = row.to(precise), single.to(precise)
@@ -229,10 +229,3 @@ class ModelRunner:
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
         inputs = [sentence.inputs for sentence in sentences]
         return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
-
-
-def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:
-    """Return which axes are rows and positions of a batch of one row, which a module may have made longer."""
-    likely = {3: [(0, 1), (1, 0), (0, 2)], 4: [(0, 1), (1, 2), (0, 2)]}.get(len(shape), [])  # streams, or heads
-    fits = [axes for axes in likely if shape[axes[0]] == 1 and shape[axes[1]] >= length]
-    return min(fits, key=lambda axes: shape[axes[1]] != length, default=None)

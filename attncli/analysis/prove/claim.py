@@ -41,7 +41,7 @@ class Claim:
         is_padded: whether padding is claimed not to be read.
 
     Raises:
-        UsageError: nothing says a number that is left out, or it does not fit so many positions.
+        UsageError: a number that is left out is not known, or it does not fit so many positions.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Claim:
         shown: Bool[np.ndarray, "B T T"],
     ) -> None:
         self.tokens, self.past = tokens, past
-        self._expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
-        self.direct = np.stack([self._cells(row) for row in range(len(tokens))])
+        expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
+        self.direct = np.stack([self._cells(claimed, row) for row, claimed in enumerate(expressions)])
         self.shown_wrongly = (shown & ~self.direct & tokens[:, :, None] & tokens[:, None]).sum(axis=1)
         self._first_alike = [int((self.direct == cells).all(axis=(1, 2)).argmax()) for cells in self.direct]
         self._moved: dict[tuple[int, tuple[int, ...], int], Bool[np.ndarray, " T"]] = {}
         self.is_padded = any(map(is_padding, leaves(expression)))
 
-    def _cells(self, row: int) -> Bool[np.ndarray, "T T"]:
+    def _cells(self, expression: Expression, row: int) -> Bool[np.ndarray, "T T"]:
         """Return which positions each output of a row may read in one layer, its own among them."""
-        expression, length = self._expressions[row], self.tokens.shape[1]
+        length = self.tokens.shape[1]
         if any(isinstance(leaf, Pad) and leaf.lengths is None for leaf in leaves(expression)):
             keys = np.concatenate([np.ones((1, self.past), bool), self.tokens[row : row + 1]], axis=1)
             expression = with_lengths(expression, keys)
