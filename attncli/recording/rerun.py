@@ -322,6 +322,19 @@ class Forward:
         layout = SequenceLayout(1, last - first, is_time_first)
         return self._compared(outputs, layout, lambda before: before[rows, positions])
 
+    def permuted(self, order: Int[np.ndarray, "B T"], ids: Mapping[str, Int[np.ndarray, "B T"]]) -> list[OutputChange]:
+        """Run it with ids in another order, and return how far outputs are from the program's own in that order.
+
+        Args:
+            order: which position of its row comes to each.
+            ids: in that order, by the name of an argument.
+        """
+        outputs = self._outputs(self._replaced(1, np.ones_like(order, bool), ids), self.outputs)
+        index = torch.from_numpy(order)[..., None]
+        return self._compared(
+            outputs, self.layout, lambda before: before.take_along_dim(index.to(before.device), dim=1)
+        )
+
     def line_that_mixes(self, calls: int, output: torch.Tensor) -> str | None:
         """Return the line of a projection that reads an attention's output with its heads put together by a view.
 

@@ -75,6 +75,7 @@ def test_a_part_that_is_there_is_not_written_again_and_its_results_are_the_same(
     for one, other in zip(results, others, strict=True):
         assert one == other or (one.number, one.value[:2]) == (other.number, other.value[:2])
 
+
 def test_a_part_that_takes_long_is_closed_and_a_gap_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "out"
     with monkeypatch.context() as patch:

@@ -440,6 +440,20 @@ def test_a_leak_names_the_one_input_that_moves_outputs() -> None:
     assert (leak.row, leak.changed[0]) == (0, 2)
 
 
+def test_outputs_that_no_position_reaches() -> None:
+    """A note, for a claim that shows all; positions of any kind silence it."""
+    ids = programs.tokens()
+    unordered = programs.LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
+    unordered.places.weight.data[:] = 1
+    for claim in ("full", "full & pad(right=3)"):
+        proof = prove(masked((torch.arange(12) < 9).expand(12, 12)) if "pad" in claim else masked(), ids, claim)
+        assert "no position reaches" not in str(proof)
+    for claim in ("full", "causal"):
+        proof = prove(unordered, ids, claim)
+        assert ("no position reaches the outputs" in str(proof)) == (claim == "full")
+    assert prove(unordered, ids, "full").is_proved
+
+
 def test_lengths_come_from_ids_before_masks() -> None:
     """A padding mask does not say itself what padding is, where ids do; a row may be whole; lengths may be given."""
     ids = programs.tokens(3)

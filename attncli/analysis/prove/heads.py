@@ -56,11 +56,18 @@ def mixed_heads(
 
 
 def _is_viewed(vectors: Any, moved: Any, layout: SequenceLayout) -> bool:
-    """Return whether vectors of a call, `[B, H, T, d]`, differ where a view puts those of the middle of row 0."""
+    """Return whether vectors of a call, `[B, H, T, d]`, differ where a view puts those of the middle of row 0.
+
+    That is a view of positions before features, or of features before positions.
+    """
     batch, length, _ = layout
     heads, position = vectors.shape[0] * vectors.shape[1] // batch, length // 2
     if vectors.shape != moved.shape or vectors.shape[2] != length or vectors.shape[0] * vectors.shape[1] % batch:
         return False
-    changed = np.flatnonzero((vectors != moved).any(dim=3).flatten().cpu().numpy())
-    is_viewed = bool((changed // heads == position).all())
+    is_changed = (vectors != moved).cpu().numpy().reshape(batch, -1, vectors.shape[3])
+    changed = np.flatnonzero(is_changed.any(axis=2))
+    features = np.zeros((heads * vectors.shape[3], length), bool)
+    features[:, position] = True
+    is_of_features = bool((is_changed[0] == features.reshape(is_changed[0].shape)).all())
+    is_viewed = is_of_features or bool((changed // heads == position).all())
     return len(changed) > 0 and is_viewed and bool((changed % length != position).any())

@@ -224,7 +224,7 @@ class ProbedForward:
             self._held[row] |= self.claim.sees_all(row)
         padding = [] if leaks else [*self._without_padding()]
         heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
-        findings = [*heads, *unread[:1], *self._of_numbers(), *padding]
+        findings = [*heads, *unread[:1], *([] if leaks else self._without_order()), *self._of_numbers(), *padding]
         unknown = [self._of_unknown_layers(leak) for leak in leaks]
         findings += filter(None, unknown)
         moved = _distinct([leak for leak, finding in zip(leaks, unknown, strict=True) if finding is None])
@@ -512,6 +512,32 @@ class ProbedForward:
                 outputs, do = ("output", "does") if len(still) == 1 else ("outputs", "do")
                 message = f"{outputs} {listed} may read position {position} and {do} not move when it changes"
                 yield Finding("unread", "note", message, len(still))
+
+    def _without_order(self) -> Iterator[Finding]:
+        """Yield that words in another order give the same outputs in that order, where the claim shows all of them."""
+        tokens, first = self.tokens[0], self.sequences[0]
+        shows_all = all(self.claim.direct[row][np.ix_(words, words)].all() for row, words in enumerate(tokens))
+        if not shows_all or not first.arguments or first.layout.is_time_first or self.forward.draws:
+            return
+        order = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
+        for row, words in enumerate(tokens):
+            order[row, words] = np.roll(np.flatnonzero(words), 1)
+        before = first.layout.rows_of(first.ids)
+        ids = np.take_along_axis(before, order, axis=1)
+        if (ids == before).all() or tokens.sum(axis=1).max() < 3:
+            return
+        self.forwards += 1
+        try:
+            changes = self.forward.permuted(order, dict.fromkeys(first.arguments, ids))
+        except Exception:  # whatever the program's own code raises
+            return
+        change = next((change for change in changes if change.output.name == self.output.name), None)
+        if change is None or change.moved.shape != tokens.shape:
+            return
+        floor = max(noise_floor(self.dtype), 1e-5) * max(change.size, 1e-6) * 4
+        if float(np.where(tokens, change.moved, 0).max()) <= floor:
+            message = "no position reaches the outputs: words in another order give the same outputs, in that order"
+            yield Finding("positions", "note", message, advice="add position embeddings, unless order must not matter")
 
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""

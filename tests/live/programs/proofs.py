@@ -439,6 +439,10 @@ def viewed(x):
     return x.contiguous().view(len(x), HEADS, x.shape[1], -1)
 
 
+def turned(x):
+    return x.transpose(1, 2).reshape(len(x), HEADS, -1, WIDTH // HEADS)
+
+
 def copied(x):
     return x.reshape(len(x), HEADS, x.shape[1], -1) * 1.0
 
@@ -450,6 +454,7 @@ def joined(x):
 MIXED_HEADS = {
     "by a view": (viewed, viewed, joined),
     "by a reshape that copies": (copied, copied, join),
+    "by a reshape of features before positions": (turned, turned, join),
     "values alone": (cut, copied, join),
     "queries and keys alone": (copied, cut, join),
     "put together": (cut, cut, joined),
