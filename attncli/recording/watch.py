@@ -388,7 +388,9 @@ class _Thread(TorchFunctionMode):
             had_grad = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)
             try:
-                if _has_numbers(ran[-1]):
+                result = ran[-1]
+                first = result[0] if isinstance(result, tuple | list) and result else result  # also of torch.max
+                if first is None or (isinstance(first, torch.Tensor) and not first.is_meta):  # None is in place
                     reader(*ran)
             except Exception as fault:
                 self._watch.notes.failed(fault)
@@ -432,12 +434,6 @@ class _Thread(TorchFunctionMode):
             above.append(mode)
         for other in reversed(above):
             other.__enter__()  # type: ignore[no-untyped-call]
-
-
-def _has_numbers(result: Any) -> bool:
-    """Return whether a function gave tensors that have numbers, or changed one in place."""
-    first = result[0] if isinstance(result, tuple | list) and result else result  # also what torch.max returns
-    return first is None or (isinstance(first, torch.Tensor) and not first.is_meta)
 
 
 def _innermost_mode() -> object:
