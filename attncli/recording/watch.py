@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -178,12 +178,16 @@ def _compiled_regions_run_eagerly() -> Iterator[None]:
             settled.enter_context(torch.compiler.set_stance("force_eager"))
             message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
             warnings.filterwarnings("ignore", message, UserWarning)
-            settled.enter_context(suppress(ValueError))  # the program may have set all filters anew
-            settled.callback(warnings.filters.remove, warnings.filters[0])  # type: ignore[attr-defined]
+            settled.callback(_remove_filter, warnings.filters[0])
 
         # Importing it here would take a second from programs that compile nothing.
         settled.enter_context(when_imported("torch._dynamo", settle))
         yield
+
+
+def _remove_filter(filter_: Any) -> None:
+    if filter_ in warnings.filters:  # the program may have set all filters anew
+        warnings.filters.remove(filter_)  # type: ignore[attr-defined]
 
 
 # A process that the program forks is not watched.
