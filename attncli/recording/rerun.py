@@ -330,10 +330,11 @@ class Forward:
             ids: in that order, by the name of an argument.
         """
         outputs = self._outputs(self._replaced(1, np.ones_like(order, bool), ids), self.outputs)
-        index = torch.from_numpy(order)[..., None]
-        return self._compared(
-            outputs, self.layout, lambda before: before.take_along_dim(index.to(before.device), dim=1)
-        )
+
+        def in_order(before: torch.Tensor) -> torch.Tensor:
+            return before.take_along_dim(torch.from_numpy(order)[..., None].to(before.device), dim=1)
+
+        return self._compared(outputs, self.layout, in_order)
 
     def line_that_mixes(self, calls: int, output: torch.Tensor) -> str | None:
         """Return the line of a projection that reads an attention's output with its heads put together by a view.

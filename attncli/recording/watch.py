@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -178,12 +178,16 @@ def _compiled_regions_run_eagerly() -> Iterator[None]:
             settled.enter_context(torch.compiler.set_stance("force_eager"))
             message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
             warnings.filterwarnings("ignore", message, UserWarning)
-            settled.enter_context(suppress(ValueError))  # the program may have set all filters anew
-            settled.callback(warnings.filters.remove, warnings.filters[0])  # type: ignore[attr-defined]
+            settled.callback(_remove_filter, warnings.filters[0])
 
         # Importing it here would take a second from programs that compile nothing.
         settled.enter_context(when_imported("torch._dynamo", settle))
         yield
+
+
+def _remove_filter(filter_: Any) -> None:
+    if filter_ in warnings.filters:  # the program may have set all filters anew
+        warnings.filters.remove(filter_)  # type: ignore[attr-defined]
 
 
 # A process that the program forks is not watched.
@@ -388,7 +392,9 @@ class _Thread(TorchFunctionMode):
             had_grad = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)
             try:
-                if _has_numbers(ran[-1]):
+                result = ran[-1]
+                first = result[0] if isinstance(result, tuple | list) and result else result  # also of torch.max
+                if first is None or (isinstance(first, torch.Tensor) and not first.is_meta):  # None is in place
                     reader(*ran)
             except Exception as fault:
                 self._watch.notes.failed(fault)
@@ -432,12 +438,6 @@ class _Thread(TorchFunctionMode):
             above.append(mode)
         for other in reversed(above):
             other.__enter__()  # type: ignore[no-untyped-call]
-
-
-def _has_numbers(result: Any) -> bool:
-    """Return whether a function gave tensors that have numbers, or changed one in place."""
-    first = result[0] if isinstance(result, tuple | list) and result else result  # also what torch.max returns
-    return first is None or (isinstance(first, torch.Tensor) and not first.is_meta)
 
 
 def _innermost_mode() -> object:

@@ -1,5 +1,6 @@
 """Watching a program changes no bit of it, and sees it in every thread and under every wrapper of torch."""
 
+import importlib
 import os
 import signal
 import threading
@@ -312,6 +313,13 @@ def test_a_watch_within_a_watch() -> None:
         assert torch.equal(*without_gradients(), *alone)
     assert torch.equal(*watched, *alone)
     assert (len(outer), len(inner)) == (2 * CALLS, CALLS)
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
+def test_an_error_of_the_program_goes_through(error: type[Exception]) -> None:
+    importlib.import_module("torch._dynamo")  # as compiled regions do
+    with pytest.raises(error), watch():
+        raise error
 
 
 def test_nothing_is_left_behind() -> None:

@@ -191,8 +191,11 @@ def _of_call(
     except AttnError as error:  # the sentence that names what to write
         yield Finding("shape", "error", str(error)), None
         return
+    padded: Expression | None = expected
     try:
-        padded = _with_padding(expected, mask, context, calls)
+        if any(leaf.lengths is None for leaf in leaves(expected) if isinstance(leaf, Pad)):
+            tokens = _tokens(expected, mask, context, calls)
+            padded = None if tokens is None else with_lengths(expected, tokens)
     except AttnError as error:  # pad(left), and the padding is on the right
         yield Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None
         return
@@ -205,16 +208,6 @@ def _of_call(
         rest = And(tuple(parts)) if len(parts) > 1 else parts[0]
         yield from ((one, rest) for one in _findings(mask, rest) if one.code != "missing")
     yield _unknown_lengths(context, mask, calls), None
-
-
-def _with_padding(
-    expected: Expression, mask: CallMask, context: CallContext, calls: Sequence[CallContext]
-) -> Expression | None:
-    """Return an expected mask with the padding of the batch; None where that is not known."""
-    if all(leaf.lengths is not None for leaf in leaves(expected) if isinstance(leaf, Pad)):
-        return expected
-    tokens = _tokens(expected, mask, context, calls)
-    return None if tokens is None else with_lengths(expected, tokens)
 
 
 def _tokens(

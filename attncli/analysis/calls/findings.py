@@ -42,16 +42,13 @@ def findings_of(
     yield from _on_heads(mask)
     yield from _keys(call, mask)
     yield from _alignment(mask, has_cache)
-    is_broadcast = False
-    for one in masks:
-        yield from one.findings
-        if _is_laid_along_queries(one, mask):
-            is_broadcast = True
-            yield _broadcast(one)
+    broadcast = [finding for one in masks for finding in _broadcast(one, mask)]
+    yield from (finding for one in masks for finding in one.findings)
+    yield from broadcast
     yield from _added_up(masks, call.dtype)
     if mask.is_causal:
         yield from _ignored(unused, mask)
-    yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if is_broadcast else {"shape"}, words)
+    yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if broadcast else {"shape"}, words)
     if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
         is_written = call.api == "softmax"
@@ -212,21 +209,21 @@ def _alignment(mask: CallMask, has_cache: bool) -> Iterator[Finding]:
         yield Finding("shape", "error", message, queries, advice=advice)
 
 
-def _broadcast(one: MaskReading) -> Finding:
-    hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
-    message = f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
-    message += f". {hidden} of them see no key" * (hidden > 0)
-    return Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
-
-
-def _is_laid_along_queries(one: MaskReading, mask: CallMask) -> bool:
+def _broadcast(one: MaskReading, mask: CallMask) -> Iterator[Finding]:
+    """Yield that a mask is the same for every key and differs from query to query."""
     _, _, queries, keys = mask.shape
     allowed = one.allowed
     if keys == 1 or queries == 1 or allowed.shape[2] == 1:
-        return False
+        return
     if allowed.shape[3] == 1:
-        return one.convention != "additive" or not allowed.all()  # added to all scores of a query, it changes nothing
-    return not allowed.all() and bool(allowed.any()) and bool((allowed == allowed[..., :1]).all())
+        is_laid = one.convention != "additive" or not allowed.all()  # added to all scores of a query, it does nothing
+    else:
+        is_laid = not allowed.all() and bool(allowed.any()) and bool((allowed == allowed[..., :1]).all())
+    if is_laid:
+        hidden = int(np.count_nonzero(~allowed[:, 0, :, 0]))
+        message = f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
+        message += f". {hidden} of them see no key" * (hidden > 0)
+        yield Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
 
 
 def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:

@@ -166,7 +166,9 @@ class Points:
             return None  # rows of a parameter or a table are classes, words or experts
         row = 2 * last - 1 - keys
         # Values of each query's own are no values.
-        of_values = {places[label] for label in matmul.first if label in matmul.second and _has_axis(matmul, label)}
+        strides = dict(zip(matmul.second, matmul.right.stride(), strict=True))
+        sizes = dict(zip(matmul.second, matmul.right.shape, strict=True))
+        of_values = {places[each] for each in matmul.first if sizes.get(each, 1) > 1 and strides[each] > 0}
         queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
         if queries in of_values:
             return None
@@ -254,12 +256,6 @@ class Points:
             self._with_heads(values) if values.shape[-2] == keys else None,
             output.reshape(batch, heads, queries, -1) if is_whole else None,
         )
-
-
-def _has_axis(matmul: Contraction, label: object) -> bool:
-    """Return whether values differ along an axis that they share with weights."""
-    axis = matmul.second.index(label)
-    return matmul.right.shape[axis] > 1 and matmul.right.stride(axis) > 0
 
 
 def _query_axis(

@@ -135,7 +135,8 @@ def _emit(
         return
     autocast, heads = _autocast(query.device.type), layer["num_heads"]
     masks = _masks(heads, options, prefix)
-    biases = [mask.name for mask in masks if prefix and _has_bias(mask)]
+    added = [mask for mask in masks if prefix and mask.convention == "additive"]
+    biases = [one.name for one in added if bool(((one.values != 0) & (one.values > FORBIDDEN_BELOW)).any())]
     own_keys = [name for name in _OWN_KEYS if isinstance(layer[name], Tensor) or layer[name]]
     unread = f"the numbers of {' and '.join(biases)} in the fast path" if biases else ", ".join(own_keys) or None
     packed, bias = layer["in_proj_weight"], layer["in_proj_bias"]
@@ -194,10 +195,6 @@ def _masks(num_heads: int, options: Mapping[str, Any], prefix: str) -> tuple[Mas
         shown = f"{prefix}{name.removeprefix('attn_') if prefix else name}"
         found.append(MaskArgument(shown, values, "masked" if mask.dtype == torch.bool else "additive", mask))
     return tuple(found)
-
-
-def _has_bias(mask: MaskArgument) -> bool:
-    return mask.convention == "additive" and bool(((mask.values != 0) & (mask.values > FORBIDDEN_BELOW)).any())
 
 
 def batch_first(tensor: Tensor, axis: int) -> Tensor:
