@@ -387,7 +387,7 @@ def test_each_forward_of_a_program_is_told_from_others() -> None:
             for is_causal in (True, True, False):
                 model(programs.tokens(2, length), is_causal)
     assert [one.is_proved for one in prover.proofs] == [True, False] * 4
-    assert prover.left_out == 2
+    assert prover.left_out == 3
 
 
 # --- ids that are read elsewhere, and few cells -----------------------------------------------------------------------
@@ -438,6 +438,23 @@ def test_a_leak_names_the_one_input_that_moves_outputs() -> None:
     model = programs.Beside(programs.READS_AHEAD["a row reads row 2"])
     (leak,) = prove(model, programs.tokens(4), "causal").moved
     assert (leak.row, leak.changed[0]) == (0, 2)
+
+
+@pytest.mark.parametrize("name", programs.LATER)
+def test_what_is_wrong_behind_a_cache_alone(name: str) -> None:
+    """Parts of the same shape differ by the keys before them, and a later call contradicts those before it."""
+    mask, claim, lengths = programs.LATER[name]
+
+    def proved(masked: Any) -> list[bool]:
+        model, prover = programs.Cached(masked), Prover(claim)
+        with prover.watching(), torch.no_grad():
+            for part in programs.tokens(1).split((*lengths, 12 - sum(lengths)), 1)[: len(lengths)]:
+                model(part)
+        assert len(prover.proofs) >= 2
+        return [proof.is_proved for proof in prover.proofs]
+
+    assert not all(proved(mask))
+    assert all(proved(programs.kept if claim == "window(4)" else programs.causal))
 
 
 def test_outputs_that_no_position_reaches() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -72,7 +72,7 @@ def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Mode
 
 
 class Prover:
-    """Proves the forwards of a program as they run: the first of each module, and of each shape of its arguments.
+    """Proves the forwards of a program as they run: for each module and each shape of its arguments those that differ.
 
     Args:
         expression: see `prove`.
@@ -81,7 +81,7 @@ class Prover:
     Attributes:
         proofs: of the forwards until now.
         notes: what could not be proved, and why.
-        left_out: how many forwards of other modules and shapes ran after as many as are proved.
+        left_out: how many other forwards ran that may differ from those that are proved.
         error: what was wrong with the claim in the last forward; None is nothing.
 
     Raises:
@@ -99,8 +99,9 @@ class Prover:
         self.left_out = 0
         self.error: AttnError | None = None
         self._hints, self._only = CollectedHints(), None
-        self._seen, self._checked, self._is_recording = SeenCalls(), _CheckedCalls(self._hints), False
-        self._proved: set[Any] = set()
+        self._seen, self._checked = SeenCalls(), _CheckedCalls(self._hints)
+        self._kinds: dict[Any, _Kind] = {}
+        self._kind = _Kind()  # of the last forward
         self._unattended: list[ModelProof] = []  # of modules that compute no attention that attn sees
         self._losses: list[Loss] = []  # since the last forward began
         self._ids: list[Int[np.ndarray, "B T"]] = []  # of all forwards, the last one's first
@@ -119,37 +120,44 @@ class Prover:
         self._only = module
         unfollowed = Notes()  # attention that is not followed is known by its module
         forwards = ForwardWatch(self._wants, self._prove, self._take_labels, lambda: self._seen.count, self._fail)
-        with watching(self._take_call, None, unfollowed, lambda: self._hints), forwards.watching():
-            yield
-        self.proofs = self.proofs or self._unattended
-        self._judge_labels()
+        try:
+            with watching(self._take_call, None, unfollowed, lambda: self._hints), forwards.watching():
+                yield
+        finally:
+            self.proofs = self.proofs or self._unattended
+            self._judge_labels()
+            self._judge_calls()
         if unfollowed.fault is not None:
             self.notes.failed(unfollowed.fault)
 
     def _wants(self, module: Any, shapes: tuple[Any, ...]) -> bool:
+        """Return whether a forward is proved that begins: the 1st, 2nd, 4th, 8th … of a kind that differ."""
         self._judge_labels()
-        self._seen, self._checked, self._is_recording = SeenCalls(), _CheckedCalls(self._hints), False
-        key = ref(module), module.training, shapes
-        if key in self._proved or self._only not in (None, module):
+        self._judge_calls()
+        self._seen, self._checked = SeenCalls(), _CheckedCalls(self._hints, self._checked)
+        self._kind = kind = self._kinds.setdefault((ref(module), module.training, shapes), _Kind())
+        kind.count += 1
+        if kind.is_known or self._only not in (None, module):
             return False
-        self._proved.add(key)
-        self.left_out += len(self.proofs) >= _MOST_FORWARDS
-        self._is_recording = len(self.proofs) < _MOST_FORWARDS
-        return self._is_recording
+        is_wanted = kind.count & (kind.count - 1) == 0 and len(self.proofs) < _MOST_FORWARDS
+        self.left_out += not is_wanted
+        return is_wanted
 
     def _take_call(self, call: AttentionCall) -> None:
         if self._hints.is_paused:
             self._seen.take_again(call)
         else:
             self._seen.take(call)
-            if self._is_recording:
-                self._checked.take(call)
+            self._checked.take(call)
 
     def _prove(self, forward: Forward) -> None:
         """Prove a forward, which has ended, while the program waits."""
         from attncli.analysis.prove.probed_forward import ProbedForward
 
-        self._is_recording = False
+        if self._seen.masking in self._kind.maskings:
+            self._kind.is_known = True
+            return
+        self._kind.maskings.add(self._seen.masking)
         is_meant = self._only is not None or any(output.calls[1] for output in forward.outputs.values())  # it attends
         if not is_meant and type(forward.module).__module__.startswith("torch."):
             return
@@ -161,6 +169,7 @@ class Prover:
             checked = [finding for finding in self._checked.errors() if finding.code not in codes]
             proof = replace(proof, others=(*proof.others, *checked))
             (self.proofs if is_meant else self._unattended).append(proof)
+            self._kind.proof = len(self.proofs) - 1
             if is_meant:
                 self._probed, self._ids = probed, [*probed.ids, *self._ids]
         except AttnError as error:
@@ -189,13 +198,31 @@ class Prover:
             findings |= dict.fromkeys(label_findings(losses, self._ids, self._probed.has_heads))
             self.proofs[-1] = replace(self.proofs[-1], others=tuple(findings))
 
+    def _judge_calls(self) -> None:
+        """Add the errors of a forward that is not proved itself to the proof of its kind."""
+        if self.proofs and (errors := self._checked.errors()):
+            proof = self.proofs[self._kind.proof]
+            codes = {finding.code for finding in proof.others}
+            others = (*proof.others, *(finding for finding in errors if finding.code not in codes))
+            self.proofs[self._kind.proof] = replace(proof, others=others)
+
+
+@dataclass
+class _Kind:
+    """Forwards of a module in one mode, whose arguments have the same shapes."""
+
+    count: int = 0
+    maskings: set[Any] = field(default_factory=set)  # of those that were proved
+    is_known: bool = False  # whether the next ones differ from these in nothing that is seen
+    proof: int = -1  # of the last of them
+
 
 class _CheckedCalls(Calls):
-    """The calls of a forward, for the checks that `attn run` makes of them."""
+    """The calls of a forward, for the checks that `attn run` makes of them, after those of the forwards before."""
 
-    def __init__(self, hints: CollectedHints) -> None:
+    def __init__(self, hints: CollectedHints, before: _CheckedCalls | None = None) -> None:
         super().__init__(is_kept=False)
-        self._hints = hints
+        self._hints, self._earlier = hints, {} if before is None else before._earlier
         if hints.calls:
             hints.end()
 
@@ -205,7 +232,7 @@ class _CheckedCalls(Calls):
         return self._hints
 
     def errors(self) -> list[Finding]:
-        """Return what is wrong with the calls, but for positions: a proof runs rows without their padding."""
+        """Return what is wrong with the calls, but for positions of padding: a proof runs rows without it."""
         self.settle()
-        findings = dict.fromkeys(self.findings)
-        return [finding for finding in findings if finding.severity == "error" and finding.code != "positions"]
+        errors = [finding for finding in dict.fromkeys(self.findings) if finding.severity == "error"]
+        return [one for one in errors if one.code != "positions" or "behind a cache" in one.message]

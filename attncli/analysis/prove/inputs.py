@@ -96,6 +96,13 @@ class SeenCalls:
         """The number of the first call of each line."""
         return {line: self.places.index(line) for line in dict.fromkeys(self.places)}
 
+    @property
+    def masking(self) -> tuple[object, ...]:
+        """The shapes of the calls, and whether a query of each shape sees a later key: it differs behind a cache."""
+        later = (bool(np.triu(shown.any(axis=0), keys - queries + 1).any())
+                 for (queries, keys), shown in self._shown.items())  # fmt: skip
+        return (*self.shapes, *later)
+
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits."""
         self.count += 1

@@ -206,7 +206,7 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
         ran_none = "nothing is proved: in the main thread, no module of torch that computes attention ran"
         stderr.note(_without_torch() or ran_none)
     if prover.left_out:
-        stderr.note(f"{plural(prover.left_out, 'later forward')} of other shapes or modules not proved")
+        stderr.note(f"{plural(prover.left_out, 'later forward')} that may differ not proved")
     if chosen == "json":
         from attncli.formats.documents import write_proofs
 

@@ -463,6 +463,42 @@ MIXED_HEADS = {
 }
 
 
+# --- caches ------------------------------------------------------------------------------------------------------------
+
+
+class Cached(nn.Module):
+    """A language model with a cache, whose mask follows from the number of queries and of keys before them."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.embedding, self.qkv, self.head = (
+            nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, VOCABULARY),
+        )  # fmt: skip
+        self.mask, self.past = mask, None
+
+    def forward(self, ids):
+        q, k, v = self.qkv(self.embedding(ids)).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        before = 0 if self.past is None else self.past[0].shape[2]
+        if self.past is not None:
+            k, v = torch.cat([self.past[0], k], 2), torch.cat([self.past[1], v], 2)
+        self.past = k, v
+        mask = self.mask(ids.shape[1], before)
+        return self.head(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+
+
+def kept(length, past):
+    return causal(length, past).tril(past) & ~causal(length, past).tril(past - 4)
+
+
+LATER = {  # masks that are wrong behind a cache alone, with the claim and the lengths of the parts
+    "one key too many": (lambda length, past: causal(length, past).tril() | (
+        torch.ones(length, past + length, dtype=torch.bool).tril(past + (past > 0))), "causal", (4, 4, 4)),
+    "no mask": (lambda length, past: torch.ones(length, past + length, dtype=torch.bool).tril(past + 9 * (past > 4)),
+        "causal", (4, 4, 4)),
+    "no window": (lambda length, past: causal(length, past) if past else kept(length, past), "window(4)", (8, 1, 1)),
+}  # fmt: skip
+
+
 # --- padding ----------------------------------------------------------------------------------------------------------
 
 
