@@ -446,7 +446,7 @@ def test_what_is_wrong_behind_a_cache_alone(name: str) -> None:
     mask, claim, lengths = programs.LATER[name]
 
     def proved(masked: Any) -> list[bool]:
-        model, prover = programs.Cached(masked), Prover(claim)
+        model, prover = programs.Chunked(masked), Prover(claim)
         with prover.watching(), torch.no_grad():
             for part in programs.tokens(1).split((*lengths, 12 - sum(lengths)), 1)[: len(lengths)]:
                 model(part)

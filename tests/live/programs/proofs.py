@@ -463,10 +463,10 @@ MIXED_HEADS = {
 }
 
 
-# --- caches ------------------------------------------------------------------------------------------------------------
+# --- caches --------------------------------------------------------------------------------------------------------
 
 
-class Cached(nn.Module):
+class Chunked(nn.Module):
     """A language model with a cache, whose mask follows from the number of queries and of keys before them."""
 
     def __init__(self, mask):
@@ -493,7 +493,7 @@ def kept(length, past):
 LATER = {  # masks that are wrong behind a cache alone, with the claim and the lengths of the parts
     "one key too many": (lambda length, past: causal(length, past).tril() | (
         torch.ones(length, past + length, dtype=torch.bool).tril(past + (past > 0))), "causal", (4, 4, 4)),
-    "no mask": (lambda length, past: torch.ones(length, past + length, dtype=torch.bool).tril(past + 9 * (past > 4)),
+    "no mask": (lambda length, past: torch.ones(length, past + length, dtype=torch.bool).tril(past + 9 * (past > 0)),
         "causal", (4, 4, 4)),
     "no window": (lambda length, past: causal(length, past) if past else kept(length, past), "window(4)", (8, 1, 1)),
 }  # fmt: skip
