@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -96,6 +95,8 @@ class _OfCheckpoint:
             if snapshot.gguf is not None:
                 raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
             require(f"{name}: {why}. The tokenizer of transformers", "transformers")
+            import logging  # other runs print no such message
+
             logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", why)
             from attncli.encoding import auto_tokenizer
 
