@@ -99,7 +99,6 @@ class ToyLayer(OpenModel):
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
 
     def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
-        """Return the vocabulary of a sentence, and the tokens of its queries and its keys."""
         check_texts(text, pair, target)
         vocabulary = self._vocabulary_of((text, pair, target))
         keys = vocabulary.encode(text, pair)

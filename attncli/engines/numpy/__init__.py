@@ -224,7 +224,6 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenize
 
 
 def _check_options(options: LoadOptions) -> None:
-    """Raise UnsupportedError for options that only transformers can fulfil."""
     if options.device != "cpu" or options.device_map is not None:
         raise UnsupportedError("it runs on the CPU only")
     if options.dtype not in (None, "auto", "float32"):

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from attncli.encoding.encode import EncodedInput
 
     States = Float[np.ndarray, "N T E"]
+    AllStates = Float[np.ndarray, "M T E"]  # of the cuts that begin too
     Outputs = Float[np.ndarray, "N T H D"]
+    TextOutputs = Float[np.ndarray, "M T H D"]
 
 _ALIVE = 2**25  # bytes of the hidden states of all cuts of a pass
 _AT_WORK = 2**24  # bytes of a layer's intermediate results for some of them
@@ -82,7 +84,7 @@ class _CutLayer:
     def __init__(self, layer: Layer, texts: Sequence[TokenIds], replacement: Replacement) -> None:
         self._layer, self._texts, self._replacement = layer, texts, replacement
 
-    def forward(self, states: States, cuts: Sequence[Cut]) -> tuple[States, Float[np.ndarray, "C E"]]:
+    def forward(self, states: States, cuts: Sequence[Cut]) -> tuple[AllStates, Float[np.ndarray, "C E"]]:
         """Return the layer's output, and the part of its last row that new cuts take away.
 
         Args:
@@ -111,7 +113,6 @@ class _CutLayer:
         return left, added[begin:]
 
     def _ranges(self, cuts: int) -> list[range]:
-        """Return the ranges of cuts that are computed together."""
         spec, tokens = self._layer.model.spec, len(self._texts[0].ids)
         numbers = 2 * spec.feed_forward.width + 4 * spec.width + 4 * spec.heads.count * spec.heads.width
         step = max(_AT_WORK // (4 * numbers * tokens), 1)
@@ -130,8 +131,7 @@ class _CutLayer:
         flat = states.reshape(-1, states.shape[-1])
         return self._layer.finish(flat, heads.reshape(len(flat), *heads.shape[2:])).reshape(states.shape)
 
-    def _replaced(self, uncut: Outputs, heads: Outputs, projected: Sequence[GroupHeads]) -> Outputs:
-        """Return what replaces the heads' outputs in each cut."""
+    def _replaced(self, uncut: TextOutputs, heads: Outputs, projected: Sequence[GroupHeads]) -> Outputs:
         match self._replacement.by:
             case "zero":
                 return np.zeros_like(heads)

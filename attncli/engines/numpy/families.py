@@ -50,7 +50,6 @@ def model_spec(fields: ConfigReader) -> ModelSpec:
 
 
 def _split_width(hidden: int, heads: int) -> HeadSpec:
-    """Return heads that share a width, each with keys of its own."""
     if hidden % heads:
         raise UnsupportedError(f"{heads} heads share a width of {hidden}")
     return HeadSpec(heads, heads, hidden // heads)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Hidden = Float[np.ndarray, "T E"]
     Heads = Float[np.ndarray, "H T D"]
+    KeyHeads = Float[np.ndarray, "Hkv T D"]
 
 _FILL = float(np.finfo(np.float32).min)  # added to masked scores
 
@@ -247,7 +248,7 @@ class Layer:
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.project(self.name(name), x, width, has_bias)
 
-    def _trace(self, q: Heads, k: Heads, v: Heads, heads: tuple[int, ...]) -> LayerTrace:
+    def _trace(self, q: Heads, k: KeyHeads, v: KeyHeads, heads: tuple[int, ...]) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
         rule = how.mask  # the simplest one with the same cells for this many tokens
         if tokens == 1:

@@ -73,7 +73,6 @@ def config_of(file: GgufFile) -> dict[str, Any]:
 
 
 def _rotated(fields: ConfigReader, file: GgufFile, width: int) -> dict[str, Any]:
-    """Return the rotary embeddings of a configuration."""
     theta = fields.number("rope.freq_base", 10_000.0)
     kind = fields.get("rope.scaling.type", "none", among=("none", "linear"))
     factor = fields.get("rope.scaling.factor", 1.0)

@@ -14,13 +14,10 @@ from attncli.errors import AttnError, InputError, NotExposedError
 
 def set_backend(model: Any, attention: str) -> None:
     """Let a model run with this attention from now on, or with its own eager one if it cannot be given another."""
-    for config in _configs(model):
-        config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
-
-
-def _configs(model: Any) -> list[Any]:
-    configs = (getattr(module, "config", None) for module in model.modules())
-    return [config for config in configs if hasattr(config, "_attn_implementation")]
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
 
 
 @contextmanager

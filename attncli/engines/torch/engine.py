@@ -210,7 +210,6 @@ class Checkpoint(OpenModel):
             raise failure
 
     def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
-        """Return the traces of sentences that run as one batch."""
         part, kinds = self.whole if self.part.is_whole else self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)

@@ -81,7 +81,6 @@ def load_model(
 
 
 def _check_device(options: LoadOptions) -> None:
-    """Raise LoadError before anything is read for a device that is not there."""
     is_mapped = options.device_map is not None
     option, device = ("--device-map", options.device_map) if is_mapped else ("--device", options.device)
     if is_mapped and device in ("auto", "balanced", "balanced_low_0", "sequential"):
@@ -111,7 +110,6 @@ def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, write
 def _loaded(
     loader: Any, folder: Path | None, part: TextModel, options: LoadOptions, store: Store
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Return the model and transformers' report on its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
     dtype = options.dtype or ("float32" if options.device == "cpu" and not is_spread else "auto")
     if folder is None and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder

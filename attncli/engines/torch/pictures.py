@@ -164,7 +164,6 @@ class VisionCheckpoint(Checkpoint):
 
 
 def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
-    """Encode a picture, by the name of its file, for a vision tower."""
     opened = open_picture(text)
     before, notes = _before(config), opened.notes
     with _processing(encoder.name):
@@ -254,14 +253,12 @@ def _stretched(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> 
     return [Run(ImageGrid(0, rows // merged, columns // merged, patches=merged))]
 
 
-def _gemma_merge(config: Any) -> int:
-    return int(config.vision_config.image_size // config.vision_config.patch_size // config.mm_tokens_per_image**0.5)
-
-
 _MIXED = "a cell is where a token came from: the vision tower has mixed all cells before"
 _QWEN = Family(_stretched, "<|vision_start|>{token}<|vision_end|>")
 _FAMILIES = {
-    "gemma3": Family(_tiled(_gemma_merge)),
+    "gemma3": Family(
+        _tiled(lambda c: int(c.vision_config.image_size // c.vision_config.patch_size // c.mm_tokens_per_image**0.5))
+    ),
     **dict.fromkeys(("idefics3", "smolvlm"), Family(_tiled(lambda config: int(config.scale_factor)))),
     "internvl": Family(_tiled(lambda config: round(1 / config.downsample_ratio)), "{token}\n"),
     "llava": Family(_tiled(), "{token}\n"),
@@ -450,7 +447,6 @@ def _remembering(kind: type) -> Any:
 
 @contextmanager
 def _processing(name: str) -> Iterator[None]:
-    """Turn errors of a processor into one sentence."""
     try:
         yield
     except AttnError:

@@ -169,7 +169,6 @@ class Recorder:
         return self._part.get_submodule(path or name)
 
     def _record(self) -> None:
-        """Record one layer of every sentence."""
         calls, self._pending = self._pending, []
         if not calls:
             return
