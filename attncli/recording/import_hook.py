@@ -47,9 +47,10 @@ class _Finder(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            loader.__dict__.pop("exec_module", None)
-            if self.remove():
-                self._then()
+            if module.__name__ == self._name:  # an archive has one loader for all of its modules
+                loader.__dict__.pop("exec_module", None)
+                if self.remove():
+                    self._then()
 
         loader.exec_module = exec_module
 

@@ -71,7 +71,7 @@ class InputReader:
                         self._tables[module] = _table_of(module, running)
                     self._read(args[0], self._tables[module])
                 values = {name: args[place] for place, name in names or () if place < len(args)}
-                values.update(frame.f_locals.get("kwargs", {}))
+                values.update(frame.f_locals.get("kwargs", {}))  # of torch's caller, which hands hooks none
                 self._read_arguments(values, running)
         return begun
 
