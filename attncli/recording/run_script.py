@@ -269,9 +269,11 @@ def _count_children() -> None:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    with suppress(TypeError, KeyError):
-        command = args[_COMMANDS[event]]
-        _started.append(" ".join(map(os.fsdecode, [command] if isinstance(command, str | bytes) else command)))
+    if (place := _COMMANDS.get(event)) is not None:
+        command = args[place]
+        words = [command] if isinstance(command, str | bytes) else command
+        with suppress(TypeError):
+            _started.append(" ".join(map(os.fsdecode, words)))
 
 
 def _children_note() -> str | None:
