@@ -14,11 +14,12 @@ from attncli.trace.selection import MOST_LAYERS
 _IGNORED_FIELDS = """
     architectures attn_implementation chunk_size_feed_forward directionality dtype experts_implementation
     finetuning_task gradient_checkpointing id2label initializer_factor initializer_range is_llama_config
-    keys_to_ignore_at_inference label2id loss_type model_type n_ctx n_special name_or_path net_structure_type
-    num_labels output_attentions output_hidden_states output_past predict_special_tokens prefix pretraining_tp
-    problem_type return_dict task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tie_weights_
-    tie_word_embeddings tokenizer_class torch_dtype torchscript transformers.js_config transformers_version
-    unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict xla_device
+    keys_to_ignore_at_inference label2id license loss_type model_max_length model_type n_ctx n_special name_or_path
+    net_structure_type num_labels output_attentions output_hidden_states output_past predict_special_tokens prefix
+    pretraining_tp problem_type return_dict task_specific_params tf_legacy_loss tie_encoder_decoder
+    tie_last_hidden_states tie_weights_ tie_word_embeddings tokenizer_class torch_dtype torchscript training_args
+    transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
+    xla_device
 
     assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight assistant_lookbehind bad_words_ids
     begin_suppress_tokens cache_config cache_implementation compile_config constraints continuous_batching_config
@@ -39,7 +40,7 @@ _IGNORED_NAMES = re.compile(r"_.*|(?:classifier|pooler|summary)_.*|.*_token_ids?
 _FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "is_decoder": (False,),
     "is_encoder_decoder": (False,), "output_router_logits": (False,), "position_embedding_type": ("absolute", None),
-    "per_layer_config": ({}, None), "pruned_heads": ({}, None), "quantization_config": (None,), "auto_map": (None,),
+    "per_layer_config": ({}, None), "pruned_heads": ({}, None), "quantization_config": (None,), "auto_map": (None, {}),
     "rope_interleaved": (False,), "use_bidirectional_attention": (False, None), "use_mrope": (False,),
 }  # fmt: skip
 

@@ -167,7 +167,7 @@ def _table_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _ReadHints:
             padding, source = own, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break
-    return (lambda _: iter(())) if padding is None else partial(_tokens, padding, padding not in ends, source)
+    return _counted_words if padding is None else partial(_tokens, padding, padding not in ends, source)
 
 
 # --- hints from numbers -------------------------------------------------------------------------------------
@@ -219,6 +219,14 @@ def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputH
     yield InputHint.of("positions", values, values.shape[1] + _SPARE < size)
     if (hint := documents(values)) is not None:
         yield hint
+
+
+def _counted_words(values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
+    """Yield positions that count the words of rows padded on the left, for an embedding of any name."""
+    is_counted = np.diff(values, axis=1) == 1
+    is_padding = np.logical_and.accumulate(values[:, 1:] == values[:, :1], axis=1)
+    if (is_counted | is_padding).all() and is_padding.any() and (values[:, -1] >= values[:, 0] + 2).all():
+        yield from _positions(values)
 
 
 def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:

@@ -376,7 +376,10 @@ class Forward:
         """Run a copy, and return some of its outputs."""
         with self.copy.fresh(replaced) as (module, (args, kwargs)), redirect_stdout(StringIO()):
             self.run = _Run(module, self._count, self._start, names, moved)
-            module(*args, **kwargs)
+            try:
+                module(*args, **kwargs)
+            except SystemExit as end:
+                raise RuntimeError(f"it ends the program with {end.code}") from end
         return self.run.outputs
 
     def _replaced(
@@ -521,7 +524,8 @@ class ForwardWatch(TorchFunctionMode):
             return
         if self._outermost is None:
             is_in_backward = torch._C._current_graph_task_id() != -1  # as where a checkpoint runs again
-            if is_in_backward or type(module).__name__ in _WRAPPERS:
+            is_transformed = torch._C._functorch.peek_interpreter_stack() is not None  # as by vmap
+            if is_in_backward or is_transformed or type(module).__name__ in _WRAPPERS:
                 return
             self._outermost = module
             arguments = args, sys._getframe(1).f_locals.get("kwargs", {})

@@ -245,6 +245,10 @@ def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallC
     is_other = any(padding_of(calls, each) for each in calls)
     sizes = unmatched_padding(calls, context, mask)
     message, advice = f"cannot check `pad`: {sizes or 'sequence lengths unknown'}", None
+    words = sorted(mask.rule.tokens.tolist())
+    if any(words == sorted(one.tokens.tolist()) for one in padding_of(calls, context)):
+        message = "cannot check `pad`: its batch rows are padded like those of the model's input, in another order"
+        return Finding(NOT_CHECKED, "note", message, advice="correct if the model sorts its batch")
     if sizes is not None and mask.allowed.all() and keys > max(one.size for one in context.hints):
         message = f"attends to padding, wherever it is: {sizes}"
     elif sizes is None:

@@ -88,8 +88,28 @@ def _scale(call: AttentionCall) -> Iterator[Finding]:
     elif width >= _LEAST_WIDTH and math.isclose(scale, width**0.5, rel_tol=1e-3):
         is_error, message = not _are_normalised(q, k), f"q·k is multiplied by √{width}, not divided"
         advice = f"divide by √{width}" if is_error else "correct if queries and keys are normalised"
+    elif _is_odd(scale, factors, q, k):
+        root = round(scale**-2)
+        name = f" = 1/√{root}" if is_root(scale, root) and root > 1 else ""
+        is_error, advice = False, f"correct if the model is made this way, as Gemma is; else divide by √{width}"
+        message = f"q·k is multiplied by {scale:.4g}{name}; heads of width {width} have {width**-0.5:.4g} = 1/√{width}"
     if message:
         yield Finding("unscaled", "error" if is_error else "note", message, advice=advice)
+
+
+def _is_odd(scale: float, factors: Sequence[float], q: Float[Any, "B H Q D"], k: Float[Any, "B H K D"]) -> bool:
+    """Return whether one number scales q·k that is neither 1/√D nor 1/D, which is muP's.
+
+    It may be meant where queries and keys are normalised, and where zeros behind the other numbers pad heads.
+    """
+    width, numbers = q.shape[-1], [each for each in factors if each != 1]
+    if width < _LEAST_WIDTH or len(numbers) != 1 or not 0 < scale < 1:  # a learned one is NaN
+        return False
+    root = scale**-2
+    if any(math.isclose(root, other, rel_tol=2e-3) for other in (width, width**2)):
+        return False
+    is_padded = any(root < width and not bool(side[..., round(root) :].any()) for side in (q, k))
+    return not is_padded and not _are_normalised(q, k)
 
 
 def _are_normalised(*sides: Any) -> bool:

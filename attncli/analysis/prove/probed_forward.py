@@ -27,7 +27,7 @@ from attncli.analysis.prove.inputs import (
 )
 from attncli.analysis.prove.proof import Cause, Leak, ModelProof
 from attncli.attention import HALF, noise_floor
-from attncli.errors import InputError, UsageError
+from attncli.errors import AttnError, InputError, UsageError
 from attncli.masks.expressions import Numbers, Pad, is_padding, leaves
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
@@ -328,7 +328,14 @@ class ProbedForward:
 
     def _again(self, *change: Any) -> list[OutputChange]:
         self.forwards += 1
-        return self.forward.again(*change)
+        try:
+            return self.forward.again(*change)
+        except AttnError:
+            raise
+        except Exception as error:  # whatever the program's own code raises
+            inputs = " with other inputs" if change else ""
+            message = f"its forward does not run again{inputs} ({type(error).__name__}: {error})"
+            raise InputError(" ".join(message.split())[:300]) from error
 
     def _changes(self, probe: Probe) -> list[OutputChange]:
         sequence = self.sequences[probe.sequence]
@@ -336,11 +343,7 @@ class ProbedForward:
         if sequence.arguments:
             other = np.concatenate([self._other_ids(probe.sequence, seed) for seed in probe.seeds])
             ids = dict.fromkeys(sequence.arguments, other)
-        try:
-            return self._again(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
-        except Exception as error:  # whatever the program's own code raises
-            message = f"its forward does not run again with other inputs ({type(error).__name__}: {error})"
-            raise InputError(" ".join(message.split())[:300]) from error
+        return self._again(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
 
     def _differs_by_itself(self) -> Finding | None:
         changes: list[OutputChange] = []

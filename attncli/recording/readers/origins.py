@@ -43,6 +43,7 @@ class Held:
         self._tensor = tensor.detach()
         self._version = version(tensor)
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
+        self.is_learned = is_learned(tensor)
 
     @property
     def tensor(self) -> Tensor | None:
@@ -57,7 +58,7 @@ class Operand(Held):
         super().__init__(canonical)
         self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor; those that the other lacks
         self.heads, self.scale = factor.heads, factor.scale
-        self.is_learned, self.base = is_learned(tensor), BaseLayout.of(tensor)
+        self.is_learned, self.base = is_learned(tensor), BaseLayout.of(tensor)  # of the program's tensor
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
         """Return it with axes in another order."""

@@ -287,7 +287,7 @@ class _Replay:
     def step(self, index: int, change: Change, tensor: Tensor | None) -> None:
         name = change.name
         if (factor := -1.0 if name == "neg" else change.factor) is not None:
-            self._multiply(factor)
+            self._multiply(factor, is_learned=isinstance(change.other, Held) and change.other.is_learned)
         elif name in _FILLS and tensor is not None and (name not in _ZEROS or _is_binary(tensor)):
             convention: Convention = "masked" if name == "masked_fill" or not change.is_first else "attend"
             hides = (tensor != 0) == (convention == "masked")
@@ -309,9 +309,9 @@ class _Replay:
             self.is_clear &= not self.biases and not self.fills and self.softcap is None
             self.scores, self.softcap = self.scores.tanh(), 1.0
 
-    def _multiply(self, factor: float) -> None:
+    def _multiply(self, factor: float, is_learned: bool = False) -> None:
         self.scores, self.added, self.scale = self.scores * factor, self.added * factor, self.scale * factor
-        self.factors.append(factor)
+        self.factors.append(math.nan if is_learned else factor)
         self.softcap = None if self.softcap is None else self.softcap * factor
         self.biases = [(index, values, before * factor) for index, values, before in self.biases]
 
