@@ -18,6 +18,14 @@ from attncli.errors import AttnError, ExitCode
 from attncli.text import visible
 
 
+def _as_utf8(text: str) -> str:
+    """Return a text of the command line, which Python decodes by the locale, as UTF-8 where its bytes are that."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError:
+        return text
+
+
 def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
     """Print a command's help and end there; Typer would print what it returns, and a line end after it."""
     from attncli.cli.help import page_of, show
@@ -100,8 +108,12 @@ class Command(WithOwnHelp, TyperCommand):
 
     def _value(self, parameter: Any, text: Any, label: str) -> Any:
         kind = self._kinds[parameter.name]
-        if isinstance(text, bool) or get_origin(kind) is list:
-            return text if isinstance(text, bool) else list(text)
+        if isinstance(text, bool):
+            return text
+        if re.search(r"\b(?:TEXT|TOKENS?)\b", parameter.metavar or ""):
+            text = _as_utf8(text) if isinstance(text, str) else [_as_utf8(each) for each in text]
+        if get_origin(kind) is list:
+            return list(text)
         try:
             return value_of(text, kind, getattr(parameter, "min", None), getattr(parameter, "max", None))
         except BadParameter as error:

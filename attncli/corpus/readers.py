@@ -29,6 +29,7 @@ _MARKS = (
 )  # fmt: skip
 _ROWS = 1024  # of a Parquet file that are read at a time
 _BUFFER = 2**20  # bytes of each of its columns
+_MAX_UNPACKED, _MOST_EXPANSION = 2**28, 100  # bytes of a column in a row group, where they are packed that well
 _MAX_BATCH = 2**26  # bytes of the rows that are read at a time
 
 
@@ -196,8 +197,13 @@ def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterato
             rows = table.metadata.row_group(group)
             chunks = (rows.column(index) for index in range(rows.num_columns))
             top = column.partition(".")[0]
-            used = (chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top)
-            size = sum(chunk.total_uncompressed_size for chunk in used) // max(rows.num_rows, 1)
+            used = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top]
+            packed, size = (
+                sum(getattr(chunk, f"total_{kind}_size") for chunk in used) for kind in ("compressed", "uncompressed")
+            )
+            if size > max(_MAX_UNPACKED, _MOST_EXPANSION * packed):
+                raise InputError(f"{name} has {packed >> 10:,} KiB of text that unpack to {size >> 20:,} MiB; split it")
+            size //= max(rows.num_rows, 1)
             count = min(_ROWS, max(1, _MAX_BATCH // max(1, size)))
             for batch in table.iter_batches(count, [group], [column], False):
                 for value in _values(batch.column(0), name):

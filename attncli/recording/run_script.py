@@ -90,7 +90,7 @@ def run_program(
             returns the exit code that the findings ask for; a program that fails has its own.
         notes: takes our own faults.
     """
-    process, watched = os.getpid(), ExitStack()
+    process, watched, earlier = os.getpid(), ExitStack(), _processes()
 
     def guarded(step: Callable[[], object], what: str) -> None:
         try:
@@ -99,7 +99,7 @@ def run_program(
             notes.failed(fault, what)
 
     def reported() -> int:
-        if note := _children_note():
+        if note := _children_note(earlier):
             notes.add(note)
         return report()
 
@@ -276,10 +276,15 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
             _started.append(" ".join(map(os.fsdecode, words)))
 
 
-def _children_note() -> str | None:
-    """Return how many Python processes were started, as a sentence; None where none was."""
+def _processes() -> int:
+    """Return how many numbers `multiprocessing` has given to processes, with this one of ours."""
     process: Any = sys.modules.get("multiprocessing.process")
-    number = 0 if process is None else next(process._process_counter) - 1
+    return 0 if process is None else next(process._process_counter)
+
+
+def _children_note(earlier: int) -> str | None:
+    """Return how many Python processes were started, as a sentence; None where none was."""
+    number = max(_processes() - earlier - 1, 0)
     number += sum(_PYTHON.search(one) is not None and "torch._inductor" not in one for one in _started)
     processes = "process was" if number == 1 else "processes were"
     return f"{number} child {processes} not watched; run them under attn run" if number else None

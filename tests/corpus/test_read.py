@@ -230,6 +230,15 @@ def test_bytes_that_are_no_utf_8_harm_their_row_of_parquet_alone(tmp_path: Path)
     assert bad(path) == {2: f"it is not UTF-8 at byte 3; convert {path} to UTF-8 first"}
 
 
+def test_a_small_parquet_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "packed.parquet"
+    pq.write_table(pa.table({"text": ["a" * 2**20]}), path, use_dictionary=False)
+    assert texts(path) == [(1, "a" * 2**20)]
+    monkeypatch.setattr("attncli.corpus.readers._MAX_UNPACKED", 2**19)
+    with pytest.raises(InputError, match=r"packed.parquet has \d+ KiB of text that unpack to 1 MiB; split it"):
+        texts(path)
+
+
 def test_a_parquet_file_is_read_as_far_as_it_is_sound(tmp_path: Path) -> None:
     path = tmp_path / "corrupt.parquet"
     words = [f"word {number}" for number in range(3000)]

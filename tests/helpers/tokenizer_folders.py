@@ -17,6 +17,39 @@ LINES = [
     "unbelievable things happen in 2024",
     "what is a head? it attends to words.",
 ]
+_CUSTOM = '''
+"""The code that a checkpoint brings: a byte is a token, as the ranks of its file say."""
+
+import base64
+
+from transformers import PreTrainedTokenizer
+
+
+class RankedBytes(PreTrainedTokenizer):
+    vocab_files_names = {"vocab_file": "own.tiktoken"}
+
+    def __init__(self, vocab_file, **options):
+        with open(vocab_file) as file:
+            self.ranks = {base64.b64decode(piece): int(rank) for piece, rank in map(str.split, file)}
+        self.pieces = {rank: piece for piece, rank in self.ranks.items()}
+        super().__init__(**options)
+
+    @property
+    def vocab_size(self):
+        return len(self.ranks)
+
+    def get_vocab(self):
+        return {piece.decode("latin-1"): rank for piece, rank in self.ranks.items()}
+
+    def _tokenize(self, text):
+        return [chr(byte) for byte in text.encode()]
+
+    def _convert_token_to_id(self, token):
+        return self.ranks[token.encode("latin-1")]
+
+    def _convert_id_to_token(self, index):
+        return self.pieces[index].decode("latin-1")
+'''
 
 
 @cache
@@ -72,6 +105,13 @@ def ranks(path: Path) -> None:
     """Write a file of tiktoken: the bytes of each piece in base64, and its rank."""
     lines = (f"{base64.b64encode(piece).decode()} {rank}\n" for rank, piece in enumerate(_RANKED))
     path.write_text("".join(lines))
+
+
+def custom(folder: Path) -> None:
+    """A tokenizer whose code is in the folder, as that of Kimi and Qwen 1."""
+    _config(folder, "llama", "RankedBytes", auto_map={"AutoTokenizer": ["tokenization_own.RankedBytes", None]})
+    ranks(folder / "own.tiktoken")
+    (folder / "tokenization_own.py").write_text(_CUSTOM)
 
 
 CONTROLS = (

@@ -156,7 +156,12 @@ def test_whatever_stands_in_a_field_of_a_trace_is_read_or_refused(attn: Run, tmp
     tensors = load_arrays(whole)
     with safe_open(whole, framework="numpy") as file:
         document = json.loads(file.metadata()["attncli"])
-    document["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": "another output", "of": "weights·V"}
+    document["layers"][0]["proof"] = {
+        "max_abs_error": "0.5",
+        "against": "another output",
+        "of": "weights·V",
+        "magnitude": "1.0",
+    }
     ended: Counter[int] = Counter()
     for place, other in product(places(document), OTHERS):
         save_file(tensors, path, metadata={"attncli": with_another(document, place, other)})

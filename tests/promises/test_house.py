@@ -12,23 +12,23 @@ PROJECT = Path(__file__).parents[2]
 
 # Lines of Python. A change that makes a package smaller lowers its number; none is raised.
 PACKAGES = {
-    "analysis": 9008,
-    "checkpoints": 2769,
-    "cli": 5542,
-    "corpus": 1746,
-    "encoding": 1891,
-    "engines": 6203,
-    "explore": 2056,
+    "analysis": 8066,
+    "checkpoints": 2358,
+    "cli": 4441,
+    "corpus": 1359,
+    "encoding": 1645,
+    "engines": 5354,
+    "explore": 2002,
     "formats": 2916,
-    "masks": 2998,
-    "recording": 5771,
-    "render": 7777,
-    "trace": 2546,
+    "masks": 2430,
+    "recording": 4679,
+    "render": 7743,
+    "trace": 2284,
 }
-TOP = 969  # the modules that stand in no package
-TESTS = 46083
+TOP = 933  # the modules that stand in no package
+TESTS = 38006
 PAGE = 1376  # lines of HTML, CSS and JavaScript
-RIDDLES = 353
+RIDDLES = 160
 
 _RIDDLE = re.compile(
     r"^(What|Which|Where|From|Of)\b|\bof which\b|\bin whose\b|\bso many\b"

@@ -68,7 +68,6 @@ BAD: list[tuple[list[str], int, *tuple[str, ...]]] = [
     ([TEXT, "-m", "."], LOAD, "no config.json"),
     ([TEXT, "-m", ".", "--seed", "1"], USAGE, "--seed", "does not apply to --model"),
     ([TEXT, "-m", ".", "--dtype", "int8"], USAGE, "--dtype", "bfloat16"),
-    ([TEXT, "-m", ".", "--revision", "v2"], USAGE, "-m NAME@REVISION"),
     # Escape sequences are shown, wherever they stand.
     (["--file", ESCAPE], INPUT, "\\x1b[31mred"),
     ([TEXT, "-o", f"{ESCAPE}/x.json"], INPUT),
