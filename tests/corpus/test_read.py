@@ -232,7 +232,7 @@ def test_bytes_that_are_no_utf_8_harm_their_row_of_parquet_alone(tmp_path: Path)
 
 def test_a_small_parquet_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "packed.parquet"
-    pq.write_table(pa.table({"text": ["a" * 2**20]}), path, use_dictionary=False)
+    pq.write_table(pa.table({"text": ["a" * 2**20]}), path, use_dictionary=False, compression="zstd")
     assert texts(path) == [(1, "a" * 2**20)]
     monkeypatch.setattr("attncli.corpus.readers._MAX_UNPACKED", 2**19)
     with pytest.raises(InputError, match=r"packed.parquet has \d+ KiB of text that unpack to 1 MiB; split it"):
