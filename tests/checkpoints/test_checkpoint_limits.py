@@ -1,4 +1,4 @@
-"""What a run of a checkpoint is given and what it may take: length, mask, layers, devices, memory, precision."""
+"""What a run of a checkpoint is given and what it may take: length, mask, precision."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,18 +13,14 @@ from refusals import refused
 
 from attncli.engines import open_source
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import NotExposedError
-from attncli.trace.layer import LayerTrace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
-USAGE, LOAD, INPUT = 2, 3, 5
+INPUT = 5
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
-TARGET = "w5 w6 w7 w8"
 POSITIONS = 64  # of every tiny model
 LONG = " ".join(f"w{2 + index % 90}" for index in range(70))
-EXACT = 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 Folder = Callable[[str], Path]
-
-
-def check_same(ours: LayerTrace, theirs: LayerTrace) -> None:
-    """Check that two traces of a layer show the same."""
-    assert (ours.layer, ours.kind, str(ours.mask)) == (theirs.layer, theirs.kind, str(theirs.mask))
-    for name in ("q", "k", "v"):
-        array = getattr(theirs, name)
-        largest = max(1.0, float(np.abs(array).max()))
-        np.testing.assert_allclose(getattr(ours, name), array, rtol=0, atol=EXACT * largest, err_msg=name)
-    np.testing.assert_allclose(stacked(ours), stacked(theirs), rtol=0, atol=EXACT)
 
 
 # --- more tokens than positions ----------------------------------------------------------------------------
@@ -100,50 +86,6 @@ def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Fo
         # The model's own output is that of these weights: what is shown is what ran.
         assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-4
-
-
-@pytest.mark.parametrize(("name", "mask"), [("gemma2", "keys(1,4)"), ("bert", "causal")])
-def test_a_mask_arrives_in_the_layers_that_nobody_asked_for_too(name: str, mask: str, folder: Folder) -> None:
-    whole = masked(folder(name), mask, "all").trace(TEXT)
-    own = opened(folder(name), "1").trace(TEXT)
-    (layer,) = masked(folder(name), mask, "1").trace(TEXT).layers
-    check_same(layer, whole.layers[1])
-    assert np.abs(layer.q - own.layers[0].q).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", ["bart", "t5"])
-def test_a_mask_of_three_kinds_of_attention_is_refused(name: str, folder: Folder) -> None:
-    with pytest.raises(NotExposedError, match="the model does not take --mask; drop it"):
-        masked(folder(name), "keys(0,2)", "all").trace(TEXT, target=TARGET)
-
-
-# --- where it runs -----------------------------------------------------------------------------------------
-
-
-def test_a_device_map_changes_no_number(attn: Run, folder: Folder) -> None:
-    arguments = ("inspect", TEXT, "-m", folder("llama"), "-l", "0,2", "-F", "json", "--show", "q,k,v,weights")
-    plain, mapped = attn(*arguments), attn(*arguments, "--device-map", "auto")
-    assert (mapped.code, mapped.err) == (0, "")
-    assert mapped.json["source"] == plain.json["source"]
-    assert len(mapped.json["layers"]) == 2
-    for layer, other in zip(mapped.json["layers"], plain.json["layers"], strict=True):
-        for head, same in zip(layer["heads"], other["heads"], strict=True):
-            for name in ("q", "k", "v", "weights"):
-                np.testing.assert_allclose(head[name], same[name], rtol=0, atol=EXACT)
-
-
-def test_a_device_and_a_device_map_contradict_each_other(attn: Run, folder: Folder) -> None:
-    ran = attn("inspect", TEXT, "-m", folder("llama"), "--device", "cuda", "--device-map", "auto")
-    refused(ran, USAGE, "--device ", "--device-map", "drop one of them")
-
-
-@pytest.mark.parametrize("where", ["moon", ""])
-def test_a_device_map_that_cannot_be_is_what_the_message_is_about(where: str, attn: Run, folder: Folder) -> None:
-    ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", where)
-    assert ran.code in (USAGE, LOAD)
-    refused(ran, ran.code, "--device-map")
-    assert "folder is complete" not in ran.err
-    assert "(e.g;" not in ran.err
 
 
 # --- precision ---------------------------------------------------------------------------------------------

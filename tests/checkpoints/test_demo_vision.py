@@ -1,4 +1,4 @@
-"""The model in the box that sees: a head looks at the cell that a question is about, and the answer needs it."""
+"""The model in the box that sees: its heaviest key, and its size; more is in tests/commands/test_pictured_lines.py."""
 
 import json
 import tomllib
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_scenes import Scene, box_of
+from drawn_scenes import Scene
 from PIL import Image
 from running import Ran
 
-import attncli
 from attncli.checkpoints.checkpoint_folder import demo_or
 
 Run = Callable[..., Ran]
@@ -28,34 +27,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     file = tmp_path_factory.mktemp("scene") / "shapes.png"
     Image.fromarray(drawn.picture()).save(file)
     return drawn, file
-
-
-def test_a_head_finds_the_cell_of_every_question(scene: tuple[Any, Path]) -> None:
-    drawn, file = scene
-    pairs = []
-    for index, cell in enumerate(drawn.cells):
-        question, _ = drawn.question(index)
-        row, column = divmod(cell, 6)
-        box = box_of(cell)
-        named = {0: [f"@r{row}c{column}"], 1: [f"@{box[0] + 8},{box[1] + 8}"]}
-        pairs.append({"text": question, "query": question.split()[-1], "keys": named.get(index, [box])})
-    best = attncli.heads(model=MODEL, pairs=pairs, image=str(file)).heads[0]
-    assert best.layer == 1
-    assert best.hits >= 0.9
-    assert best.hits_uniform < 0.05
-
-
-def test_the_answer_needs_the_head_that_looks_and_no_other_of_its_layer(scene: tuple[Any, Path]) -> None:
-    drawn, file = scene
-    question, place = drawn.question(0)
-    cuts = attncli.ablate(question, MODEL, image=str(file), layer=1, each=True)
-    assert cuts.next is not None
-    assert cuts.next.text == place
-    lost = [np.exp(head.after) < 0.5 for head in cuts.heads]
-    best = attncli.heads(
-        model=MODEL, image=str(file), pairs=[{"text": question, "query": -1, "keys": [drawn.cells[0] + 1]}]
-    ).heads[0]
-    assert lost == [head.head == best.head for head in cuts.heads]
 
 
 def test_its_heaviest_key_is_in_the_picture_that_is_shown(attn: Run, scene: tuple[Any, Path]) -> None:

@@ -43,22 +43,3 @@ def test_what_is_alike_is_named() -> None:
 def test_a_mistyped_name_fails_with_what_is_near(attn: Callable[..., Any]) -> None:
     for name, near in (("minilm", "MiniLM"), ("./minilm", "./MiniLM")):
         refused(attn("inspect", "x", "-m", name), 3, f"did you mean '{near}'?")
-
-
-@pytest.mark.parametrize(
-    "command", ["inspect x -m", "check -m", "mask model x -m", "inspect x --engine transformers -m"]
-)
-def test_a_name_that_is_nowhere_is_refused_before_the_long_imports(
-    attn: Callable[..., Any], command: str, here: Path
-) -> None:
-    line = (*command.split(), "somebody/else", "--offline")
-    ran = attn(*line, "--verbose")
-    assert ran.code == 3
-    assert "importing" not in ran.err
-    assert ran.err.endswith(
-        "attn: the configuration of 'somebody/else' was not found in the local cache, and there is no such folder; "
-        "check the name, or give the folder of a downloaded checkpoint\n"
-    )
-    # Where the cache has something of it, that is looked into.
-    (here / "cache" / "models--somebody--else" / "snapshots" / "1").mkdir(parents=True)
-    assert attn(*line).code == 3

@@ -12,7 +12,6 @@ from hub import Hub
 from peft import LoraConfig
 from refusals import refused
 from running import Ran
-from small_checkpoints import hub_cache
 
 Run = Callable[..., Ran]
 TEXT = "time flies"
@@ -51,14 +50,7 @@ def of_the_cache(tiny: str, folder: Path) -> str:
     return f"snapshots/{COMMIT}"
 
 
-def of_the_cache_with_a_module_inside(tiny: str, folder: Path) -> str:
-    inner = folder / "snapshots" / COMMIT
-    inner.mkdir(parents=True)
-    written(folder / "refs" / "main", COMMIT)
-    return f"snapshots/{COMMIT}/{sentence_transformers(tiny, inner)}"
-
-
-@pytest.mark.parametrize("layout", [training, sentence_transformers, of_the_cache, of_the_cache_with_a_module_inside])
+@pytest.mark.parametrize("layout", [training, sentence_transformers, of_the_cache])
 def test_the_only_checkpoint_in_a_folder_is_taken(
     layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
@@ -68,18 +60,6 @@ def test_the_only_checkpoint_in_a_folder_is_taken(
     assert taken_for(attn, folder) == taken_for(attn, taken) == taken_for(attn, folder, "transformers") == taken
     assert attn("mask", "model", "-m", folder, TEXT).code == 0
     assert attn("tokens", TEXT, "-m", folder).code == 0
-
-
-def test_of_a_cache_that_does_not_say_which_commit_is_meant_all_are_listed(
-    tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
-    folder = tmp_path / "models--org--name"
-    of_the_cache(tiny_llama, folder)
-    for commit in ("..", "../..", ""):  # which would lead out of the folder, or around in it
-        (folder / "refs" / "main").write_text(commit)
-        ran = attn("inspect", TEXT, "-m", folder)
-        assert ran.code == 3
-        assert "holds 2 checkpoints; give one of them: abc0, abc1" in ran.err
 
 
 def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
@@ -121,18 +101,6 @@ def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     adapter_config = json.loads((folder / "adapter_config.json").read_text())
     written(folder / "adapter_config.json", adapter_config | {"base_model_name_or_path": "some/base"})
     return folder
-
-
-def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: Path, attn: Run) -> None:
-    hub_cache(tmp_path, "some/lora", str(adapter))
-    for command in ("inspect", "tokens"):
-        refused(
-            attn(command, TEXT, "-m", "some/lora", HF_HOME=str(tmp_path)),
-            3,
-            "attn: the base of some/lora: ",
-            "'some/base' was not found in the local cache",
-            "give another with --base",
-        )
 
 
 @pytest.fixture

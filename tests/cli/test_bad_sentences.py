@@ -1,16 +1,12 @@
 """Streams of sentences, some of which are bad: what is said, what takes their place, and how the run ends."""
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from attncli.cli.environment import Environment
-from attncli.cli.loop import ResultStream
 from attncli.corpus import readers
-from attncli.corpus.protocol import Result
-from attncli.errors import Failure
 
 Run = Callable[..., Any]
 
@@ -56,14 +52,6 @@ def test_standard_input_is_a_file_called_minus(attn: Run, options: list[str]) ->
     assert ran == attn(*options, "-", "-F", "tsv", stdin=texts)
 
 
-def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run) -> None:
-    ran = attn("tokens", " ", "-F", "jsonl")
-    assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
-    ran = attn("tokens", "--whole", "-F", "jsonl", stdin=b"time\xff")
-    assert (ran.code, ran.out) == (5, "")
-    assert ran.err == "attn: it is not UTF-8 at byte 5; convert standard input to UTF-8 first\n"
-
-
 def test_one_json_document_is_no_array_but_several_sentences_are(attn: Run) -> None:
     assert attn("inspect", "-F", "json", stdin="time flies\n").json["text"] == "time flies"
     assert [one["text"] for one in attn("inspect", "-F", "json", stdin=b"\xff\ntime flies\n").json] == ["time flies"]
@@ -98,20 +86,3 @@ def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monk
     lengths = {one["sentence"]: len(one["text"]) for one in map(json.loads, ran.out.splitlines())}
     assert lengths == {1: 1, 2: 2**20, 5: 1, 6: 2**20}
     assert ran.err.count("it is longer than 1 MiB") == 3
-
-
-def test_what_is_to_be_known_of_a_source_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def results() -> Generator[Result[str | None], None, None]:
-        yield Result(1, "one", (), ("its positions are not known",))
-        yield Result(2, Failure("it is odd"))
-        yield Result(4, "four", ("a row is empty",), ("its positions are not known",))
-
-    with Environment() as environment:
-        found = ResultStream(environment, results(), total=None, is_alone=False)
-        assert [number for number, _ in found.values()] == [1, 4]
-    assert found.failures == 1
-    assert capsys.readouterr().err.splitlines() == [
-        "attn: warning: its positions are not known",
-        "attn: sentence 2: it is odd",
-        "attn: warning: sentence 4: a row is empty",
-    ]

@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,20 +9,10 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from refusals import refused
 
 import attncli
 
 Run = Callable[..., Any]
-
-
-# attn, whose parts are small
-SMALL = """
-from attncli import __main__
-from attncli.corpus import dataset
-dataset.SHARD_SIZE = 64
-__main__.main()
-"""
 
 
 def read(folder: Path) -> Any:
@@ -87,34 +73,6 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     assert (ran.code, ran.err.count("\n")) == (2, 1)
 
 
-def test_a_run_that_is_stopped_keeps_parts_and_is_resumed(tmp_path: Path) -> None:
-    lines, out = tmp_path / "lines.txt", tmp_path / "out"
-    lines.write_text("".join(f"w{number % 7} w{number % 5} w{number % 3}\n" for number in range(1, 4001)))
-    run = [sys.executable, "-c", SMALL, "inspect", "--file", str(lines), "-F", "tsv", "-o", f"{out}/"]
-    with subprocess.Popen([*run, "--jobs", "1"], stderr=subprocess.PIPE, text=True) as stopped:
-        while len(list(out.glob("part-*"))) < 2:
-            assert stopped.poll() is None
-            time.sleep(0.01)
-        stopped.send_signal(signal.SIGINT)
-        assert stopped.stderr is not None
-        message = stopped.stderr.read()
-    parts = {path: path.read_bytes() for path in out.glob("part-*")}
-    assert stopped.returncode == 130
-    assert f" of 4,000 sentences; {out} has {len(parts)} parts; run the same command again to resume\n" in message
-    assert subprocess.run(run, check=True, capture_output=True, text=True).stderr == (
-        f"attn: {out}: 4,000 sentences in 63 parts, {len(parts)} of them there before\n"
-    )
-    assert all(path.read_bytes() == content for path, content in parts.items())
-    rows = [line for path in sorted(out.glob("part-*")) for line in path.read_text().splitlines()[1:]]
-    whole = subprocess.run([*run[:-1], str(tmp_path / "whole.tsv")], check=True, capture_output=True)
-    assert whole.stderr == b""
-    assert rows == (tmp_path / "whole.tsv").read_text().splitlines()[1:]
-
-
-def test_a_url_is_no_folder(attn: Run) -> None:
-    refused(attn("inspect", "a b", "-o", "s3://me:secret@bucket/out/"), 2, "attn: --output: expected a path on this ma")
-
-
 def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) -> None:
     assert attn("inspect", "a b", "--save", tmp_path / "x.safetensors", "-F", "json").code == 0
     ran = attn("inspect", "--from", tmp_path / "x.safetensors", "-o", f"{tmp_path}/out/")
@@ -122,10 +80,3 @@ def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) 
     assert "a folder holds many sentences" in ran.err
     assert attn("tokens", "a b", "-o", f"{tmp_path}/out/").code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
-
-
-def test_a_format_that_no_folder_has_is_refused(attn: Run, tmp_path: Path) -> None:
-    ran = attn("inspect", "a b", "-F", "json", "-o", f"{tmp_path}/out/")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "--format json does not apply to a folder, whose parts are parquet, jsonl, tsv, csv" in ran.err
-    assert not list(tmp_path.iterdir())

@@ -15,7 +15,6 @@ import typer
 from readme import pages
 from rich.cells import cell_len
 from running import program
-from typer.core import TyperGroup
 from typer.main import get_command
 from whole_program import forked
 
@@ -31,10 +30,6 @@ from attncli.masks.parser import parse
 
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")
-PANELS = [
-    "Commands", "Atoms", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Derived numbers", "View",
-    "Output", "Options",
-]  # fmt: skip
 
 
 CONTEXTS = {tuple(one.command_path.split()[1:]): one for one in commands_of(CONTEXT)}
@@ -54,39 +49,6 @@ def test_a_page_opens_with_its_purpose_and_examples_and_fits(path: tuple[str, ..
     assert usage.count("\n") == purpose.count("\n") == 0
     assert 2 <= examples.count("\n  attn ") <= 5
     assert all(line.startswith("  attn ") for line in examples.splitlines()[1:])
-    titles = re.findall(r"^╭─ (.*?) ─+╮$", ran.out, re.MULTILINE)
-    order = [next(place for place, start in enumerate(PANELS) if title.startswith(start)) for title in titles]
-    assert order == sorted(set(order))
-
-
-@every_command
-def test_the_whole_page_has_every_option_with_its_default_values(
-    path: tuple[str, ...], attn: Callable[..., Any]
-) -> None:
-    # A line of its own for each: names, and what follows them, are never cut.
-    is_group = isinstance(COMMANDS[path], TyperGroup)
-    assert is_group or {"quiet", "verbose"} <= {parameter.name for parameter in COMMANDS[path].params}
-    arguments = [*path, "--help" if is_group else "--help-all"]
-    message = " ".join(re.sub(r"[│╭╮╰╯─]", " ", attn(*arguments, COLUMNS="100").out).split())
-    for parameter in COMMANDS[path].params:
-        for name in (*parameter.opts, *parameter.secondary_opts):
-            assert parameter.param_type_name == "argument" or name in message, name
-        assert parameter.envvar is None or f"[env:{parameter.envvar}" in message
-        assert parameter.help
-        assert parameter.help[-1] in ".)", parameter.help
-
-
-@every_command
-def test_help_shows_what_most_people_need(path: tuple[str, ...], attn: Callable[..., Any]) -> None:
-    lines = attn(*path, "--help", COLUMNS="100").out.splitlines()
-    listed = [line for line in lines if re.match(r"│ (-\w, |    )?--[a-z]", line)]
-    assert len(listed) <= 32, "30, --help and --help-all"
-    assert len(lines) <= (70 if path == ("inspect",) else 75)
-    assert len(COMMANDS[path].params) <= 67, "66, and --help-all"
-    if found := re.search(r"--help-all +Show every option: there are (\d+) more", "\n".join(lines)):
-        whole = attn(*path, "--help-all", COLUMNS="100").out.splitlines()
-        more = [line for line in whole if re.match(r"│ (-\w, |    )?--[a-z]", line)]
-        assert len(more) == len(listed) + int(found[1])
 
 
 def test_a_group_alone_shows_its_help(attn: Callable[..., Any]) -> None:
@@ -219,11 +181,6 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
     assert {name: text.split("`")[1] for name, text in documented.items()} == metric_of
 
 
-def test_the_program_has_at_most_88_flags() -> None:
-    flags = {min(one.opts, key=lambda flag: -len(flag)) for command in COMMANDS.values() for one in command.params}
-    assert len({flag for flag in flags if flag.startswith("-")}) <= 88
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -251,6 +208,3 @@ def test_what_does_not_exist_is_answered_with_the_nearest_name(
     assert refused.err.count("\n") == 1
     assert refused.err.startswith("attn: ")
     assert "\x1b" not in refused.err
-
-
-# --- variables, streams ------------------------------------------------------------------------

@@ -3,19 +3,18 @@
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-import typer
 from refusals import USAGE, refused
 
 from attncli.analysis.learn import LESSONS
-from attncli.checkpoints.options import EngineOptions, LoadOptions, OptionValues, TokenizerOptions, ToyOptions
+from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.checkpoints.signatures import Kind
 from attncli.cli import options
 from attncli.cli.applicability import TABLE
 from attncli.cli.commands.learn import learn
-from attncli.cli.groups import choices_of, kind_of, options_of, value_of, with_option_groups
+from attncli.cli.groups import choices_of, kind_of, options_of
 from attncli.render.palette import COLORMAPS
 from attncli.trace.display import Drawable
 from attncli.trace.view import Ramp
@@ -34,16 +33,6 @@ def texts_of(kind: Any) -> set[str]:
     return set().union(*map(texts_of, get_args(kind)))
 
 
-def test_the_groups_are_the_options_of_the_sources() -> None:
-    expected: dict[type[OptionValues], set[str]] = {
-        LoadOptions: names(options.Load) | {"chat"},
-        EngineOptions: names(options.Engine) | {"chat", "image", "tower"},
-        ToyOptions: names(options.Toy) | {"offline"},
-        TokenizerOptions: names(options.HubOptions) | {"chat", "truncate"},
-    }
-    assert {kind: set(kind.names()) for kind in expected} == expected
-
-
 def test_the_command_line_and_python_have_the_same_options_and_choices() -> None:
     python = get_type_hints(EngineOptions) | get_type_hints(ToyOptions) | {"kind": Kind}
     assert names(options.Engine, options.Toy) - python.keys() == set()
@@ -55,53 +44,6 @@ def test_the_command_line_and_python_have_the_same_options_and_choices() -> None
     for name, choices in (("ramp", get_args(Ramp)), ("colormap", COLORMAPS)):
         assert texts_of(drawn[name]) == set(choices_of(options.ViewOptions, name)) == set(choices)
     assert texts_of(get_type_hints(learn, include_extras=True)["lesson"]) == LESSONS.keys()
-
-
-def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> None:
-    seen: list[Any] = []
-
-    def command(
-        environment: None,
-        selection: options.Selection,
-        request: options.CommonOptions,
-        layer: Annotated[str | None, options.choice_option("Mine.")] = None,
-    ) -> None:
-        """Do it."""
-        seen.extend([selection, request, layer])
-
-    app = typer.Typer(add_completion=False)
-    app.command()(with_option_groups(command, options.Verbosity))
-    made: Any = typer.main.get_command(app)
-    groups = (options.Selection, options.TextAndTarget, options.Engine, options.Toy, options.Verbosity)
-    expected = names(*groups, options.PositionLayout)
-    assert {parameter.name for parameter in made.params} == {*expected, "mask", "model", "from_"}
-    assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
-    context = typer.Context(made)
-    values = {one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False}
-    context.invoke(made.callback, **values)
-    selection, request, layer = seen
-    assert (layer, dict(selection.explicit_values())) == ("3", {"layer": "3"})
-    assert dict(request.explicit_values()) == {"layer": "3", "d_k": 4, "out_proj": False}
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "limits", "message"),
-    [
-        ("", Path, (), "the file name is empty"),
-        ("1.5", int, (), "expected a whole number"),
-        ("2", int, (3, None), "expected at least 3"),
-        ("4", int, (None, 3), "expected at most 3"),
-        ("x", float, (), "expected a number"),
-        ("-0.5", float, (0, None), "expected at least 0"),
-        ("nan", float, (0, None), "expected at least 0"),
-        ("maybe", bool, (), "expected true or false"),
-        ("A", Literal["a", "bee"], (), "'A' is not one of 'a', 'bee'; did you mean 'a'?"),
-    ],
-)
-def test_a_text_that_is_no_value_is_refused(text: str, kind: Any, limits: Any, message: str) -> None:
-    with pytest.raises(typer.BadParameter) as raised:
-        value_of(text, kind, *limits)
-    assert raised.value.message == message
 
 
 # For each row of the table that refuses, a command line with such an option.

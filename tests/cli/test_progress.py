@@ -66,11 +66,3 @@ def test_there_is_no_bar_where_it_would_be_in_the_way(attn: Run) -> None:
         assert "━" not in text_shown(shown)
         assert "\x1b[?25l" not in shown
     assert attn(*few).err == ""
-
-
-def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
-    _, data, shown = on_terminal("inspect", "-m", tiny_llama, "time flies", "--generate", "1", "-F", "jsonl")
-    assert data
-    text = text_shown(shown)
-    assert text.index("importing torch and transformers") < text.index("loading the weights")
-    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0

@@ -4,7 +4,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from person import person
@@ -49,18 +48,6 @@ def test_colour_is_decided_by_the_flag_then_the_environment(
     assert ("\x1b[" in ran.out) == is_coloured
 
 
-def test_an_error_is_broken_between_words_and_says_who_speaks_in_colour(attn: Callable[..., Ran]) -> None:
-    width, arguments = 40, ("inspect", "time flies", "--temperature", "2")
-    variables = {"COLUMNS": str(width), "NO_COLOR": "", "FORCE_COLOR": ""}
-    code, out, shown = on_terminal(*arguments, **variables)
-    assert (code, out) == (2, "")
-    lines = [line.rstrip() for line in text_shown(shown).splitlines()]
-    assert "".join(f"{line} " for line in lines).rstrip() == attn(*arguments).err.rstrip()
-    assert all(len(line) <= width for line in lines)
-    assert all(len(f"{line} {following.split()[0]}") > width for line, following in pairwise(lines))
-    assert shown.startswith("\x1b[1;31mattn:\x1b[0m no such option: ")
-
-
 def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
     variables = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
     shown = on_terminal("tokens", "time", "flies", **variables)[2]
@@ -93,13 +80,6 @@ def test_everything_goes_through_the_pager_of_a_person() -> None:
         assert one.left()[0] == 0
     _, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", PAGER="sed s/^/paged:/", **SCREEN)
     assert "paged:" not in shown  # of a standard output that is a file
-
-
-def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() -> None:
-    with whole_program() as attn:
-        ran = attn("inspect", "x" * 300, "--query", "y", FORCE_COLOR="1", COLUMNS="40")
-    assert ran.err.count("\n") == 1
-    assert "\x1b" not in ran.err
 
 
 def test_a_screen_reader_gets_no_blocks(attn: Callable[..., Ran]) -> None:

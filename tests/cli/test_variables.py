@@ -45,12 +45,6 @@ def test_a_flag_goes_before_the_environment(name: str, typed: str, value: str, v
     assert name not in values_of(*rest)
 
 
-def test_a_flag_of_the_environment_is_a_word(variables: Set) -> None:
-    for word, is_on in (("yes", True), ("0", False), ("True", True), ("off", False)):
-        variables(offline=word)
-        assert values_of().get("offline", False) is is_on
-
-
 def test_the_docs_list_them() -> None:
     text = pages()["docs/reference/configuration.md"]
     inspect = ROOT.get_command(None, "inspect")
@@ -87,22 +81,6 @@ def test_what_does_not_apply_is_left_out(
     alone = values_of(*arguments)
     variables(**standing)
     assert values_of(*arguments) == alone | in_force
-
-
-def test_a_flag_that_does_not_apply_is_refused_whatever_the_environment_has(variables: Set, attn: Run) -> None:
-    variables(model="m", dtype="float16")
-    ran = attn("inspect", SENTENCE, "--seed", "3", "--dtype", "float16")
-    refused(ran, 2, "--dtype does not apply to the toy layer")
-
-
-def test_commands_take_them(variables: Set, attn: Run, tiny_llama: str) -> None:
-    runs = [["heads", SENTENCE], ["diff", SENTENCE, "fruit flies like a banana", "-F", "json"]]
-    with_model = [attn(*run, "-m", tiny_llama).out for run in runs]
-    variables(model=tiny_llama, engine="native")
-    assert [attn(*run).out for run in runs] == with_model
-    assert attn("check", SENTENCE).out.startswith(f"{tiny_llama} · llama ·")
-    for run in (["tokens", SENTENCE], ["inspect", SENTENCE, "--seed", "3"]):
-        assert (attn(*run).code, attn(*run).err) == (0, "")
 
 
 def test_no_variable_switches_on_code_of_others(variables: Set) -> None:

@@ -20,10 +20,8 @@ from refusals import refused
 import attncli
 from attncli.analysis.check import DEFAULT_TEXTS
 from attncli.analysis.check.report import Invariance, Report
-from attncli.analysis.check.tokenizer import tokenizer_findings
 from attncli.checkpoints.options import LoadOptions
 from attncli.encoding import auto_tokenizer
-from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
 from attncli.masks.findings import Finding
 
@@ -131,27 +129,10 @@ def test_the_mask_that_a_configuration_implies_is_the_one_its_code_builds(
     assert any(expression != "full" for expression, _, _ in report.masks) == (name != "llama")
 
 
-def test_what_may_be_rounding_of_half_precision_is_a_note(checked: Checked) -> None:
-    bug = planted_by("padding attended in one layer")
-    assert "batch" in errors(checked(bug.architecture, bug.plant))
-    report = checked(bug.architecture, bug.plant, dtype="bfloat16")
-    assert not errors(report) & WAYS
-    assert "pad" in errors(report)
-
-
 def test_the_softmax_that_float64_overflows_is_found(checked: Checked) -> None:
     # Llama's eager attention takes the softmax in float32, where float64's lowest number is −inf: rows of padding
     # become NaN, and by their values everything after them.
     assert errors(checked("llama", dtype="float64")) == {"dead-row"}
-
-
-def test_a_window_longer_than_the_texts_is_said_to_be_unseen(checked: Checked, configured: Callable[..., None]) -> None:
-    configured("mistral", sliding_window=9)
-    (note,) = of_code(checked("mistral"), "window")
-    assert note.severity == "note"
-    assert "window of 9 keys in layers 0-2" in note.message
-    configured("mistral", sliding_window=8)
-    assert of_code(checked("mistral"), "window") == []
 
 
 # --- planted mistakes --------------------------------------------------------------------------------------
@@ -206,32 +187,6 @@ def test_what_does_not_run_is_an_error_and_not_left_out(
     report = checked("llama", crashing)
     assert errors(report) == {code}
     assert "it does not run (the sizes must match)" in of_code(report, code)[0].message
-
-
-@pytest.mark.parametrize(
-    ("architecture", "tokens", "shown"),
-    [
-        ("llama", {"padding_side": "left"}, "it pads on the left"),
-        ("llama", {"bos_token": "w78"}, "it does not add its beginning token w78"),
-        ("llama", {"eos_token": "w77"}, "the pad token is also the end token w77"),
-        ("llama", {"pad_token": None}, "no pad token. This check pads with id"),
-        ("roberta", {}, "the model skips id 1 when it counts positions"),
-    ],
-)
-def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
-    architecture: str, tokens: dict[str, str], shown: str, tmp_path: Path
-) -> None:
-    def notes(more: dict[str, Any]) -> list[str]:
-        inputs = {"unk_token": "<unk>", "pad_token": "<pad>"} | more
-        reader = InputEncoder("tiny", tokenizer_in(str(tmp_path), None, **inputs), True, None, False, None, None)
-        known_padding = 1 if architecture == "roberta" else None
-        found = list(tokenizer_findings(reader, reader.encode(TEXTS[0], None, None).tokens, known_padding))
-        assert {(each.code, each.severity) for each in found} <= {("tokenizer", "note")}
-        return [each.message for each in found]
-
-    save_tokenizer(tmp_path)
-    assert not any(shown in message for message in notes({}))
-    assert any(shown in message for message in notes({"pad_token": "w77"} | tokens))
 
 
 # --- the program -------------------------------------------------------------------------------------------

@@ -2,19 +2,13 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import plain, printed
 
 import attncli
-from attncli.analysis.composition import Composition, composition
-from attncli.analysis.why import explain
-from attncli.render.bars import TableFormat
-from attncli.render.composition import CompositionPage
-from attncli.render.palette import Palette
+from attncli.analysis.composition import Composition
 
 # Its induction head, 3.3, attends to the token after the earlier `saw`.
 TEXT = "the dog saw a cat and the dog saw a fish"
@@ -52,20 +46,6 @@ def test_its_document_is_the_composition_of_python_and_adds_up(attn: Run, split:
         assert len(values) == 1 + 3 * (4 + 1)
         assert sum(values) == pytest.approx(document["score"], abs=1e-4)
     assert attn(*CELL, "-F", "json", "--precision", "2").json["terms"][0]["value"] == round(split.terms[0].value, 2)
-
-
-def test_a_softcap_comes_after_the_sum() -> None:
-    trace = attncli.inspect(TEXT, "demo", layer=3)
-    (layer,) = trace.layers
-    (cell,) = explain(replace(trace, layers=(replace(layer, softcap=30.0, heads=(3,)),)), 9, 4)
-    page = CompositionPage(composition((cell,)), 2, TableFormat(Palette(), 100))
-    assert "before the softcap" in plain(printed(page.parts(), Palette(), 100))
-
-
-def test_the_mask_of_the_user_is_that_of_the_layers_below(attn: Run) -> None:
-    document = attn(*CELL, "-k", "4", "--mask", "window(2)", "-F", "json")
-    values = [term["value"] for term in document.json["terms"] if term["side"] == "query"]
-    assert sum(values) == pytest.approx(document.json["score"], abs=1e-4)
 
 
 def test_a_saved_trace_has_no_weights(attn: Run, tmp_path: Path) -> None:

@@ -52,12 +52,3 @@ def test_the_only_file_is_refused_before_anything_is_loaded(attn: Run, folder: P
         "x\x1b[2J.csv": "no file fits x\\x1b[2J.csv",
     }.items():
         refused(attn("inspect", "--file", name, "-m", "/no/such/model"), 5, f"attn: {message}")
-
-
-def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "two.csv"
-    path.write_text("body\ntime flies\nfruit flies\n", encoding="utf-8")
-    both = ("time flies", "fruit flies")
-    assert attn("diff", "--file", path, "--column", "body", "-F", "json").out == attn("diff", *both, "-F", "json").out
-    checked = attn("check", "-m", "demo", "--file", path, "--column", "body", "-F", "json")
-    assert checked.json == attn("check", "-m", "demo", *both, "-F", "json").json

@@ -55,13 +55,6 @@ def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> N
     assert "mean weight over 10 sequences" in attn("heads", "-m", tiny_llama, "--induction", "--metrics", "sink").out
 
 
-def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: Run, minilm: str) -> None:
-    ran = attn("heads", "-m", minilm, "--induction", "--layer", "0", "--top", "1")
-    assert ran.code == 0
-    assert "--induction is a test of causal models" in ran.err
-    assert ran.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("extra", [[], ["-F", "json"], ["-j", "2", "-F", "tsv"]])
 def test_a_pair_that_the_mask_hides_is_left_out_and_the_run_goes_on(
     attn: Run, tmp_path: Path, extra: list[str]

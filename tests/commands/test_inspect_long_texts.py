@@ -31,18 +31,6 @@ def test_rows_are_what_a_slice_of_the_matrix_is(attn: Run, value: str) -> None:
         assert head["metrics"] == whole["metrics"]  # of the whole head, whichever rows are shown
 
 
-# --- the heaviest keys -------------------------------------------------------------------------------------
-
-
-def test_the_keys_that_are_shown_are_the_ones_that_are_ranked(attn: Run) -> None:
-    options = ("--mask", "none", "--top-keys", "2", "--query", "3:4", "--key", "flies", "--key", "an", "-F", "json")
-    document = attn("inspect", SENTENCE, *options).json
-    assert [token["index"] for token in document["key_tokens"]] == [1, 6, 3]
-    weights = attncli.inspect(SENTENCE, mask="none").layer(0).head(0).weights[3]
-    ((keys),) = document["layers"][0]["heads"][0]["top_keys"]
-    assert keys["keys"] == sorted([1, 6, 3], key=lambda key: (-weights[key], [1, 6, 3].index(key)))[:2]
-
-
 # --- one screen --------------------------------------------------------------------------------------------
 
 

@@ -22,15 +22,6 @@ def test_inspect_draws_a_mask_as_mask_show_does(attn: Run) -> None:
     assert "0 time  !  · · · · ·" in picture
 
 
-def test_the_mask_of_a_long_text_is_pooled_and_says_so(attn: Run) -> None:
-    words = " ".join(f"w{index}" for index in range(300))
-    ran = attn("inspect", words, "--show", "mask", "--mask", "causal & window(40)")
-    assert len(ran.out.splitlines()) < 80
-    assert "shade: share of 5×5 cells" in ran.out
-    assert "1 to 40 keys per query" in ran.out
-    assert ran.err == "attn: each cell drawn of the mask stands for 5×5; --query or -F json has all of them\n"
-
-
 def test_a_row_without_a_key_is_marked_by_default_and_warned_about(attn: Run) -> None:
     ran = attn("inspect", SENTENCE, "--mask", "causal & pad(left=1)")
     assert ran.err == f"{WARNING} 0 'time'; the softmax of such a row is NaN\n"

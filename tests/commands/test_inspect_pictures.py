@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from pictured_models import picture, save_models
 from refusals import refused
-from safetensors.numpy import save_file
 
-import attncli
-from attncli.errors import NotExposedError, UsageError
 from attncli.trace.store import load
 
 Run = Callable[..., Any]
@@ -36,21 +32,6 @@ def test_pictures_alone_go_through_a_vision_transformer_one_after_the_other(attn
     tower = attn("inspect", "-m", models / "llava", "--image", files[0])
     assert "vision tower" in tower.out
     assert "mean of 17 queries attends to" in tower.out
-
-
-def test_a_picture_is_read_alone_in_python_too(models: Path) -> None:
-    file, other = str(models / "a.png"), str(models / "b.png")
-    for model in ("vit", "llava"):
-        trace = attncli.inspect("", str(models / model), image=file)
-        assert (trace.text, len(trace.pictures), len(trace.grids)) == (file, 1, 1)
-        assert attncli.inspect(model=str(models / model), image=[file], tower="vision").text == file
-    with pytest.raises(UsageError, match="expected one picture without a text, not 2"):
-        attncli.inspect("", str(models / "vit"), image=[file, other])
-    assert attncli.heads(model=str(models / "vit"), image=[file, other]).sentences == 2
-    with pytest.raises(NotExposedError, match="reads a picture, not text"):
-        attncli.inspect("w40", str(models / "vit"), image=file)
-    with pytest.raises(UsageError, match="--image does not apply to the toy layer"):
-        attncli.inspect("", image=file)
 
 
 def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path, tmp_path: Path) -> None:
@@ -102,21 +83,6 @@ def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> Non
     assert "18 queries: the last one is printed. --query chooses others." in aloud.err
     chosen = attn(*words, "--query", "@r0c0", ACCESSIBLE="1")
     assert "\nquery 0 row 0 column 0: " in chosen.out
-
-
-def test_a_program_that_has_image_keys_is_laid_over_one(attn: Run, models: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 2, 17, 8).numpy()
-    save_file({"q": q, "k": k}, tmp_path / "own.safetensors")
-    grid = ("--grid", "4x4", "--prefix", "1", "--image", models / "a.png")
-    ran = attn("inspect", "--from", tmp_path / "own.safetensors", *grid, "--query", "@95,63", "--head", "1")
-    assert ran.code == 0
-    assert "16 r3c3 attends to" in ran.out
-    weights = np.exp(q[1, 16] @ k[1].T / np.sqrt(8))
-    assert f" {weights[1:].sum() / weights.sum():.0%}" in ran.out
-    heaviest = np.unravel_index(weights[1:].argmax(), (4, 4))
-    rows = [line[2:] for line in ran.out.splitlines() if line[:2] in {"0 ", "1 ", "2 ", "3▸"}]
-    assert rows[heaviest[0]][2 * heaviest[1] :].startswith("██")
 
 
 def test_what_cannot_be_read_is_one_sentence(attn: Run, models: Path, tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-from refusals import USAGE, refused
 from signalled import ATTN
 from small_checkpoints import minilm_folder
 from threadpoolctl import threadpool_limits
@@ -62,32 +60,6 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
     # What is skipped is noted once all of it is read, which is earlier where others work.
     err, expected = (sorted(one.err.splitlines(), key=lambda line: "skipped" in line) for one in (ran, alone))
     assert err == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parallel_from"), [(["inspect", "-F", "jsonl"], 512), (["tokens", "-F", "jsonl"], 4096)]
-)
-def test_processes_of_nobodys_wish_pay_for_their_start(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], parallel_from: int
-) -> None:
-    started = pytest.fail.Exception("workers start")
-    monkeypatch.setattr("attncli.engines.cpu.affordable", lambda: 2)
-    monkeypatch.setattr("attncli.corpus.processes.run_in_processes", Mock(side_effect=started))
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n" * (parallel_from - 2) + "time\n")
-    assert attn(*arguments, "--file", corpus, "--jobs", "auto").code == 0
-    with corpus.open("a") as file:
-        file.write("flies\n")
-    with pytest.raises(pytest.fail.Exception, match="workers start"):
-        attn(*arguments, "--file", corpus, "--jobs", "auto")
-
-
-def test_what_is_no_number_of_processes_is_refused(attn: Run) -> None:
-    for jobs in ("0", "many"):
-        ran = attn("inspect", "time flies", "-j", jobs, "-F", "json")
-        refused(ran, USAGE, f"--jobs {jobs}: expected a number of processes from 1 to 1024, or auto")
-    assert attn("inspect", "time flies", "-j", "1").code == 0
-    assert attn("inspect", "time flies", ATTN_JOBS="2").code == 0
 
 
 def workers_of(pid: int) -> list[int]:

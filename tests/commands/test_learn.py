@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.analysis.learn import D_MODEL, LESSONS, MOST_WORDS, TEXT, Lesson, walk
-from attncli.render.bars import TableFormat
-from attncli.render.learn import PRECISION, Steps
-from attncli.render.palette import Palette
+from attncli.analysis.learn import D_MODEL, LESSONS, TEXT, Lesson, walk
 
 Run = Callable[..., Any]
 NUMBER = re.compile(r"(?<![\d.])-?\d+\.\d{3}(?!\d)")
 OF_A_TABLE = re.compile(NUMBER.pattern + r"|-inf|(?<=  )0(?= |$)")  # where no number is the index of a row
 LAST_DIGIT = 0.004  # what may add up where rounded numbers are multiplied
-MOST = " ".join(f"{letter}{'bcdfghjkl' * 3}" for letter in "abcdefgh")
 
 
 def numbers(line: str, which: re.Pattern[str] = NUMBER) -> list[float]:
@@ -92,35 +87,6 @@ def test_what_is_spelled_out_is_what_it_comes_to(attn: Run, lesson: str) -> None
         assert close(math.exp(eval(exponent.translate(signs))), float(power))
         assert power == again
         assert close(float(power) / float(total), float(weight))
-
-
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_the_commands_of_a_lesson_run_and_the_first_shows_its_numbers(attn: Run, lesson: str) -> None:
-    page = attn("learn", "it's the cat and the dog", "--lesson", lesson, "--query", "-1", "--seed", "3").out
-    exercise, again = (shlex.split(line)[1:] for line in page.splitlines() if line.startswith("  attn inspect"))
-    assert attn(*exercise).code == 0
-    shown = attn(*again, "--precision", "3")
-    assert shown.code == 0
-    steps = steps_of(page)
-    of = "head 0: " if lesson == "multi" else ""
-    (weights,) = [
-        numbers(line)
-        for line in shown.out.partition("head 0 of")[2].partition("weights")[2].splitlines()
-        if re.match(r"\d \S", line)
-    ][:1]
-    assert [line[-1] for line in rows(steps[f"{of}softmax: the weights"])] == weights[: len(weights)][:8]
-
-
-@pytest.mark.parametrize("lesson", LESSONS.values(), ids=str)
-def test_a_step_fits_a_terminal_of_80_by_24(lesson: Any) -> None:
-    from running import printed
-
-    assert len(MOST.split()) == MOST_WORDS
-    steps = Steps(walk(MOST, lesson), TableFormat(Palette(), 80, PRECISION)).all()
-    for step in steps:
-        lines = printed(step.parts, Palette(), 80).splitlines()
-        assert all(len(line) <= 80 for line in lines)
-        assert len(lines) + (len(step.parts) - 1) + 2 <= 24, step.name  # blank lines between the parts; the prompt
 
 
 def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:

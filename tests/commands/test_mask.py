@@ -1,9 +1,6 @@
 """`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
 
-import io
-import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +8,6 @@ import numpy as np
 import pytest
 import torch
 from refusals import INPUT, USAGE, left_in, refused
-
-from attncli import load
-from attncli.masks.expressions import ArrayMask
 
 Run = Callable[..., Any]
 
@@ -49,16 +43,6 @@ def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
     assert "2 to 3 keys per query   62 % of cells allowed   not causal: 3 cells after the query\n" in banded
 
 
-def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
-    document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
-    plane = document.pop("plane")
-    assert plane is None
-    assert document == {
-        "schema": "attncli.mask/1", "expression": "causal", "queries": 2, "keys": 2, "past": 0,
-        "mask": [[True, False], [True, True]], "bias": None, "visible": {"min": 1, "max": 2}, "density": 0.75,
-    }  # fmt: skip
-
-
 # --- check ---------------------------------------------------------------------------------------------------
 
 
@@ -85,22 +69,6 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert attn("mask", "check", "full", "--expect", "docs(5)", "-F", "json").json["ok"] is True
     heads = attn("mask", "check", "heads.npy", "--expect", "heads.npy")
     assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
-
-
-def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
-    for_sdpa = ["--expect", "causal", "--for", "sdpa", "-F", "json"]
-    document = attn("mask", "check", "leak.npy", *for_sdpa).json
-    assert document["schema"] == "attncli.findings/1"
-    assert document["ok"] is False
-    (finding,) = document["findings"]
-    assert finding.pop("rows") == []
-    assert finding == {
-        "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
-        "cells": [[0, 4]], "layer": None, "kind": None, "head": None, "advice": None,
-    }  # fmt: skip
-    assert attn("mask", "check", "causal.npy", "-F", "json").json["ok"] is True
-    ignored = attn("mask", "check", "leak.npy", *for_sdpa, "--fail-on", "pad")
-    assert (ignored.code, ignored.json["ok"]) == (0, True)
 
 
 def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: Path) -> None:
@@ -170,17 +138,6 @@ def test_the_mask_of_a_saved_trace_is_shown_and_checked(attn: Run, folder: Path)
         (["show", "t.safetensors", "--layer", "3"], USAGE, "out of range"),
     ):
         refused(attn("mask", *arguments), code, words)
-
-
-def test_a_trace_with_several_masks_asks_for_a_layer(attn: Run, folder: Path) -> None:
-    allowed = np.tri(2, dtype=bool), np.eye(2, dtype=bool)
-    assert attn("inspect", "-m", "demo", "a", "--layer", "0,1", "--save", "t.safetensors", "-F", "json").code == 0
-    trace = load("t.safetensors")
-    layers = [replace(each, mask=ArrayMask(cells[None])) for each, cells in zip(trace.layers, allowed, strict=True)]
-    replace(trace, layers=tuple(layers)).save("t.safetensors")
-    several = "t.safetensors has several masks: layer 0 (self); layer 1 (self). Choose one with --layer or --kind"
-    refused(attn("mask", "show", "--from", "t.safetensors"), USAGE, several)
-    assert "t.safetensors · window(1) · 2 queries" in attn("mask", "show", "t.safetensors", "--layer", "1").out
 
 
 def test_an_atom_without_effect_is_a_note_and_never_in_a_document(attn: Run, masks: Path) -> None:
@@ -266,17 +223,3 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(
     before = left_in(masks)
     refused(attn("mask", *arguments), code, words)
     assert left_in(masks) == before
-
-
-def claims(folder: Path) -> dict[str, int]:
-    """Small mask files that stand for large ones; by name the bytes that they ask for."""
-    packed = io.BytesIO()
-    torch.save(torch.zeros(1, 1, dtype=torch.bool).expand(2**16, 2**16), folder / "strides.pt")
-    torch.save({"mask": torch.zeros(1, 1, dtype=torch.bfloat16).expand(2**15, 2**15)}, folder / "halves.pt")
-    torch.save(torch.ones(2, 2), packed)
-    with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(folder / "packed.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        for part in whole.namelist():
-            archive.writestr(part, whole.read(part))
-        held = sum(part.file_size for part in archive.filelist[1:])
-        archive.filelist[0].file_size = 3 * 10**9
-    return {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}

@@ -96,25 +96,6 @@ def test_the_demo_model_is_read_without_torch(attn: Run, monkeypatch: pytest.Mon
     assert "full · layers 0-3 · causal · 8 queries × 8 keys" in attn("mask", "model", "-m", "demo").out
 
 
-def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> None:
-    documents = attn("mask", "model", "-m", gemma, "time flies like", "arrow", "-F", "json").json
-    assert [(one["sentence"], one["kind"], one["layers"]) for one in documents] == [
-        (1, "sliding", [0, 2]), (1, "full", [1, 3]), (2, "full", [0, 1, 2, 3]),
-    ]  # fmt: skip
-    last = documents[-1]
-    tokens = [last.pop("query_tokens"), last.pop("key_tokens")]
-    assert tokens[0] == tokens[1]
-    assert tokens[0][1] == {
-        "index": 1, "id": 7, "text": "arrow", "start": 0, "end": 5, "special": False, "segment": 0,
-    }  # fmt: skip
-    assert last == {
-        "schema": "attncli.mask/1", "expression": "causal", "queries": 2, "keys": 2, "past": 0,
-        "plane": None, "visible": {"min": 1, "max": 2}, "density": 3 / 4, "kind": "full", "layers": [0, 1, 2, 3],
-        "sentence": 2, "text": "arrow", "pair": None, "target": None, "dropped_keys": 0, "bias": None,
-        "mask": [[True, False], [True, True]],
-    }  # fmt: skip
-
-
 def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
     save(T5Config(vocab_size=len(WORDS), num_layers=2, decoder_start_token_id=2, **sizes), "t5")
@@ -128,11 +109,6 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     cross = documents[-1]
     assert [token["text"] for token in cross["query_tokens"]] == ["<pad>", "<s>", "an", "arrow"]
     assert [token["text"] for token in cross["key_tokens"]] == ["<s>", "time", "flies", "like"]
-
-
-def test_a_model_without_its_option_is_answered_with_the_command(attn: Run, gemma: str) -> None:
-    for text, name in ([gemma, "time"], gemma), (["time flies"], "demo"), ([], "demo"):
-        refused(attn("mask", "model", *text), USAGE, f"give the checkpoint with -m: attn mask model -m {name}\n")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,6 @@ from drawn_scenes import box_of, save_scene
 from pictured_models import save_models
 from refusals import refused
 
-import attncli
-from attncli.text import as_list
-
 Run = Callable[..., Any]
 SCENES = 60
 FINDER = (1, 2)  # the layer and the head that look where the question points
@@ -80,24 +77,6 @@ def test_answers_are_lost_without_that_head_and_not_without_another(attn: Run, s
 
 
 # --- tiny models ------------------------------------------------------------------------------------------------------
-
-
-def test_each_line_is_computed_with_its_own_pictures(models: Path, tmp_path: Path) -> None:
-    lines: list[dict[str, Any]] = [
-        {"image": str(models / "a.png"), "text": "w40 w41", "query": "w41", "keys": ["@r1c2"]},
-        {"image": [models / "b.png", models / "a.png"], "text": "w42", "query": -1, "keys": ["@1:r0c1"]},
-        {"text": "w40 w41 w42", "query": "w42", "keys": ["w40"]},
-    ]
-    report = attncli.heads(model=str(models / "llava"), pairs=lines)
-    expected = []
-    for line, sizes in zip(lines, ([96], [50, 96], []), strict=True):
-        image = [*map(str, as_list(line.get("image", [])))]
-        trace = attncli.inspect(line["text"], str(models / "llava"), image=image, layer="all")
-        assert [each.width for each in trace.pictures] == sizes
-        right = [trace.grids[-1].positions[[(), (1, 2), (0, 1)][len(sizes)]]] if sizes else [0]
-        expected.append([layer.head(head).weights[-1, right].sum() for layer in trace.layers for head in range(4)])
-    found = {(head.layer, head.head): head.weight for head in report.heads}
-    np.testing.assert_allclose([found[place] for place in sorted(found)], np.mean(expected, axis=0), atol=1e-6)
 
 
 def test_json_lines_name_pictures_for_every_command(attn: Run, models: Path) -> None:

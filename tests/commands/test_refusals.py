@@ -56,6 +56,11 @@ REFUSED = {
     "learn 'time flies' --query fly": (2, "--query 'fly': no such query token"),
     "learn --seed -1": (2, "--seed -1: expected 0 to 2^63 - 1"),
     "learn causal": (2, "'causal' is a lesson, read as a text here; use attn learn --lesson causal"),
+    "inspect x -o out/ --on dask": (2, "--on dask: expected ray, or a cluster such as ray://"),
+    "inspect x -F json -o out/": (2, "--format json does not apply to a folder, whose parts are parquet, jsonl, tsv"),
+    "inspect x -F json -j 0": (2, "--jobs 0: expected a number of processes from 1 to 1024, or auto"),
+    "inspect x -m demo --device cuda --device-map auto": (2, "drop one of them"),
+    "mask model 'time flies'": (2, "give the checkpoint with -m: attn mask model -m demo"),
 }  # fmt: skip
 
 

@@ -188,21 +188,6 @@ def test_steps_end_the_program(train: Path) -> None:
     assert [row[2] for row in table(ran)] == ["6", "2"]
 
 
-def test_place(train: Path) -> None:
-    ran = run("--place", "layers.1", "train.py")
-    assert table(ran) == [["model.py:15", "layers.1", "4", "sdpa", "2", "8×8", "causal", "ok"]]
-    assert "no attention ran at the places of --place. 16 calls ran elsewhere" in run(
-        "--place", "nowhere", "train.py"
-    ).stderr  # fmt: skip
-
-
-def test_a_module_is_run_as_python_does(train: Path) -> None:
-    ran = run("-m", "train", "--quiet", "-m", "x")
-    assert ran.returncode == 3
-    assert ran.stdout.splitlines()[-1].strip() == "--quiet -m x"
-    assert len(table(ran)) == 2
-
-
 WRONG = """\
 import torch
 import torch.nn.functional as F
@@ -281,9 +266,3 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     assert ran.returncode == code
     assert len(ran.stderr.splitlines()) == 1
     assert message in ran.stderr
-
-
-def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
-    ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
-    assert ran.returncode == FINDINGS
-    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn. 16 calls ran elsewhere"

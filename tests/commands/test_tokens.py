@@ -79,23 +79,3 @@ def test_rows_say_what_the_documents_say(attn: Run, vocab: str, tmp_path: Path, 
     tsv = attn(*arguments, "-F", "tsv").out
     assert [list(row.values()) for row in rows] == [line.split("\t") for line in tsv.splitlines()[1:]]
     assert attn(*arguments, "-F", "json").json == documents
-
-
-# --- saved traces ------------------------------------------------------------------------------------------
-
-
-def test_the_tokens_of_a_saved_trace(attn: Run, vocab: str, tmp_path: Path) -> None:
-    saved = tmp_path / "trace.safetensors"
-    assert attn("inspect", "time flies", "--vocab", vocab, "--pair", "a", "--save", saved).code == 0
-    direct = attn("tokens", "time flies", "--vocab", vocab, "--pair", "a", "-F", "json").json
-    found = attn("tokens", "--from", saved, "-F", "json").json
-    for token in direct["tokens"]:
-        token["unknown"] = None  # a trace does not record what its vocabulary lacks
-    assert found == direct | {"source": {"kind": "toy", "model": None, "vocab": None}}
-    assert attn("tokens", "--from", saved, "--hide-special", "--words").code == 0
-    assert attn("inspect", "time flies", "--target", "die Zeit fliegt", "--save", saved).code == 0
-    found = attn("tokens", "--from", saved, "-F", "json").json
-    assert [(one["text"], one["length"]) for one in found] == [("time flies", 2), ("die Zeit fliegt", 3)]
-
-
-# --- what is refused ---------------------------------------------------------------------------------------

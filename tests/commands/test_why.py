@@ -36,17 +36,6 @@ def test_one_cell_is_taken_apart_and_its_document_adds_up(attn: Run) -> None:
     assert float(cell.weight) == pytest.approx(document["weight"], rel=1e-6)
 
 
-def test_without_a_head_every_head_has_a_line_and_stderr_says_how_to_see_one(attn: Run) -> None:
-    ran, documents = attn(*CELL), attn(*CELL, "-F", "json").json
-    assert [document["head"] for document in documents] == [0, 1, 2, 3]
-    best = max(documents, key=lambda document: document["weight"])["head"]
-    assert ran.err == f"attn: --head {best} explains the strongest head\n"
-    lines = [line.split() for line in ran.out.splitlines()[6:]]
-    ranked = sorted(documents, key=lambda document: -document["weight"])
-    assert [line[0] for line in lines] == [str(document["head"]) for document in ranked]
-    assert [line[3] for line in lines] == [f"{document['weight']:.4f}" for document in ranked]
-
-
 def test_a_query_alone_ranks_its_keys(attn: Run) -> None:
     document = attn("why", SENTENCE, "-q", "like", "-H", "1", "-F", "json").json
     assert document["key"] is None

@@ -17,25 +17,14 @@ import pytest
 from datasets import MADE, PARTS, contents, files_of, sentences_of, toy_writer, write
 
 from attncli._version import __version__
-from attncli.corpus.dataset import in_shards
 from attncli.corpus.run import batched, run
-from attncli.engines.source import CorpusItem
-from attncli.errors import Failure, InputError, LoadError, UsageError
+from attncli.errors import Failure, InputError, UsageError
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
 
 def without_errors(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.startswith("_part")]
-
-
-def test_a_shard_is_some_numbers_of_one_file() -> None:
-    sentences = [CorpusItem(number, "x", {"file": "b"}) for number in (1, 63, 64, 200)]
-    other = [CorpusItem(number, "x", {"file": "a"}) for number in (65, 127, 128)]
-    shards = list(in_shards([*sentences, *other], ["a", "b"]))
-    assert [[one.number for one in own] for own, _ in shards] == [[1, 63], [64], [200], [65, 127], [128]]
-    assert shards[0].name == "part-00001-0000000001-0000000063"
-    assert shards[-1].name == "part-00000-0000000128-0000000128"
 
 
 def test_the_parts_hold_what_one_file_holds(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
@@ -76,20 +65,6 @@ def test_a_part_that_is_there_is_not_written_again_and_its_results_are_the_same(
         assert one == other or (one.number, one.value[:2]) == (other.number, other.value[:2])
 
 
-def test_a_part_that_takes_long_is_closed_and_a_gap_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr("attncli.corpus.dataset._SECONDS", -1)  # after each sentence
-        slow, results = write(folder, 30)
-    assert (len(slow.names), slow.sentences) == (60, 60)
-    for name in sorted(slow.names)[7:19]:
-        (folder / name).unlink()
-    again, others = write(folder, 30)
-    assert (len(again.names), again.before, again.sentences) == (49, 48, 60)
-    failures = [[row.value for row in rows if isinstance(row.value, Failure)] for rows in (results, others)]
-    assert failures[0] == failures[1] != []
-
-
 def test_another_run_and_other_sentences_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "out", 70)
     before = files_of(tmp_path / "out")
@@ -119,23 +94,6 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     os.unlink(tmp_path / "file")
     with pytest.raises(InputError, match=r"holds parts, and no _attncli\.json of attn "):
         write(tmp_path)
-
-
-def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
-    job = toy_writer(tmp_path / "out", model="there-is-no-such-model")
-    with pytest.raises(LoadError):
-        write(tmp_path / "out", job=job)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("message", [
-    "[]", "[" * 100_000, '{"schema": "attncli.dataset/2"}',
-])  # fmt: skip
-def test_a_folder_that_says_nonsense_of_itself_is_refused(tmp_path: Path, message: str) -> None:
-    (tmp_path / PARTS[0]).write_bytes(b"")
-    (tmp_path / "_attncli.json").write_text(message)
-    with pytest.raises(InputError, match=r"holds parts, and no _attncli\.json of attn \S+;"):
-        write(str(tmp_path))
 
 
 def test_a_full_disk_is_said_and_leaves_whole_parts(

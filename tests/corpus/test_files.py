@@ -45,27 +45,6 @@ def test_files_are_sorted_hidden_ones_left_out_and_no_links_followed(tree: Path,
     assert [file.path for file in find_files(place)] == found
 
 
-def test_elsewhere_they_are_found_as_here(tree: Path) -> None:
-    for link in ("sub/around", "sub/deep/up", "sub/pipe.txt"):
-        os.unlink(link)
-    url = tree.as_uri()
-    for place in ("", "/**/*.txt", "/sub/*/*.txt", "/[b-z].txt", "/_*", "/_temporary"):
-        here = [str(file.path) for file in find_files(str(tree) + place)]
-        there = find_files(url + place)
-        assert [file.path for file in there] == here
-        assert [file.name for file in there] == [f"file://{path}" for path in here]
-        assert texts(url + place) == texts(str(tree) + place)
-
-
-def test_nothing_found_is_said(tmp_path: Path) -> None:
-    (tmp_path / "_SUCCESS").touch()
-    for place in (str(tmp_path), tmp_path.as_uri()):
-        with pytest.raises(InputError, match=r"^the folder .* holds no file; "):
-            find_files(place)
-        with pytest.raises(InputError, match=r"^no file fits .*/\*\.txt; "):
-            find_files(place + "/*.txt")
-
-
 @pytest.mark.parametrize("packing", [".gz"])
 def test_of_a_file_that_is_cut_short_what_is_whole_is_read(packing: str, tmp_path: Path) -> None:
     path = tmp_path / f"cut.txt{packing}"
@@ -123,11 +102,6 @@ def test_a_page_of_the_web_is_read_as_a_file_is(server: str) -> None:
         read(f"http://{server}/denied.txt")
     with pytest.raises(InputError, match=r"^cannot read http://127.0.0.1:1/x.txt: Connect call failed"):
         read("http://127.0.0.1:1/x.txt")
-
-
-def test_a_scheme_that_nobody_knows_is_said() -> None:
-    with pytest.raises(InputError, match=r"^xy://z: unknown scheme xy://; expected s3, gs, hf, http or https$"):
-        read("xy://z")
 
 
 def test_names_are_shown_without_passwords_and_with_the_numbers_of_odd_bytes() -> None:

@@ -87,16 +87,6 @@ def test_what_is_raised_where_it_runs_is_raised_here(
         write(tmp_path / "out")
 
 
-@pytest.mark.parametrize(("address", "why"), [
-    ("ray://127.0.0.1:1", "cannot join the Ray cluster at 127.0.0.1:1: Connection refused"),
-    ("ray://127.0.0.1:99999", "cannot join the Ray cluster at 127.0.0.1:99999: "),
-])  # fmt: skip
-def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, address: str, why: str) -> None:
-    with pytest.raises(LoadError) as refused:
-        next(run_on_ray(toy_writer(tmp_path), [], address))
-    assert why in str(refused.value)
-
-
 def test_that_ray_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(LoadError) as refused:

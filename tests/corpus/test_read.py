@@ -142,14 +142,6 @@ def test_lists_of_messages_are_read_from_a_field_too(tmp_path: Path) -> None:
         read(tmp_path / "c.parquet", column="talk")
 
 
-def test_the_last_number_is_known_where_that_is_quick(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a\n\nb", encoding="utf-8")
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a\nb\n"))
-    pq.write_table(pa.table({"text": ["time"] * 5000}), tmp_path / "a.parquet")
-    for name, number in {"a.txt": 3, "a.parquet": 5000, "a.txt.gz": None, "": None, "b.txt": None}.items():
-        assert SentenceReader.of(str(tmp_path / name)).last_number() == number
-
-
 def test_sentences_come_before_the_file_has_been_read(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "wb") as written:
@@ -185,26 +177,6 @@ def test_a_bad_line_of_json_is_named_and_the_others_are_read(tmp_path: Path) -> 
     assert reasons[7] == f"it is not UTF-8 at byte 13; convert {path} to UTF-8 first"
 
 
-def test_only_columns_of_texts_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "types.parquet"
-    columns = {
-        "text": pa.array(["time", None], pa.large_string()),
-        "kind": pa.array(["a", "b"]).dictionary_encode(),
-        "old": pa.array([b"bytes", b"more"]),  # as some old writers put texts
-        "a.b": pa.array(["dotted", "too"]),
-        "whole": pa.array([1, None]),
-        "a": pa.array([{"b": "nested"}, None]),
-    }
-    pq.write_table(pa.table(columns), path)
-    assert texts(path) == [(1, "time")]
-    assert bad(path) == {2: "its 'text' is not text"}
-    for name, both in {"kind": ("a", "b"), "old": ("bytes", "more"), "a.b": ("dotted", "too")}.items():
-        assert texts(path, column=name) == list(enumerate(both, 1))
-    for name, kind in {"whole": "int64", "a": "struct<b: string>"}.items():
-        with pytest.raises(InputError, match=rf"^column '{name}' of .* is {kind}; expected text$"):
-            read(path, column=name)
-
-
 def test_a_bad_row_of_csv_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     rows = [
@@ -222,14 +194,6 @@ def test_a_bad_row_of_csv_is_named_and_the_others_are_read(tmp_path: Path) -> No
     assert reasons[10].startswith("not a row: unexpected end of data")
 
 
-def test_bytes_that_are_no_utf_8_harm_their_row_of_parquet_alone(tmp_path: Path) -> None:
-    path = tmp_path / "bad.parquet"
-    broken = pa.Array.from_buffers(pa.string(), 3, pa.array([b"time", b"na\xefve", b"flies"]).buffers())
-    pq.write_table(pa.table({"text": broken}), path)
-    assert texts(path) == [(1, "time"), (3, "flies")]
-    assert bad(path) == {2: f"it is not UTF-8 at byte 3; convert {path} to UTF-8 first"}
-
-
 def test_a_small_parquet_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "packed.parquet"
     pq.write_table(pa.table({"text": ["a" * 2**20]}), path, use_dictionary=False, compression="zstd")
@@ -237,17 +201,3 @@ def test_a_small_parquet_file_that_unpacks_to_much_is_refused(tmp_path: Path, mo
     monkeypatch.setattr("attncli.corpus.readers._MAX_UNPACKED", 2**19)
     with pytest.raises(InputError, match=r"packed.parquet has \d+ KiB of text that unpack to 1 MiB; split it"):
         texts(path)
-
-
-def test_a_parquet_file_is_read_as_far_as_it_is_sound(tmp_path: Path) -> None:
-    path = tmp_path / "corrupt.parquet"
-    words = [f"word {number}" for number in range(3000)]
-    pq.write_table(pa.table({"text": words}), path, row_group_size=1000, use_dictionary=False)
-    data = bytearray(path.read_bytes())
-    start = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
-    data[start : start + 400] = bytes(400)
-    path.write_bytes(data)
-    assert texts(path) == list(enumerate(words[:1000], start=1))
-    ((number, reason),) = bad(path).items()
-    assert number == 1001
-    assert reason.startswith(f"cannot read {path}: ")

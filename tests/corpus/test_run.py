@@ -13,7 +13,7 @@ from works import Obedient
 from attncli.corpus.protocol import Result
 from attncli.corpus.run import batched, run
 from attncli.engines.source import CorpusItem
-from attncli.errors import Failure, InputError
+from attncli.errors import Failure
 
 
 def sentences(count: int, **texts: str) -> list[CorpusItem]:
@@ -74,16 +74,6 @@ def test_an_error_comes_as_itself_after_the_results_before_it(tmp_path: Path, jo
     assert found == (list(range(1, 20)), "InputError: sentence 20: no more")
     _, message = until_it_ends(run(Obedient(tmp_path), batched(sentences(40, at_20="fail it is")), jobs))
     assert message == "OSError: [Errno 5] it is"
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_what_cannot_be_read_ends_the_results_after_those_before_it(tmp_path: Path, jobs: int) -> None:
-    def broken() -> Iterator[CorpusItem]:
-        yield from sentences(7)
-        raise InputError("half a line")
-
-    numbers, message = until_it_ends(run(Obedient(tmp_path), batched(broken()), jobs))
-    assert (numbers, message) == (list(range(1, 8)), "InputError: half a line")
 
 
 def test_a_job_that_cannot_be_opened_says_why(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from small_checkpoints import save_tiny_llama
 
 import attncli
 from attncli.encoding.induction_probe import HALF, SEQUENCES, RepeatedTokens, repeated_sequences
-from attncli.errors import InputError, UsageError
+from attncli.errors import UsageError
 from attncli.trace.trace import Trace
 
 
@@ -25,29 +25,10 @@ def test_a_seed_draws_its_tokens_once_each_and_then_again() -> None:
     assert ids != RepeatedTokens(4).draw(range(100, 1000), 10_000)
 
 
-@pytest.mark.parametrize(("vocabulary", "room", "count"), [(7, 100, 7), (90, 21, 10), (90, 4, 2)])
-def test_a_small_model_reads_fewer(vocabulary: int, room: int, count: int) -> None:
-    assert len(RepeatedTokens(0).draw(range(vocabulary), room)) == 2 * count
-
-
-@pytest.mark.parametrize(("vocabulary", "room"), [(1, 100), (0, 100), (90, 3), (90, -2)])
-def test_where_there_are_no_two_tokens_twice_it_is_said(vocabulary: int, room: int) -> None:
-    with pytest.raises(InputError, match="two tokens twice"):
-        RepeatedTokens(0).draw(range(vocabulary), room)
-
-
 def test_the_sequences_are_those_of_the_first_seeds() -> None:
     assert [sequence.seed for sequence in repeated_sequences("gpt2")] == list(range(SEQUENCES))
     with pytest.raises(UsageError, match="needs a model: give -m"):
         repeated_sequences(None)
-
-
-@pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_a_bert_reads_them_between_its_special_tokens(minilm: str, engine: str) -> None:
-    tokens = traced(minilm, engine=engine).query_tokens
-    assert [token.text for token in (tokens[0], tokens[-1])] == ["[CLS]", "[SEP]"]
-    assert [token.special for token in tokens] == [True, *[False] * (2 * HALF), True]
-    assert tokens.ids[1:51] == tokens.ids[51:101]
 
 
 def test_both_engines_read_the_same(minilm: str, tiny_llama: str) -> None:

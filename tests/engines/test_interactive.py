@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from architectures import tiny_model
-from conformance import save
 from native_variants import save_whole
 
 import attncli
@@ -86,15 +84,6 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
         assert same(trace, attncli.inspect(query.text, folder, engine="transformers", layer="all", mask=query.mask))
     with pytest.raises(NotExposedError, match="need the native engine"):
         model.predictor()
-
-
-def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_query_answered(tmp_path: Path) -> None:
-    save(tiny_model("bloom"), tmp_path)
-    model = open_interactive(model=str(tmp_path))
-    direct = model.trace(Query("w2 w3"))
-    with pytest.raises(NotExposedError, match="bloom: the model does not take --mask; drop it"):
-        model.trace(Query("w2 w3", mask="full"))
-    assert same(model.trace(Query("w2 w3")), direct)
 
 
 def test_a_saved_trace_answers_its_own_query(folders: dict[str, str], tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """Sentences that the native engine computes together: what is packed, and that each is answered as if it were alone."""
 
-import weakref
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,18 +73,6 @@ def test_a_bad_sentence_ends_a_pack_and_nothing_is_computed_twice(packed: list[l
     assert same(found[4], "a mat")
 
 
-def test_a_mask_that_does_not_fit_one_sentence_is_that_sentences_alone(tmp_path: Path) -> None:
-    allowed = np.tril(np.ones((3, 3), bool))
-    np.save(tmp_path / "mask.npy", allowed)
-    mask = str(tmp_path / "mask.npy")
-    lengths = {text: len(attncli.tokenize(text, model="demo").tokens) for text in TEXTS}
-    texts = [text for text in TEXTS if lengths[text] != 3]
-    fitting = next(text for text in TEXTS if lengths[text] == 3)
-    found = answers([texts[0], fitting, texts[1], fitting], mask=mask)
-    assert [isinstance(answer, Failure) for answer in found] == [True, False, True, False]
-    assert same(found[1], fitting, mask=mask)
-
-
 def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = forward.Model.record
 
@@ -104,14 +90,3 @@ def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatc
         else:
             assert same(answer, text)
     assert any(isinstance(answer, Failure) for answer in found)
-
-
-def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[int]]) -> None:
-    made: list[tuple[int, weakref.ref[np.ndarray[Any, Any]]]] = []  # the number of the pack, and queries of it
-    for trace in attncli.open_source(model="demo", layer="all", engine="native").traces(TEXTS * 3):
-        queries = trace.layers[0].q
-        assert queries is not None
-        made.append((len(packed), weakref.ref(queries if queries.base is None else queries.base)))
-        del trace, queries
-        assert {number for number, array in made if array() is not None} <= {len(packed)}
-    assert len(packed) > 3

@@ -19,7 +19,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.encoding.vocabulary import WordVocabulary
-from attncli.errors import UsageError
 from attncli.trace.layer import LayerTrace
 
 SENTENCE = "Life is short eat dessert first"
@@ -191,19 +190,6 @@ def test_the_default_layer_is_torchs_multihead_attention(rng: str) -> None:
     close(trace.layer(0).projected(range(LENGTH)), output)
 
 
-@pytest.mark.parametrize(("expression", "allows"), [
-    ("full", lambda query, key: True),
-    ("causal & (window(2) | keys(0,1))", lambda query, key: key in (0, query - 1, query)),
-    ("band(1,1) & pad(right=1) | keys(0,1)", lambda query, key: (abs(query - key) < 2 and key != 5) or key == 0),
-])  # fmt: skip
-def test_any_mask_expression_reaches_the_softmax(expression: str, allows: Any) -> None:
-    layer = attncli.inspect(SENTENCE, mask=expression, d_model=6, num_heads=2, seed=7).layer(0)
-    allowed = torch.tensor([[allows(query, key) for key in range(LENGTH)] for query in range(LENGTH)])
-    q, k, v = (torch.from_numpy(array) for array in (layer.q, layer.k, layer.v))
-    close(heads(layer, "output"), scaled_dot_product_attention(q, k, v, attn_mask=allowed))
-    assert (heads(layer, "mask") == allowed.numpy()).all()
-
-
 # --- published numbers ---------------------------------------------------------------------------------------
 
 
@@ -282,13 +268,6 @@ def test_words_are_numbered_in_sorted_order_with_their_place_in_the_text() -> No
     assert trace.key_tokens == trace.query_tokens
 
 
-def test_a_vocabulary_may_be_larger_than_its_words_but_not_smaller() -> None:
-    assert attncli.inspect("a b c", vocab_size=3).source.details["vocab_size"] == 3
-    assert attncli.inspect("a b c", vocab_size=9).source.details["vocab_size"] == 9
-    with pytest.raises(UsageError, match="--vocab-size 2: the text has 3 different words; give at least as many"):
-        attncli.inspect("a b a c", vocab_size=2)
-
-
 ASCII = st.text(st.characters(max_codepoint=127), min_size=1)
 
 
@@ -329,34 +308,3 @@ def test_a_tokenizer_file_gives_its_ids_without_its_padding_and_truncation(token
     assert trace.source.details["vocab_size"] == 9
     assert trace.notes == ()
     close(trace.layer(0).inputs, embedded("numpy", 0, 32, "[CLS] time flies like an arrow [SEP]"))
-
-
-def test_unknown_words_of_the_text_and_of_the_target_are_noted(tokenizer_file: Path) -> None:
-    options: dict[str, Any] = {"vocab": str(tokenizer_file), "special": False}
-    trace = attncli.inspect("time warps like warps", target="an \x1bodd arrow", **options)
-    assert trace.key_tokens.ids == [4, 1, 6, 1]
-    assert "lacks 'warps', read as [UNK]" in trace.notes[0]
-    assert r"lacks '\x1b', 'odd', read as [UNK]" in trace.notes[1]
-
-
-# --- refusals: others are in tests/promises/test_refusals.py --------------------------------------------------
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"init": "xavier"}, "--init 'xavier': expected one of scaled, normal, uniform, linear, zeros"),
-    ({"project": "v"}, "--project 'v': expected one of qkv, qk, none"),
-    ({"rng": "jax"}, "--rng 'jax': expected one of numpy, torch"),
-    ({"d_k": -1}, "--d-k -1: expected 1 or more"),
-    ({"seed": 2**63}, f"--seed {2**63}: expected 0 to 2^63 - 1"),
-    ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk, where it is d_model, 32"),
-    ({"d_model": 10}, "--d-model 10 does not divide into 4 heads; give --d-k and --d-v, or another --num-heads"),
-    ({"d_v": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
-    ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
-    ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
-    ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
-    ({"head": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
-])  # fmt: skip
-def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        attncli.inspect(SENTENCE, **options)
-    assert str(refusal.value).startswith(message)

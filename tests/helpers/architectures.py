@@ -29,7 +29,6 @@ OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", 
 IMAGE_TEXT = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 """The models that read pictures beside text, by their model types."""
 
-HEARING = modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 """The models that hear and write text, by their model types."""
 
 TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}

@@ -97,10 +97,6 @@ class Hub:
             self.etags[path] = hashlib.sha256(small).hexdigest()
         return self.etags[path]
 
-    def sent(self, ending: str = "") -> int:
-        """Return how many bytes of files whose names end so were sent."""
-        return sum(one.sent for one in self.requests if one.path.endswith(ending))
-
     def __enter__(self) -> Hub:
         """Serve it."""
         self._servers = [_served(self, host) for host in ("hub", "storage")]

@@ -5,11 +5,9 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.errors import Failure, InputError, LoadError
-from attncli.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,3 @@ class Obedient:
             if what == "fail":
                 raise OSError(5, rest)
             yield Result(number, (len(text), os.getpid()), (f"said of {number}",))
-
-
-def weights(number: int, trace: Trace) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the weights of a head of a trace; see `TraceTask`."""
-    return {"weights": trace.layer(0).head(1).weights, "metadata": trace.metadata}, ()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conformance import save_tokenizer
@@ -18,8 +17,6 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokeniz
 import attncli
 from attncli.analysis.ablation import Ablation
 from attncli.errors import AttnError, NotExposedError
-from attncli.masks.expressions import RuleMask
-from attncli.masks.parser import parse
 
 TEXT = "w7 w8 w9 w10 w9 w11 w12 w13 w16 w14"
 OTHER = "w3 w8 w4 w10 w2 w11 w5 w13 w6 w15"
@@ -133,16 +130,6 @@ def test_a_mean_and_another_text_stand_in_the_place_of_a_head(model: Any, engine
         assert abs(found.after - float(expected)) < EXACT
 
 
-@pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_the_loss_of_some_tokens_is_that_of_their_predictions(model: Any, engine: str) -> None:
-    found = ablated(model, loss="3:7", head="0.1", engine=engine)
-    expected = logits_with(model, 0, 1, 0.0)
-    losses = torch.nn.functional.cross_entropy(expected[2:6], ids_of(TEXT)[0, 3:7])
-    assert found.after is not None
-    assert abs(found.after - float(losses)) < EXACT
-    assert found.direct is None
-
-
 def test_edges_are_those_of_an_additive_mask_in_the_chosen_layers(model: Any) -> None:
     found = ablated(model, next="w20", edges="~keys(7,9) | band(0,0)", layer="1-2")
     block = next(each for each in model.modules() if isinstance(each, torch.nn.ModuleList))
@@ -173,24 +160,6 @@ def test_edges_are_those_of_an_additive_mask_in_the_chosen_layers(model: Any) ->
     assert abs(found.change) > 0.001
     with pytest.raises(NotExposedError, match="needs the native engine"):
         ablated(model, edges="~keys(0,2)", engine="transformers")
-
-
-@pytest.mark.parametrize("edges", ["window(4)", "~keys(0,2)", "~window(4)", "full"])
-def test_edges_are_counted_in_the_mask_that_transformers_gives_each_layer(model: Any, edges: str) -> None:
-    """Of the windows of gemma2, gemma3 and mistral, and of causal masks beside them."""
-    recorded = attncli.inspect(TEXT, str(model.folder), special=False, layer="all", engine="transformers")
-    places = np.arange(len(recorded.query_tokens))
-    kept = RuleMask(parse(edges), len(places), len(places), 1).rows([0], places)[0]
-    found = ablated(model, next="w20", edges=edges)
-    assert found.edges is not None
-    without_key = np.zeros(len(places), bool)
-    for (layer, head), count in zip(found.cut, found.edges, strict=True):
-        own = recorded.layer(layer).mask.rows([head], places)[0]
-        assert count == ((own & ~kept).sum(), own.sum())
-        without_key |= ~(own & kept).any(axis=-1)
-    is_cut = any(count.cut for count in found.edges)
-    assert any("so nothing is cut" in note for note in found.notes) == (not is_cut)
-    assert any(f"without a key: {without_key.sum()};" in note for note in found.notes) == without_key.any()
 
 
 def held(norm: Any, x: torch.Tensor, term: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 from adapters import WHOLE, beside_its_base, save_adapter, save_base
-from architectures import tiny_whole
-from conformance import save_for_auto
-from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel
 from refusals import refused
 from running import Ran
 from safetensors.torch import load_file, save_file
@@ -134,19 +132,6 @@ def test_an_adapter_beside_a_whole_model_or_without_its_weights_is_refused(
     assert apart(both, expected_of(bases("llama"), adapter), base=bases("llama")) < 1e-6
 
 
-def test_tensors_in_half_precision_are_widened(adapter: str, bases: Callable[[str], str], tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(bases("llama"), base)
-    folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=str(base))
-    for path in (base / "model.safetensors", folder / "adapter_model.safetensors"):
-        halved = {name: tensor.bfloat16() for name, tensor in load_file(path).items()}
-        save_file(halved, path, metadata={"format": "pt"})
-    model = WHOLE["llama"].from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
-    expected = attentions(PeftModel.from_pretrained(model, folder))
-    for engine in ("native", "transformers"):
-        assert apart(folder, expected, engine=engine) < 1e-6
-
-
 def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run) -> None:
     base = Path(shutil.copytree(bases("llama"), tmp_path / "base"))
     torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
@@ -158,14 +143,6 @@ def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], t
     for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}):
         torch.save(held, base / "pytorch_model.bin")
         refused(attn("inspect", TEXT, "-m", folder), 3, words)
-
-
-def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Callable[[str], str], attn: Run) -> None:
-    for line in (["inspect", TEXT, "-m", bases("llama")], ["tokens", TEXT, "-m", bases("llama")]):
-        ran = attn(*line, "--base", adapter)
-        assert ran.code == 2
-        assert "is a model; drop --base" in ran.err
-    assert attn("inspect", TEXT, "-m", bases("llama"), "--base", bases("llama")).code == 0, "which is under itself"
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -182,29 +159,6 @@ def test_an_adapter_that_would_be_misread_is_refused(
     folder = with_settings(adapter, tmp_path / "adapter", **settings)
     for engine in ("native", "transformers"):
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
-
-
-KINDS = {
-    "DoRA": lora("llama", use_dora=True),
-    "IA3": IA3Config(target_modules=PARTS["llama"], feedforward_modules=PARTS["llama"][-1:]),
-    "embeddings": lora("llama", target_modules=["q_proj", "embed_tokens"]),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_more_than_lora_is_refused_with_the_lines_that_merge_it(
-    kind: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
-) -> None:
-    folder = Path(save_adapter("llama", bases("llama"), KINDS[kind], tmp_path / "adapter"))
-    config = json.loads((folder / "adapter_config.json").read_text())
-    for left_out in ({}, {"use_dora": False, "trainable_token_indices": None}):
-        (folder / "adapter_config.json").write_text(json.dumps(config | left_out))
-        for engine in ("native", "transformers"):
-            refused(
-                attn("inspect", TEXT, "-m", folder, "--engine", engine),
-                3,
-                "model.merge_and_unload(); model.save_pretrained(FOLDER)",
-            )
 
 
 UNUSED = [
@@ -232,28 +186,3 @@ def test_no_tensor_of_an_adapter_is_left_unused(
     save_file(tensors, folder / "adapter_model.safetensors")
     for engine in ("native", "transformers"):
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
-
-
-def test_an_adapter_on_an_adapter_is_refused(adapter: str, tmp_path: Path, attn: Run) -> None:
-    folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=adapter)
-    ran = attn("inspect", TEXT, "-m", folder)
-    assert ran.code == 3
-    assert "is an adapter itself" in ran.err
-
-
-def test_the_tower_that_an_adapter_changes_is_found_by_what_stands_above_its_layers(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    whole = tiny_whole("gemma3")
-    save_for_auto(whole, tmp_path / "base")
-    named = r".*language_model.*\.(q|k)_proj"  # the tower that looks at pictures has layers of the same names
-    model = get_peft_model(whole, LoraConfig(r=4, target_modules=named, init_lora_weights=False))
-    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
-    model.save_pretrained(str(tmp_path / "adapter"))
-    save_for_auto(model.merge_and_unload(), tmp_path / "merged")
-    found, expected, plain = (
-        attncli.inspect("w3 w4 w5", model=str(tmp_path / name), layer="all", engine="transformers")
-        for name in ("adapter", "merged", "base")
-    )
-    for one, other, without in zip(found.layers, expected.layers, plain.layers, strict=True):
-        np.testing.assert_allclose(one.q, other.q, atol=1e-5 * float(np.abs(other.q).max()))
-        assert not np.allclose(one.q, without.q, atol=1e-3)

@@ -1,7 +1,6 @@
 """Sentences of different lengths side by side: the numbers, and the order, of every sentence on its own."""
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -12,14 +11,11 @@ from architectures import tiny_model
 from conformance import calmed, opened, save, stacked
 from rounding import of_weights
 
-from attncli.engines.source import CorpusItem, windows
-from attncli.engines.torch import batch
 from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-Run = Callable[..., Any]
 TEXTS = ["w23 w42 w17 w88 w23 w64 w31", "w9 w8 w7 w6", "w5 w6 w7 w8 w9 w10 w11 w12", "w99 w2 w99 w2 w3"]
 # Unpadded, those of one length are: 7, 2, 7, 1, 11, 2, 7.
 MIXED = [
@@ -92,62 +88,3 @@ def test_by_default_sentences_of_one_length_run_together_and_show_what_each_show
     assert sizes == [1, 2, 3, 1]
     for trace, text in zip(together, MIXED, strict=True):
         check_same(trace, source.trace(text, None, target))
-
-
-# --- which sentences run together --------------------------------------------------------------------------
-
-
-def encoded(lengths: Sequence[int], target: int = 0) -> list[dict[str, list[int]]]:
-    more = {"decoder_input_ids": [7] * target} if target else {}
-    return [{"input_ids": [7] * length, "attention_mask": [1] * length, **more} for length in lengths]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "target"),
-    [([random.Random(0).randint(1, 512) for _ in range(300)], 9), ([3, 5000, 4, 9000, 4096, 4097, 5], 0)],
-    ids=["mixed", "some longer than a batch"],
-)
-def test_every_sentence_is_in_one_batch_of_its_length_and_none_is_too_large(lengths: list[int], target: int) -> None:
-    found = list(batch.batches(encoded(lengths, target)))
-    assert sorted(index for own in found for index in own) == list(range(len(lengths)))
-    lengths_of = [{lengths[index] for index in own} for own in found]
-    assert {len(own) for own in lengths_of} == {1}
-    assert sorted(map(max, lengths_of)) == list(map(max, lengths_of))
-    for own, (length,) in zip(found, lengths_of, strict=True):
-        assert len(own) == 1 or len(own) * max(length, target) <= batch.MOST_TOKENS
-
-
-def test_sentences_of_one_length_share_as_few_batches_as_there_can_be() -> None:
-    assert [len(own) for own in batch.batches(encoded([16] * 700))] == [256, 256, 188]
-    assert [len(own) for own in batch.batches(encoded([16] * 7), 50)] == [3, 3, 1]
-    assert list(batch.batches(encoded([4097, 4097]))) == [[0], [1]]
-    assert list(batch.batches([])) == []
-
-
-def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
-    for side in ("right", "left"):
-        inputs, spans, whole = batch.padded(encoded([3, 1, 2]), 9, side, takes_positions=True)
-        assert inputs["attention_mask"].sum(dim=1).tolist() == [3, 1, 2]
-        assert (inputs["input_ids"] == 9).tolist() == (inputs["attention_mask"] == 0).tolist()
-        for number, span in enumerate(spans):
-            assert (inputs["input_ids"][number, span.text] == 7).all()
-            assert span.text == span.target
-        assert whole.text == slice(0, 3)
-        assert ("position_ids" in inputs) == (side == "left")
-
-
-def numbered(count: int) -> Iterator[CorpusItem]:
-    return (CorpusItem(number, f"sentence {number}") for number in range(1, count + 1))
-
-
-def test_windows_double_until_the_largest_and_their_ends_depend_on_numbers_alone() -> None:
-    assert [len(window) for window in windows(numbered(600))] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 89]
-    ends = {window[-1][0] for window in windows(numbered(2000))}
-    for step in (2, 7, 300):
-        holes = [one for one in numbered(2000) if one[0] % step]
-        found = list(windows(iter(holes)))
-        assert [one for window in found for one in window] == holes
-        for window in found:
-            assert not any(window[0][0] <= end < window[-1][0] for end in ends)
-    files = [CorpusItem(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
-    assert list(windows(files)) == [[one] for one in files]

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5Model
+from transformers import PreTrainedTokenizerFast, T5Config, T5Model
 
 import attncli
 
@@ -24,38 +24,8 @@ pytestmark = pytest.mark.usefixtures("by_transformers")
 SENTENCE = "time flies like an arrow"
 
 
-def eager(folder: str, *texts: str, special: bool = True, allowed: torch.Tensor | None = None) -> list[np.ndarray]:
-    """Every layer's weights, `[H, Q, K]`, as transformers returns them, under its own mask or another one."""
-    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    encoding = AutoTokenizer.from_pretrained(folder)(*texts, return_tensors="pt", add_special_tokens=special)
-    if allowed is not None:
-        lowest = torch.finfo(torch.float32).min
-        encoding["attention_mask"] = torch.zeros(1, 1, *allowed.shape).masked_fill(~allowed, lowest)
-    with torch.no_grad():
-        attentions = model(**encoding, output_attentions=True).attentions
-    return [layer[0].numpy() for layer in attentions]
-
-
 def weights(layer: Any) -> np.ndarray:
     return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
-
-
-@pytest.mark.parametrize(("options", "allowed"), [
-    ({}, None), ({"special": False}, None), ({"pair": "fruit flies like a banana"}, None),
-    ({"mask": "causal & window(3)"}, torch.ones(7, 7, dtype=torch.bool).tril().triu(-2)),
-], ids=["plain", "bare", "pair", "mask"])  # fmt: skip
-def test_minilm_is_exact_in_every_layer_and_head(options: dict[str, Any], allowed: Any, minilm: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=minilm, layer="all", **options)
-    texts = filter(None, (SENTENCE, options.get("pair")))
-    expected = eager(minilm, *texts, special=options.get("special", True), allowed=allowed)
-    assert len(trace.layers) == len(expected) == 6
-    for layer, attentions in zip(trace.layers, expected, strict=True):
-        np.testing.assert_allclose(weights(layer), attentions, atol=1e-5)
-        assert layer.proof is not None
-        assert layer.proof.max_abs_error < 1e-5
-        assert str(layer.mask) == options.get("mask", "full")
-    if "pair" in options:
-        assert [token.segment for token in trace.key_tokens] == [0] * 7 + [1] * 6
 
 
 def test_a_query_that_a_mask_leaves_without_keys_is_uniform(attn: Callable[..., Any], minilm: str) -> None:
@@ -79,24 +49,6 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> str:
     names = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
     return folder
-
-
-def test_the_decoder_of_an_encoder_decoder_reads_what_writes_the_target(translator: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all")
-    assert [token.text for token in trace.query_tokens] == ["<pad>", "die", "Zeit", "fliegt"]
-    assert [token.text for token in trace.key_tokens] == [*SENTENCE.split(), "</s>"]
-    model = AutoModel.from_pretrained(translator, attn_implementation="eager").eval()
-    ids = {"input_ids": trace.key_tokens.ids, "decoder_input_ids": trace.query_tokens.ids}
-    with torch.no_grad():
-        expected = model(**{name: torch.tensor([own]) for name, own in ids.items()}, output_attentions=True)
-    assert [layer.kind for layer in trace.layers].count("encoder") == 2
-    assert len(trace.layers) == 2 + 3 + 3
-    for layer in trace.layers:
-        theirs = expected[f"{layer.kind}_attentions"][layer.layer][0].numpy()
-        # Its scores are large, and kernels of the layers below differ.
-        np.testing.assert_allclose(weights(layer), theirs, atol=1e-3)
-    alone = attncli.inspect(SENTENCE, model=translator, layer="all")  # without a target only the encoder runs
-    assert [(layer.layer, layer.kind) for layer in alone.layers] == [(0, "encoder"), (1, "encoder")]
 
 
 @pytest.mark.parametrize(("kind", "last"), [("encoder", 1), ("decoder", 2)])
@@ -137,15 +89,6 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
     shown = attn(*arguments[:-4]).out
     assert "layer 0 · encoder" in shown
     assert "layer 0 · cross" in shown
-
-
-def test_what_an_encoder_decoder_does_not_have_is_a_usage_error(translator: str, attn: Callable[..., Any]) -> None:
-    for arguments, message in (
-        (("--kind", "self"), "has encoder, decoder, cross attention"),
-        (("--kind", "cross"), "--kind cross needs --target, the text of the decoder"),
-        (("-l", "3"), "--layer 3 is out of range"),
-    ):
-        refused(attn("inspect", SENTENCE, "-m", translator, *arguments), 2, message)
 
 
 def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_missing(

@@ -64,20 +64,6 @@ def test_words_are_what_a_loop_over_word_ids_gives(attn: Run, minilm: str, eager
             np.testing.assert_allclose(row, expected, atol=rounding)
 
 
-def test_a_rollout_of_a_saved_trace_needs_no_model(attn: Run, minilm: str, tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    first = attn("inspect", TEXT, "-m", minilm, "--rollout", "--words", "--save", path)
-    again = attn("inspect", "--from", path, "--rollout", "--words")
-    assert (first.code, again.code) == (0, 0)
-    assert first.out == again.out
-    lower = attn("inspect", "--from", path, "--rollout", "--layer", "2", "-F", "json").json
-    assert lower["layers"][0]["layer"] == 2
-    attn("inspect", TEXT, "-m", minilm, "--layer", "2", "--save", path)
-    gap = attn("inspect", "--from", path, "--rollout")
-    assert (gap.code, gap.err.count("\n")) == (4, 1)
-    assert "layer 0, 1 is not there" in gap.err
-
-
 def rolled_out(layers: torch.Tensor) -> torch.Tensor:
     """The rollout of the last layer, from the mean weights of every layer, `[L, Q, K]`."""
     joint = own = torch.eye(layers.shape[-1], dtype=torch.float64)

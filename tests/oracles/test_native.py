@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conformance import opened
@@ -27,18 +26,14 @@ from native_variants import (
 from safetensors.torch import load_file, save_file
 from transformers import (
     CONFIG_MAPPING,
-    AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    GenerationConfig,
-    PreTrainedConfig,
 )
 
 import attncli
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, model_spec
-from attncli.engines.numpy.ops import ACTIVATIONS
 from attncli.errors import LoadError, NotExposedError, UsageError
 
 Run = Callable[..., Any]
@@ -105,15 +100,6 @@ def test_a_rotary_embedding_that_is_not_implemented_declines(kind: str) -> None:
 # --- blocks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_those_of_transformers(name: str) -> None:
-    from transformers.activations import ACT2FN
-
-    x = np.linspace(-30, 30, 100_001, dtype=np.float32)
-    reference = ACT2FN[name](torch.from_numpy(x)).numpy()
-    assert np.abs(ACTIVATIONS[name](x) - reference).max() < 4e-6
-
-
 # Fields of the hub's files that no version of transformers reads now.
 PUBLISHED = {
     "gpt2": {"n_special": 0, "predict_special_tokens": True, "n_ctx": 1024, "task_specific_params": {}},
@@ -129,46 +115,6 @@ ODD = [
     ("gpt_neox", {"rotary_pct": math.inf, "rope_parameters": None}),
     ("gemma3_text", {"rope_parameters": ["full_attention"]}),
 ]
-
-
-def another(value: Any) -> Any:
-    """A value of the same type."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, float):
-        return value / 2 + 0.25
-    if isinstance(value, int):
-        return value + 2
-    return value + "x" if isinstance(value, str) else 1
-
-
-def idle_fields(family: str) -> dict[str, Any]:
-    """Every field of a configuration and of GenerationConfig without a part in the forward pass, at another value."""
-    fields = ConfigReader(config_of(family, {}))
-    model_spec(fields)
-    fields_of_transformers = {**GenerationConfig().to_dict(), **PreTrainedConfig().to_dict(), **config_of(family, {})}
-    assert len(fields_of_transformers) > 80
-    names = fields_of_transformers.keys() - fields.read - {"add_cross_attention", "is_decoder", "is_encoder_decoder"}
-    names -= {"use_bidirectional_attention"}
-    of_heads = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
-    typed = {"dtype": "bfloat16", "architectures": ["A"], "problem_type": "regression", "summary_activation": "tanh"}
-    return {name: (typed | of_heads).get(name, another(fields_of_transformers[name])) for name in names}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_a_saved_configuration_carries_besides_changes_no_number_and_is_taken(family: str) -> None:
-    config, idle = config_of(family, {}), idle_fields(family)
-    assert repr(model_spec(ConfigReader(config | idle))) == repr(model_spec(ConfigReader(config)))
-    classes = CONFIG_MAPPING[family]
-    plain, other = (
-        AutoModel.from_config(classes.from_dict(each), attn_implementation="eager", dtype=torch.float32).eval()
-        for each in (config, config | idle)
-    )
-    other.load_state_dict(plain.state_dict())
-    with torch.no_grad():
-        one, two = (model(torch.tensor([[7, 8, 9, 10, 9, 11]]))[0] for model in (plain, other))
-    assert (one - two).abs().max() <= 1e-5 * max(1, one.abs().max())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -272,23 +218,6 @@ def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], ob
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_the_token_types_of_gpt2_are_ids_too(tmp_path: Path) -> None:
-    save_whole("gpt2", tmp_path, "token_type_ids")
-    agrees(tmp_path, "w7 w8 w9", layer="all")
-    agrees(tmp_path, "w7 w8 w9", layer="all", pair="w9 w7")
-
-
-def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(minilm, tmp_path / "one"))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"type_vocab_size": 1}), encoding="utf-8")
-    name = "embeddings.token_type_embeddings.weight"
-    changed_weights(folder, lambda tensors: tensors.update({name: tensors[name][:1].clone()}))
-    agrees(folder, "time flies")
-    with pytest.raises(NotExposedError, match="out of range"):
-        attncli.inspect("time flies", model=str(folder), pair="an arrow")
-
-
 def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> None:
     save_whole("bert", tmp_path)
     name = "encoder.layer.1.attention.self.key.weight"
@@ -300,21 +229,6 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
         attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="verify")
     with pytest.raises(NotExposedError, match="not finite"):
         attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="native")
-
-
-def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: Path, attn: Run) -> None:
-    save_whole("bert", tmp_path)
-    name = "embeddings.word_embeddings.weight"
-    changed_weights(tmp_path, lambda tensors: tensors[name][7].fill_(torch.nan))
-    texts = ["w8 w9", "w7", "w8 w9", "w9 w7", "w8", "w8 w9"]  # of either length, one is declined
-    ran = attn("inspect", "-m", tmp_path, *texts, "-F", "jsonl", "--show", "scores")
-    documents = [json.loads(line) for line in ran.out.splitlines()]
-    engines = [document["source"]["engine"] for document in documents]
-    assert engines == ["native", "transformers", "native", "transformers", "native", "native"]
-    reference = attncli.inspect("w8 w9", model=str(tmp_path), engine="transformers").layer(0).head(1).scores
-    for place in (0, 2, 5):
-        found = documents[place]["layers"][0]["heads"][1]["scores"]
-        np.testing.assert_allclose(found, reference, atol=1e-5)
 
 
 @pytest.mark.parametrize("part", ["weight", "bias"])

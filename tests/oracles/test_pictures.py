@@ -164,36 +164,6 @@ def test_of_pictures_of_any_size_each_has_its_own_tokens(name: str, tmp_path: Pa
     check_that_cells_change_most(replace(trace, grids=tuple(few.values())), images, again)
 
 
-def with_patches(monkeypatch: pytest.MonkeyPatch, name: str, side: int) -> None:
-    """Let a family have another size of patches."""
-    settings, images, own = FAMILIES[name]
-    settings = settings | {"vision_config": settings["vision_config"] | {"patch_size": side}}
-    monkeypatch.setitem(FAMILIES, name, (settings, images, own | {"patch_size": side}))
-
-
-def test_what_is_left_of_a_picture_behind_its_patches_is_no_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of SigLIP with 384 pixels, of which patches of 14 leave 6."""
-    with_patches(monkeypatch, "llava", 9)
-    model = save_pictured("llava", tmp_path)
-    without_mixing(model)
-    model.save_pretrained(tmp_path)
-    image, file = picture(32, 32), tmp_path / "x.png"
-
-    def again(other: Image.Image) -> Trace:
-        other.save(file)
-        return opened(tmp_path, image=str(file)).trace(TEXT)
-
-    trace = again(image)
-    assert [grid.box for grid in trace.grids] == [(0, 0, 27, 27)]
-    check_cells(trace, image, again)
-    with_patches(monkeypatch, "llava_next", 9)
-    save_pictured("llava_next", tmp_path)
-    with pytest.raises(NotExposedError, match="tiles of 32 pixels leave 5 between patches of 9"):
-        again(image)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_language_model_that_sees_attends_as_transformers_computes_it(name: str, tmp_path: Path) -> None:
     save_pictured(name, tmp_path)
@@ -278,21 +248,6 @@ def test_a_patch_of_a_vision_tower_is_where_it_is_claimed_to_be(
         own = [blocks.pop(0) for _ in range(ends.index(size) + 1)]
         expected.append([torch.stack([torch.block_diag(*(block[head] for block in own)) for head in range(4)])])
     check_weights(trace, expected)
-
-
-def test_a_tower_with_windows_shows_what_it_attends_to(tmp_path: Path) -> None:
-    save_pictured("qwen2_5_vl", tmp_path)
-    picture(64, 48).save(tmp_path / "x.png")
-    trace = opened(tmp_path, tower="vision").trace(str(tmp_path / "x.png"))
-    positions = trace.grids[0].positions
-    windowed, full = (layer.mask.rows([0], np.arange(positions.size))[0] for layer in trace.layers)
-    assert full.all()
-    places = {int(positions[row, column]): (row // 2, column // 2) for row, column in np.ndindex(positions.shape)}
-    expected = [[places[query] == places[key] for key in range(positions.size)] for query in range(positions.size)]
-    np.testing.assert_array_equal(windowed, expected)  # windows of 16 pixels, two patches along a side
-    weights = trace.layers[0].head(0).weights
-    assert not weights[~windowed].any()
-    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")

@@ -262,9 +262,6 @@ def test_a_form_that_is_not_undone_and_parts_that_do_not_belong_together_are_nam
         assert reason in str(refusal.value)
 
 
-SNAPSHOT: Any = SimpleNamespace(folder="it", config={}, is_pickled=False)
-
-
 def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:
     scheme = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), scheme)

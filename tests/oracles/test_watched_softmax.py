@@ -11,7 +11,6 @@ import torch
 from conformance import save_for_auto
 from refusals import refused
 from transformers import BloomConfig, BloomModel
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 import attncli
 from attncli.errors import InputError
@@ -42,22 +41,6 @@ def test_scores_are_those_before_the_mask(bloom: str, attn: Callable[..., Any]) 
             assert np.shape(head["q"]) == np.shape(head["k"]) == (5, 8)
             assert head["mask"] == np.tril(np.ones((5, 5), bool)).tolist()
             assert all(isinstance(score, float) for row in head["scores"] for score in row)
-
-
-def test_queries_and_keys_explain_the_scores(bloom: str) -> None:
-    layer = attncli.inspect(SENTENCE, model=bloom, layer=1).layer(1)
-    alibi = build_alibi_tensor(torch.ones(1, 5), 4, torch.float32).reshape(4, 1, 5).numpy()
-    assert layer.q is not None
-    assert layer.k is not None
-    expected = layer.q @ layer.k.swapaxes(1, 2) / np.sqrt(8) + alibi
-    allowed = np.tril(np.ones((5, 5), bool))
-    scores = np.stack([layer.head(head).scores for head in range(4)])
-    np.testing.assert_allclose(scores[:, allowed], expected[:, allowed], atol=1e-4)
-
-
-def test_its_mask_cannot_be_replaced(bloom: str, attn: Callable[..., Any]) -> None:
-    ran = attn("inspect", SENTENCE, "-m", bloom, "--mask", "full")
-    refused(ran, 4, "bloom: the model does not take --mask; drop it")
 
 
 # --- a layer that has its weights alone ----------------------------------------------------------------------

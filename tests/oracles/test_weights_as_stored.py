@@ -1,8 +1,6 @@
 """Weights that are not what they seem: quantized, adapted, or of a model with other parts. Both engines judge alike."""
 
-import ctypes
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from running import Ran, program
+from running import Ran
 from safetensors.torch import load_file, save_file
 
 from attncli.checkpoints.weight_checks import check_unread
@@ -97,15 +95,6 @@ def test_scales_that_nobody_reads_and_codes_without_a_scale_are_named(attn: Run,
         shutil.rmtree(made())
 
 
-def test_a_quantized_layer_that_does_not_run_is_not_complained_of(attn: Run, made: Made) -> None:
-    name = QUERY.replace(".0.", ".1.")
-    folder = made({f"{name}.weight": torch.ones(24, 24, dtype=torch.int8), f"{name}.weight_scale": torch.ones(1)})
-    for engine in ENGINES:
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        assert (ran.code, ran.err) == (0, "")
-        assert attn("inspect", TEXT, "-m", folder, "--engine", engine, "-l", "1").code == LOAD
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_tensor_of_a_layer_that_runs_which_the_model_does_not_read_is_warned_of(
     engine: str, attn: Run, made: Made, tiny_llama: str
@@ -129,19 +118,3 @@ def test_layers_that_no_model_has_are_refused_before_they_are_built(count: int, 
         ran = attn(*command, TEXT, "-m", folder)
         refused(ran, 5, f"attn: {folder} claims to have {count} layers; expected 1 to 1000\n")
     assert attn("inspect", TEXT, "-m", folder, "--engine", "native").code == 4
-
-
-def without_the_rights_of_root() -> None:
-    """Let the program that is started read what its files' modes say, whoever runs the tests."""
-    override, search, drop_from_bounds = 1, 2, 24
-    for capability in (override, search):
-        ctypes.CDLL(None).prctl(drop_from_bounds, capability, 0, 0, 0)
-
-
-def test_weights_that_may_not_be_read_are_not_said_to_be_missing(made: Made) -> None:
-    folder = made()
-    (folder / "model.safetensors").chmod(0)
-    ran = program("inspect", TEXT, "-m", folder, preexec_fn=without_the_rights_of_root)
-    assert (ran.returncode, ran.stdout) == (LOAD, "")
-    assert ran.stderr == f"attn: the weights {folder / 'model.safetensors'} cannot be read: Permission denied\n"
-    os.chmod(folder / "model.safetensors", 0o600)

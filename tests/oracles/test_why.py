@@ -4,11 +4,9 @@ import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from architectures import tiny_inputs, tiny_model
@@ -129,36 +127,3 @@ def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -
             carried = call.weights[HEAD, query, key] * call.value[group, key]
             assert cell.contribution_norm == pytest.approx(carried.norm().item(), abs=1e-4)
             assert cell.output_share == pytest.approx((carried @ own / (own @ own)).item(), abs=1e-3)
-
-
-def test_each_architecture_has_the_stage_it_is_here_for(staged: Staged) -> None:
-    def of(name: str, query: int = 4) -> Any:
-        return explain(alone(staged(name)[0]), query, 1)[HEAD]
-
-    cell = of("gemma2")
-    assert cell.row.layer.softcap
-    assert abs(cell.score) < abs(cell.scaled)
-    cell = of("t5")
-    assert cell.score == pytest.approx(cell.scaled + cell.bias, abs=1e-4)
-    assert cell.bias
-    assert max(of("gpt_oss", query).row.sink_weight for query in range(7)) > 1e-3
-    assert len({float(of("inkling2_text", query).row.sink) for query in range(7)}) == 7
-    call = staged("llama")[1]  # rotary: keys of one head for two, turned by their positions
-    assert (len(call.query), len(call.key), of("llama").row.head.key_head) == (4, 2, 1)
-
-
-@pytest.mark.parametrize("name", ["bloom", "gptj", "deberta-v2"])
-def test_a_written_softmax_gives_its_own_weights(name: str, tmp_path: Path) -> None:
-    model = tiny_model(name)
-    save(model, tmp_path)
-    inputs = tiny_inputs(model.config)
-    trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]))
-    with torch.no_grad():
-        own = model(**inputs, output_attentions=True).attentions[LAYER][0, HEAD]
-    for query in range(7):
-        for key in range(7):
-            cell = explain(alone(trace), query, key)[HEAD]
-            assert cell.weight == pytest.approx(own[query, key].item(), abs=1e-6)
-            assert cell.exponential / cell.row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
-            assert float(cell.products.sum()) == pytest.approx(float(cell.dot_product), rel=1e-3, abs=1e-3)
-            assert np.isfinite(cell.score)  # before the mask

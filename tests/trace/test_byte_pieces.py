@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from attncli.encoding.encode import tokens_of
-from attncli.trace.byte_pieces import decode_pieces
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Tokens
 
 CORPUS = ["time flies like an arrow, naïve 日本 日本 日本語"] * 5
 
@@ -42,12 +41,6 @@ def test_whole_characters_are_themselves_and_halves_of_them_are_bytes(trim: bool
     assert tokens.find("flies", "query") == [1]
 
 
-def test_the_bytes_that_sentencepiece_falls_back_to_are_bytes() -> None:
-    vocabulary = {"<unk>": 0, "a": 1} | {f"<0x{byte:02X}>": byte + 2 for byte in range(256)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
-    assert [token.label for token in read(tokenizer, "a你")] == ["a", "<E4>", "<BD>", "<A0>"]
-
-
 @pytest.mark.parametrize("text", ["½", "Ãé", "naïve 日本", "<0xE4>"])
 def test_plain_vocabularies_are_never_taken_for_bytes(text: str) -> None:
     words = {word: index for index, (word, _) in enumerate(pre_tokenizers.Whitespace().pre_tokenize_str(text))}
@@ -68,10 +61,3 @@ def test_the_bytes_of_any_text_are_all_there(text: str) -> None:
 
 
 TOKENIZER = byte_level()
-
-
-def test_what_a_model_wrote_is_spelled_like_the_text_before_it() -> None:
-    text = "time flies"
-    tokens = [Token(0, 0, "time", 0, 4), Token(1, 1, "Ġflies", 4, 10), Token(2, 2, "ĠnaÃ¯ve", None, None)]
-    assert [token.label for token in decode_pieces(tokens, text)] == ["time", "␣flies", "␣naïve"]
-    assert decode_pieces(decode_pieces(tokens, text), text) == decode_pieces(tokens, text)

@@ -10,8 +10,6 @@ import pytest
 import attncli
 from attncli.analysis.check.report import Report
 from attncli.errors import UsageError
-from attncli.trace import display
-from attncli.trace.layer import LayerTrace
 
 TEXT = "time flies like an arrow"
 
@@ -98,26 +96,6 @@ def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
     assert len({name for (name,) in named}) == len(views), "no view has the style of another"
 
 
-def test_what_a_text_holds_stays_text() -> None:
-    html = attncli.inspect("<script>alert(1)</script> & 日本語 \x1b[31m", num_heads=1)._repr_html_()
-    assert html is not None
-    assert set(re.findall(r"<(\w+)", html)) <= {"style", "pre", "span"}
-    assert "\x1b" not in html
-    assert "日本語" in text_of(html)
-
-
-def test_a_layer_without_a_trace_says_where_to_take_it_from(trace: attncli.Trace) -> None:
-    alone = trace.layers[0]
-    assert isinstance(alone, LayerTrace)
-    for one in (alone, alone.head(0)):
-        assert one._repr_html_() is None
-        with pytest.raises(UsageError, match=r"trace\.layer\(0\)\.head\(1\)"):
-            one.to_dataframe()
-    taken = trace.layer(0)
-    assert np.array_equal(taken.head(1).weights, alone.head(1).weights)
-    assert taken == alone or taken.q is alone.q
-
-
 def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> None:
     figure = trace.layer(0).head(1).plot(size="3.3in")
     assert figure.get_size_inches()[0] == pytest.approx(3.3)
@@ -143,11 +121,3 @@ def test_a_trace_is_a_sequence_of_its_layers() -> None:
         trace.weights  # noqa: B018
     with pytest.raises(UsageError, match=r"^layer 3 was not recorded; this trace has layer 1\. Pass layer='all'\.$"):
         alone[3]
-
-
-def test_results_are_shown_by_what_is_registered(trace: attncli.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(display, "_registered", [])
-    with pytest.raises(UsageError, match="take them from attncli"):
-        trace.to_dataframe()
-    attncli.load  # noqa: B018  which registers it
-    assert len(trace.to_dataframe("polars")) == 2 * 5 * 5

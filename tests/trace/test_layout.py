@@ -124,37 +124,3 @@ def opened(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     with safe_open(path, "np") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return tensors, json.loads(file.metadata()["attncli"])
-
-
-@pytest.mark.parametrize(
-    ("damage", "pixels"),
-    [
-        ({}, None), ({}, np.zeros((4, 6, 3), np.float32)), ({}, np.zeros((4, 6), np.uint8)),
-        ({}, np.zeros((0, 6, 3), np.uint8)), ({}, np.zeros((1100, 1100, 3), np.uint8)), ({"width": "600"}, PIXELS),
-        ({"width": 0}, PIXELS), ({"width": 1, "height": 201}, PIXELS), ({"width": 30_000, "height": 30_000}, PIXELS),
-        ({"name": 1}, PIXELS),
-    ],
-)  # fmt: skip
-def test_a_damaged_picture_is_refused(damage: dict[str, object], pixels: np.ndarray | None, tmp_path: Path) -> None:
-    path = tmp_path / "t.safetensors"
-    pictured(ImageGrid(1, 2, 3)).save(path)
-    tensors, header = opened(path)
-    header["pictures"][0] |= damage
-    tensors = {name: each for name, each in tensors.items() if not name.startswith("pictures")}
-    tensors |= {} if pixels is None else {"pictures.0": pixels}
-    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
-    with pytest.raises(AttnError):
-        load(path)
-
-
-def test_the_texts_of_a_saved_picture_are_no_sequences_for_a_terminal(tmp_path: Path) -> None:
-    path = tmp_path / "t.safetensors"
-    pictured(ImageGrid(1, 2, 3)).save(path)
-    tensors, header = opened(path)
-    header["pictures"][0]["name"] = "x" * 100_000 + "\x1b[31m"
-    header["grids"][0]["note"] = "a\x1b]0;b\x07\n"
-    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
-    trace = load(path)
-    assert trace.pictures[0].name.endswith("x\\x1b[31m")
-    assert len(trace.pictures[0].name) < 5_000
-    assert trace.grids[0].note == "a\\x1b]0;b\\x07\\n"

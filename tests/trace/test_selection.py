@@ -20,16 +20,6 @@ def test_a_choice_is_expanded_in_the_order_asked_and_each_once(written: object, 
     assert chosen(written) == expected
 
 
-@pytest.mark.parametrize("written", ["4-2", "0,4-2", "-2-2"])
-def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        chosen(written)
-    message = str(refused.value)
-    assert f"--head {written.removeprefix('0,')}: the range is backwards; write " in message
-    start, stop = map(int, message.rpartition(" ")[2].split("-"))
-    assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
-
-
 @pytest.mark.parametrize(("written", "end"), [("6", 6), ("-9-2", -9), ([0, -7], -7), ("999999999", 999999999)])
 def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: int) -> None:
     with pytest.raises(UsageError) as refused:
@@ -60,20 +50,3 @@ def test_heads_of_one_layer_may_be_listed_and_no_other_layer_named() -> None:
     for layers, heads in ((None, "3.2,2.2"), (None, "3.2,1"), ("0", "3.2"), ("2-4", "3.2")):
         with pytest.raises(UsageError, match=r"heads of one layer|layer of every head|--layer names others"):
             layer_and_heads(layers, heads)
-
-
-def test_an_empty_list_is_refused() -> None:
-    with pytest.raises(UsageError, match="no head was chosen; drop --head for all"):
-        chosen([])
-
-
-def test_a_choice_of_many_stays_small_until_it_is_known_how_many_there_are() -> None:
-    with pytest.raises(UsageError, match="out of range"):
-        chosen("0-999999999")
-    assert chosen("0-99999", 100_000) == tuple(range(100_000))
-
-
-@pytest.mark.parametrize("written", [1.5, ["a"]])
-def test_what_is_no_integer_is_a_usage_error_in_python_too(written: object) -> None:
-    with pytest.raises(UsageError):
-        chosen(written)

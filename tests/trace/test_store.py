@@ -275,14 +275,3 @@ def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path
         ran = attn(*view, *["--from", path] * (1 + (view[0] == "diff")))
         assert (ran.code, view) == (0, view), ran.err
         hold(ran.code, ran.out, ran.err, view[-1])
-
-
-def test_no_text_of_a_dump_is_obeyed(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "dump.safetensors"
-    arrays = {name: vectors(2, 8) for name in ("q", "k", HOSTILE)}
-    save_file(arrays, path, metadata={"tokens": json.dumps([HOSTILE, HOSTILE + "x"])})
-    ran = attn("inspect", "--from", path)
-    hold(ran.code, ran.out, ran.err)
-    assert ran.code == 0
-    save_file(arrays, path, metadata={"scale": HOSTILE})
-    no_trace(attn, path)

@@ -4,9 +4,8 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import strategies as st
 
-from attncli.errors import InputMismatchError, UsageError
+from attncli.errors import InputMismatchError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -18,8 +17,6 @@ HIDDEN = {chr(code) for code in [*BIDIRECTIONAL, *ZERO_WIDTH, *LINE_BREAKS, *CON
 
 # Nothing is drawn for these either.
 INVISIBLE = [0x180E, *range(0x2061, 0x2065), *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), 0xE0001]
-
-any_text = st.text(st.one_of(st.characters(), st.sampled_from(sorted(HIDDEN))))
 
 
 def token(text: str, index: int = 0) -> Token:
@@ -51,15 +48,6 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
             assert visible(character) == character
 
 
-@pytest.mark.parametrize(("text", "shown"), [
-    ("naïve 日本語 ελληνικά עברית", "naïve 日本語 ελληνικά עברית"), ("👩‍👩‍👧 क्‍ष", "👩‍👩‍👧 क्‍ष"),
-    ("a\nb\tc\r", r"a\nb\tc\r"), ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"), ("\x00\x7f\x85", r"\x00\x7f\x85"),
-    ("\u202egpj.exe", r"\u202egpj.exe"), ("a\u200bb\ufeff\u00ad", r"a\u200bb\ufeff\xad"), ("\udcff", r"\udcff"),
-])  # fmt: skip
-def test_what_is_hidden_is_written_as_an_escape(text: str, shown: str) -> None:
-    assert visible(text) == shown
-
-
 @pytest.mark.parametrize(("text", "label"), [
     ("time", "time"), ("##ing", "##ing"), ("Ġflies", "␣flies"), ("▁flies", "␣flies"), ("", "''"), ("\n", r"\n"),
     ("Ġ\x1b[31m", r"␣\x1b[31m"), ("\u0301", "◌\u0301"), ("\u200d👧", "◌\u200d👧"), (" ", "␣"), ("\u00a0", "␣"),
@@ -78,19 +66,6 @@ def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
 def test_a_token_is_found_by_its_text_its_label_or_its_index(wanted: str, places: list[int]) -> None:
     sequence = tokens("time", "[SEP]", "the", "##ing", "Ġflies", "the", "2024", "\x1b[31m", "▁sun")
     assert sequence.find(wanted, "query") == places
-
-
-@pytest.mark.parametrize("wanted", ["3", "-4"])
-def test_an_index_out_of_range_is_refused_with_the_range(wanted: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        tokens("a", "b", "c").find(wanted, "query")
-    assert str(refused.value) == f"--query {wanted} is out of range: there are 3 query tokens, 0..2"
-
-
-def test_a_near_miss_is_suggested_as_it_is_shown() -> None:
-    with pytest.raises(UsageError) as refused:
-        tokens("time", "Ġflies", "like").find("flys", "key")
-    assert str(refused.value) == "--key 'flys': no such key token; did you mean '␣flies'?"
 
 
 def test_a_word_of_several_pieces_is_its_last_piece() -> None:

@@ -1,15 +1,11 @@
 """The heaviest keys against a plain sort; ranges of rows against Python's own slices."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import attncli
-from attncli.errors import InputError
 from attncli.trace.selection import RowRange
 from attncli.trace.top_keys import heaviest
 
@@ -53,17 +49,3 @@ def test_a_range_of_rows_is_a_slice(start: int | None, stop: int | None, count: 
     assert found is not None
     assert list(found.among(count)) == list(range(count))[start:stop]
     assert str(found) == written
-
-
-def test_what_is_no_range_is_a_token() -> None:
-    assert [RowRange.of(text) for text in ("", "3", "1:2:3", "a:", "9999999999:")] == [None] * 5
-
-
-def test_no_more_tokens_are_generated_than_there_are() -> None:
-    trace = attncli.inspect("a b c")
-    assert trace.predicted == {}
-    two = replace(trace, generated=2)
-    assert {row: token.text for row, token in two.predicted.items()} == {0: "b", 1: "c"}
-    for wrong in (-1, 3):
-        with pytest.raises(InputError, match="generated"):
-            replace(trace, generated=wrong)

@@ -12,15 +12,11 @@ import pytest
 import torch
 from hub import NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
-from running import on_terminal, text_shown
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as torch_tensors
 from safetensors.torch import save_file as save_torch
 
-from attncli.checkpoints.options import LoadOptions
-from attncli.checkpoints.snapshot import resolve
 from attncli.checkpoints.tensors import hub_store
-from attncli.checkpoints.tensors.open_store import open_store
 
 Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
@@ -126,32 +122,6 @@ def test_a_file_that_is_small_or_read_for_the_most_part_is_downloaded_whole_into
     assert [one.range for one in weights(hub)] == [None]
 
 
-def test_the_many_tensors_of_a_layer_come_in_few_requests_of_a_bounded_size(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = np.random.default_rng(0)
-    names = [f"experts.{index}.{part}_proj" for index in range(256) for part in ("down", "gate", "up")]
-    wanted = {f"layers.1.{name}.weight": generator.random((16, 32), np.float32) for name in names}
-    # Which nobody asks for, and stand between them.
-    between = {name.replace("weight", "input_scale"): np.zeros(1, np.float32) for name in wanted}
-    others = {f"layers.{index}.mlp.weight": np.zeros((1 << 19,), np.float32) for index in (0, 2)}
-    save_file(wanted | between | others, hub.folder / WEIGHTS)
-    monkeypatch.setattr(hub_store, "NEAR", 1 << 10)
-    largest = 1 << 18
-    monkeypatch.setattr(hub_store, "LARGEST", largest)
-    store = open_store(resolve(NAME, LoadOptions()))
-    hub.requests.clear()
-    store.prepare(wanted)
-    requests = [one.range for one in weights(hub) if one.range]
-    total = sum(each.nbytes for each in wanted.values())
-    assert total // largest < len(requests) < 2 * total // largest
-    assert max(last + 1 - first for first, last in requests) <= largest
-    assert total <= sum(one.sent for one in weights(hub)) < total * 1.01
-    hub.requests.clear()
-    assert all(np.array_equal(store.read(name), expected) for name, expected in wanted.items())
-    assert hub.requests == []
-
-
 def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny_llama: str) -> None:
     tensors = load_file(hub.folder / WEIGHTS)
     (hub.folder / WEIGHTS).unlink()
@@ -234,19 +204,6 @@ def test_a_damaged_header_is_one_sentence(hub: Hub, attn: Run) -> None:
         ran = attn(*ASK)
         assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
         assert f"the weights {WEIGHTS} of {NAME} cannot be read" in ran.err
-
-
-def test_how_much_is_fetched_is_said_and_how_far_it_is_shown_on_a_terminal(
-    hub: Hub, attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(hub_store, "_WORTH_SAYING", 10_000)
-    ran = attn("inspect", "-m", NAME, "time flies", "-l", "1", "--show", "tokens")
-    assert (ran.code, caplog.messages) == (0, [f"fetching 22 kB of the weights of {NAME} from the hub"])
-    hub.pause = 0.1
-    monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
-    code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "other"))
-    assert code == 0
-    assert "downloading model.safetensors: " in text_shown(shown)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
