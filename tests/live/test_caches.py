@@ -1,18 +1,9 @@
 """Generation with caches of every kind: what is right is called causal and not accused, what is wrong is found."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from watched_programs import Run, errors, programs_of, watched
+from watched_programs import Run, errors, watched
 
-FOLDER = Path(__file__).parent / "programs"
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names."""
-    yield from programs_of(FOLDER, "caches")
+PROGRAMS = ("caches",)
 
 
 CAUSAL = """

@@ -138,19 +138,6 @@ def test_losses_that_look_further_on_purpose_are_no_mistake(name: str) -> None:
     assert "label" not in codes_of_labels(getattr(programs, name))
 
 
-def test_a_cache_whose_mask_stands_one_too_far() -> None:
-    """Several tokens come to those that are cached; the cache is the program's own again afterwards."""
-    for wrong in (True, False):
-        model, ids = programs.Cached(wrong), programs.tokens()
-        with torch.no_grad():
-            model(ids[:, :6])
-            keys = model.keys
-            proof = prove(model, ids[:, 6:], "causal")
-        assert [(one.kind, one.position) for one in proof.moved] == ([("cache", 4)] if wrong else [])
-        assert model.keys.shape[2] == 12
-        assert torch.equal(model.keys[:, :, :6], keys)
-
-
 # --- what is not the claim ----------------------------------------------------------------------------------------
 
 
@@ -418,16 +405,18 @@ def test_what_is_wrong_behind_a_cache_alone(name: str) -> None:
     """Parts of the same shape differ by the keys before them, and a later call contradicts those before it."""
     mask, claim, lengths = programs.LATER[name]
 
-    def proved(masked: Any) -> list[bool]:
+    def proofs(masked: Any) -> list[ModelProof]:
         model, prover = programs.Chunked(masked), Prover(claim)
         with prover.watching(), torch.no_grad():
             for part in programs.tokens(1).split((*lengths, 12 - sum(lengths)), 1)[: len(lengths)]:
                 model(part)
         assert len(prover.proofs) >= 2
-        return [proof.is_proved for proof in prover.proofs]
+        return prover.proofs
 
-    assert not all(proved(mask))
-    assert all(proved(programs.kept if claim == "window(4)" else programs.causal))
+    wrong = [proof for proof in proofs(mask) if not proof.is_proved]
+    assert wrong
+    assert {one.kind for proof in wrong for one in proof.moved} == ({"cache"} if claim == "causal" else set())
+    assert all(proof.is_proved for proof in proofs(programs.kept if claim == "window(4)" else programs.causal))
 
 
 def test_outputs_that_no_position_reaches() -> None:

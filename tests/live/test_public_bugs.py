@@ -1,16 +1,14 @@
 """Bugs that people made in public, right and wrong twin each, and published designs: what watching them says."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from watched_programs import Run, errors, programs_of, watched
+from watched_programs import Run, errors, watched
 
 from attncli.analysis.prove import Prover
 
-FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = ("public_masks", "public_models", "designs", "unusual", "public_twins")
 
 
 class Bug(NamedTuple):
@@ -216,12 +214,6 @@ CLAIMS = [
 
 def named(each: Bug | Claim | Twin) -> str:
     return each.name
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names."""
-    yield from programs_of(FOLDER, "public_masks", "public_models", "designs", "unusual", "public_twins")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=named)

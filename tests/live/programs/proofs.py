@@ -263,24 +263,6 @@ def padding_of_queries(wrong: bool):
     return model
 
 
-class Cached(LanguageModel):
-    """Keeps keys and values of what came before; several tokens may come at once."""
-
-    def __init__(self, wrong: bool):
-        super().__init__(layers=1)
-        self.shift = 1 if wrong else 0
-        self.keys = self.values = None
-        self.blocks[0].attention.attend = self.attend
-
-    def attend(self, q, k, v):
-        past = 0 if self.keys is None else self.keys.shape[2]
-        if past:
-            k, v = torch.cat([self.keys, k], dim=2), torch.cat([self.values, v], dim=2)
-        self.keys, self.values = k.detach(), v.detach()
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(past + (self.shift if past else 0))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-
 class Translator(nn.Module):
     """An encoder and a decoder; the padding of the source must reach the cross-attention."""
 
