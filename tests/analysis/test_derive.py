@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from traces import layer_of, trace_of
 
 import attncli
-from attncli import attention
-from attncli.errors import NotExposedError, UsageError
+from attncli.errors import UsageError
 from attncli.trace.layer import Proof
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -142,15 +141,6 @@ def test_the_worst_proof_stands_for_all_layers_and_none_where_one_has_none() -> 
     assert attncli.derive(toy, mean="heads").layers[0].proof is None
 
 
-def test_only_the_heads_that_were_asked_for_count() -> None:
-    trace = attncli.inspect("a b c", head="0,2")
-    expected = (trace.layers[0].head(0).weights + trace.layers[0].head(2).weights) / 2
-    found = attncli.derive(trace, mean="heads")
-    close(found.layers[0].head(0).weights, expected)
-    assert found.origin is not None
-    assert found.origin.rules == ("reduced: mean over heads 0,2",)
-
-
 # --- rollout -----------------------------------------------------------------------------------------------
 
 
@@ -182,15 +172,6 @@ def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: list[float]
     assert [layer.layer for layer in attncli.derive(trace, rollout=True).layers] == [2]
 
 
-def test_a_rollout_needs_every_layer_below_and_one_sequence() -> None:
-    trace = traced([1] * 3, layers=3)
-    gap = Trace(trace.source, trace.query_tokens, trace.key_tokens, trace.layers[1:], trace.text)
-    with pytest.raises(NotExposedError, match="layer 0 is not there"):
-        attncli.derive(gap, rollout=True)
-    with pytest.raises(UsageError, match="the same tokens"):
-        attncli.derive(attncli.inspect("a b", target="c d"), rollout=True)
-
-
 # --- norms -------------------------------------------------------------------------------------------------
 
 
@@ -207,53 +188,7 @@ def test_norms_are_the_lengths_of_weighted_values_times_the_output_projection() 
         close(found.head(head).weights, torch.linalg.vector_norm(each, dim=-1).numpy())
 
 
-def test_norms_of_values_whose_squares_no_float32_holds_are_numbers() -> None:
-    size = 1e30
-    q, v = np.zeros((1, 2, 4), np.float32), np.full((1, 2, 4), size, np.float32)
-    found = attncli.derive(trace_of(layer_of(q, q, v)), norms=True)
-    np.testing.assert_allclose(found.layers[0].head(0).weights, np.full((2, 2), size), rtol=1e-6)  # ½ · √4
-
-
 # --- all of them -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("steps", "cells", "mask"),
-    [
-        ({"mean": "all"}, 1, "causal"),
-        ({"rollout": True, "words": True}, 1, "cells"),
-        ({"norms": True, "words": True, "mean": "heads"}, 20, "causal"),
-    ],
-    ids=str,
-)
-def test_blocks_of_rows_give_what_the_whole_gives(
-    steps: dict[str, Any], cells: int, mask: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trace = traced([1, 3, 2, 1, 1], mask, layers=2)
-    expected = weights(attncli.derive(trace, **steps))
-    monkeypatch.setattr(attention, "CELLS", cells)
-    found = attncli.derive(trace, **steps).layers[0]
-    for head, whole in zip(found.heads, expected, strict=True):
-        close(np.concatenate([block.weights for block in found.head(head).blocks()]), whole)
-        masks = np.concatenate([block.mask for block in found.head(head).blocks()])
-        assert (masks | (np.array(whole) == 0)).all()
-
-
-def test_a_derived_trace_is_not_saved(tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match="save needs a recorded trace"):
-        attncli.derive(attncli.inspect("a b"), words=True).save(tmp_path / "trace.safetensors")
-
-
-def test_each_text_has_words_of_its_own_and_the_same_pieces_one_id() -> None:
-    paired = attncli.derive(attncli.inspect("time flies", pair="fruit flies"), words=True)
-    assert [(word.text, word.segment, word.id) for word in paired.key_tokens] == [
-        ("time", 0, 0), ("flies", 0, 1), ("fruit", 1, 2), ("flies", 1, 1),
-    ]  # fmt: skip
-    assert paired.key_tokens[3].as_dict() | {"start": 6} == paired.key_tokens[3].as_dict()
-    assert (paired.key_tokens[3].as_dict()["id"], paired.key_tokens[3].pieces) == (None, (3,))
-    crossed = attncli.derive(attncli.inspect("time flies", target="die Zeit fliegt"), words=True)
-    assert [word.text for word in crossed.query_tokens] == ["die", "Zeit", "fliegt"]
-    assert crossed.layers[0].head(0).weights.shape == (3, 2)
 
 
 def test_other_readers_want_what_was_recorded() -> None:

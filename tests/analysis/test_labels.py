@@ -88,20 +88,6 @@ def test_one_position_for_each_head_has_its_label() -> None:
         assert head.labels[0].gain == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_test_of_induction_heads_names_those_that_are_a_sink_elsewhere() -> None:
-    weights = np.zeros((1, 6, 6), np.float32)
-    weights[0, :3, 0] = 1  # before any token comes again
-    for query, key in ((3, 1), (4, 2), (5, 3)):
-        weights[0, query, [0, key]] = 0.45, 0.55
-    vectors = np.zeros((1, 6, 2), np.float32)
-    layer = layer_of(vectors, vectors, mask="causal", recorded_scores=weights, recorded_weights=weights)
-    text = tokens([0, 1, 2, 0, 1, 2])
-    trace = trace_of(layer, queries=text, keys=text)
-    for is_test, names in ((False, ["sink", "induction"]), (True, ["induction", "sink"])):
-        (head,) = survey([trace], View(), is_test=is_test).heads
-        assert [label.name for label in head.labels] == names
-
-
 # --- too few query rows ----------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,6 @@ from metrics_by_hand import (
 )
 from traces import layer_of, trace_of
 
-import attncli
 from attncli import attention
 from attncli.analysis.metric_names import NAMES as ALL
 from attncli.analysis.metrics import by_name as named
@@ -121,15 +120,6 @@ def test_all_heads_at_once_are_what_each_is_by_itself(
 
 
 # --- numbers known in advance --------------------------------------------------------------------------------
-
-
-def test_one_token_has_no_neighbours_and_no_negative_zero() -> None:
-    metrics = measured(attncli.inspect("a", init="zeros"), 0)
-    undefined = {"previous", "next", "sink", "duplicate", "induction", "special", "separator"}
-    assert {name for name, value in metrics.items() if value is None} == undefined
-    assert metrics["entropy"] == 0
-    assert math.copysign(1, metrics["entropy"]) == 1
-    assert (metrics["effective_keys"], metrics["distance"], metrics["self"], metrics["max_weight"]) == (1, 0, 1, 1)
 
 
 def test_what_cannot_be_computed_is_none_and_not_zero() -> None:

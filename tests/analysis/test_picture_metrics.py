@@ -1,7 +1,6 @@
 """What heads do with pictures, against plain loops, in maps that are known, and in models that learned nothing."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_by_hand import tokens, traced
-from running import Ran
 from traces import layer_of, trace_of
 
-import attncli
 from attncli.analysis.heads import HeadReport, survey
 from attncli.analysis.metric_names import NAMES, OF_PICTURES
 from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
-from attncli.errors import UsageError
 from attncli.trace.layout import ImageGrid
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -158,44 +154,3 @@ def test_regions_touch_at_sides_and_corners_but_not_around_an_edge() -> None:
     assert entropies == [0, pytest.approx(math.log(2)), pytest.approx(thirds), None]
     assert [head.metrics["region"] for head in found.heads] == [pytest.approx(each) for each in (0.9, 0.4, 0.4, 0)]
     assert [head.metrics["image"] for head in found.heads] == [pytest.approx(each) for each in (0.9, 0.8, 0.6, 0.72)]
-
-
-def test_a_head_that_looks_at_one_cell_from_everywhere_is_a_sink_and_does_not_locate() -> None:
-    weights = np.zeros((2, 40, 40), np.float32)
-    weights[:, :, 0] = 1
-    weights[0, :, [0, 20]] = [[0.1], [0.9]]
-    weights[1, -1, [0, 20]] = 0.1, 0.9
-    sink, locating = of_weights(weights).heads
-    assert "visual sink" in [label.name for label in sink.labels]
-    assert "localization" not in [label.name for label in sink.labels]
-    assert locating.labels[0].name == "sink"  # where its other rows look
-    (label,) = [label for label in locating.labels if label.name == "localization"]
-    assert (label.score, label.baseline) == (pytest.approx(0.9), pytest.approx(1 / 40))
-
-
-def test_cells_are_no_copies_of_each_other() -> None:
-    ids = [1, 9, 9, 9, 9, 9, 4, 5, 4]
-    sequence = tokens(ids)
-    plain = traced(sequence, sequence, "causal")
-    text, seen = plain, trace_of(*plain.layers, queries=sequence, keys=sequence, grids=(ImageGrid(1, 2, 2),))
-    of_text, of_seen = (head_metrics(each, each.layer(0), each.layer(0).head(0)) for each in (text, seen))
-    weights = plain.layer(0).head(0).weights
-    # The row of the second 4 alone has a copy: position 5, which has the cells' token, is none.
-    assert of_seen["duplicate"] == pytest.approx(float(weights[8, 6]))
-    assert of_seen["induction"] == pytest.approx(float(weights[8, 7]))
-    assert of_text["duplicate"] != of_seen["duplicate"]
-
-
-def test_a_text_has_none_and_asking_for_one_says_what_is_needed(attn: Callable[..., Ran]) -> None:
-    report = attncli.heads("time flies", model="demo")
-    assert not set(OF_PICTURES) & {*report.names, *report.heads[0].metrics}
-    with pytest.raises(UsageError, match="needs a picture"):
-        report.ranked("visual_sink")
-    for options in (
-        ["--metrics", "entropy,image"],
-        ["--sort", "-spatial_entropy"],
-        ["--metrics", "region", "-F", "tsv"],
-    ):
-        ran = attn("heads", "-m", "demo", "time flies", *options)
-        assert (ran.code, ran.out) == (2, "")
-        assert ran.err.endswith("needs a picture, and no key is a cell of one; give --image or --grid\n")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from traces import layer_of, tokens_of, trace_of
 
-from attncli.analysis.warnings import warnings_of, warnings_of_test
+from attncli.analysis.warnings import warnings_of
 from attncli.trace.layer import LayerTrace
 from attncli.trace.view import View
 
@@ -60,17 +60,3 @@ def test_layers_of_one_kind_with_the_same_rows_share_a_sentence() -> None:
     assert [named.split(": ")[0] for named in warned(*mixed)] == ["layers 0-1,4", "layer 2"]
     kinds = [blind(everywhere(1), layer, kind) for layer in (0, 1) for kind in ("decoder", "cross")]
     assert [named.split(": ")[0] for named in warned(*kinds)] == ["layers 0-1 (decoder)", "layers 0-1 (cross)"]
-
-
-def test_what_becomes_of_such_a_row_is_read_from_its_weights() -> None:
-    layer = blind(everywhere(1))
-    assert warned(layer)[0].endswith("is NaN")
-    assert warned(replace(layer, fill=float(np.finfo(np.float32).min)))[0].endswith("is spread over masked keys")
-    assert warned(replace(layer, sinks=np.zeros(HEADS, np.float32)))[0].endswith("is 0 for every key")
-
-
-def test_the_induction_test_warns_where_a_query_sees_later_keys() -> None:
-    tokens, vectors = tokens_of("a", "b"), np.ones((1, 2, 2), np.float32)
-    for mask, count in (("causal", 0), ("full", 1)):
-        trace = trace_of(layer_of(vectors, vectors, mask=mask), queries=tokens, keys=tokens)
-        assert len(list(warnings_of_test(trace))) == count

@@ -60,13 +60,6 @@ def test_a_row_without_a_key_says_so_and_shows_what_its_softmax_gives(fill: floa
     assert drawn(trace, "1").count("X") == (3 if math.isnan(weight) else 0)
 
 
-def test_the_fill_of_a_watched_row_without_a_key_is_not_made_up() -> None:
-    trace = trace_of(watched([[-math.inf, -math.inf]], [[0.5, 0.5]], [[False, False]], "cross"))
-    (cell,) = explain(trace, 0, 1)
-    assert (cell.row.softmax, cell.exponential, cell.weight) == (None, None, 0.5)
-    assert "as the model gave it" in drawn(trace, "0", "1")
-
-
 def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_out() -> None:
     weights = [[0.26894143, 0.73105854, 0.0]]
     trace = trace_of(watched([[1.0, 2.0, -math.inf]], weights, [[True, True, False]], "cross"))
@@ -88,13 +81,6 @@ def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_
     assert "masked, and recorded after the mask" in drawn(trace, "0", "2")
 
 
-def test_recorded_weights_that_are_not_the_softmax_of_their_scores_are_warned_about() -> None:
-    trace = trace_of(watched([[0.0, 0.0]], [[0.25, 0.75]], kind="cross"))
-    assert list(warnings_of_rows(trace, explain(trace, 0)))[-1] == (
-        "layer 0: the weights of head 0 differ from the softmax of its scores by 2.5e-01"
-    )
-
-
 def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
     layer = toy().layers[0]
     k = layer.k.copy()
@@ -107,6 +93,3 @@ def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
     document = json.loads("".join(write_why(broken, (cell,), None)))
     assert (document["dot_product"], document["weight"], document["dimensions"][0]["k"]) == ("nan", "nan", "nan")
     assert "nan" in drawn(broken, "e")
-
-
-# --- which cell ------------------------------------------------------------------------------------------------

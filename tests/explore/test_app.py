@@ -10,7 +10,7 @@ from textual import events
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.errors import InputError
-from attncli.explore.keys import HELP, KEYS, foot
+from attncli.explore.keys import KEYS
 from attncli.explore.panes import BlockWidget, LineInput
 from attncli.explore.view_state import Viewport, ViewState
 
@@ -96,16 +96,6 @@ async def test_what_is_typed_deleted_and_pasted_is_asked_for(one):
     assert "rank" in one.seen("cell")
     await one.press("ctrl+u")
     assert one.typed == ""
-
-
-@in_app()
-async def test_keys_that_come_in_one_go_keep_their_order(one):
-    one.app.app_focus = False  # as the first letters after another window
-    await one.press("backspace", "x", "home", "y", "escape", "l", "i", "z", "tab", "j")
-    assert (one.typed, one.look.query, one.look.key) == ("yztime flies like an arrox", 1, 1)
-    await one.press("escape", "m", *"window(2)", "enter", "p", *"hi", "escape", "p", *"ho", "enter", "l")
-    assert one.look.question == Query("yztime flies like an arrox", pair="ho", mask="window(2)")
-    assert one.look.key == 2
 
 
 @in_app()
@@ -223,18 +213,6 @@ def test_leaving(key):
             assert one.look.key == (key == "q")
 
     asyncio.run(within())
-
-
-def test_the_foot_and_the_help_are_made_of_the_table():
-    for is_typing in (False, True):
-        for width in (40, 80, 200):
-            shown = foot(is_typing, width)
-            assert len(shown) <= width
-            assert "help" in shown
-            assert "leave" in shown
-    shown = [key for part in HELP.values() for keys in part.values() for key in keys.split()]
-    assert {part for key in KEYS for part in key.shown.split()} < set(shown)
-    assert len(shown) == len(set(shown))
 
 
 # --- saving, and what goes wrong ---

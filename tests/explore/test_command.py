@@ -60,25 +60,6 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
         assert one["previous"] == pytest.approx(other.metrics["previous"], rel=1e-4)
 
 
-def test_why_is_what_why_explains(attn: Run) -> None:
-    look = ViewState(Query(TEXT), layer=1, head=2, query=4, key=1)
-    recorded = answered(look, model="demo").recorded
-    assert recorded is not None
-    found = answer_of(attn, ViewSnapshot(look, "why"), DEMO, "-F", "json")
-    assert (found["query"], found["key"]) == (4, 1)
-    assert found["weight"] == pytest.approx(recorded.layer(1).head(2).weights[4, 1], rel=1e-4)
-
-
-def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
-    question = Query("time flies", pair="an arrow", target="-die Zeit", mask="causal")
-    look = ViewState(question, kind="cross", layer=1, ramp="sqrt")
-    line = command_of(ViewSnapshot(look, "heads"), InputSource(("-m", "t5"))).line()
-    assert line == (
-        "attn inspect 'time flies' -m t5 --pair 'an arrow' --target '-die Zeit' --mask causal --layer 1 --kind cross "
-        "--ramp sqrt"
-    )
-
-
 @pytest.mark.parametrize("text", ["it's *", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e"])
 def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
     command = ReplayCommand("inspect", (text,), ("-m", "a b"))

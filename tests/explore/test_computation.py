@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asked_models import Made, Plain
-from traces import trace_of, watched
+from asked_models import Plain
 
 import attncli
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.explore.computation import ComputedView, IncrementalComputation, reason
+from attncli.explore.computation import ComputedView, IncrementalComputation
 from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
 
@@ -87,21 +86,6 @@ def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
     assert rollout.room().heads == (0, 1, 2, 3)  # to come back to
 
 
-def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
-    options = {"pair": OTHER, "mask": "causal & window(3)"}
-    last = last_of(model, ViewState(Query(TEXT, **options)))
-    assert_same(last.shown, demo(layer=0, **options))
-    assert_measured(last, EVERY, **options)
-
-
-@pytest.mark.parametrize("layer", [-1, 99])
-def test_a_layer_is_one_that_there_is(model: Plain, layer: int) -> None:
-    answer = next(answering_of(model).results(replace(LOOK, layer=layer)))
-    assert answer.look.layer == 3
-    assert answer.serves(replace(LOOK, layer=3))
-    assert answer.room() == Limits((0, 1, 2, 3), (), (), *answer.tokens or ())
-
-
 # --- nothing twice ----------------------------------------------------------------------------------------------
 
 
@@ -130,22 +114,6 @@ def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
     assert (answer.failure, answer.is_whole, answer.tokens) == (str(error.value), True, None)
     last = last_of(answering, LOOK)
     assert (last.failure, last.is_whole) == ("", True)
-
-
-def test_a_text_that_is_too_long_is_told_of_no_option_that_there_is_not() -> None:
-    with pytest.raises(InputError, match="--truncate") as error:
-        demo("a " * 300)
-    assert "--" not in reason(error.value)
-
-
-def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
-    made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
-    answering = answering_of(made)
-    last = last_of(answering, ViewState(Query("s"), numbers="norms"))
-    assert "needs the values V" in last.failure
-    assert (last.is_whole, last.shown, last.room().heads) == (True, None, (0,))
-    assert last.survey is not None
-    assert last_of(answering, ViewState(Query("s"))).failure == ""
 
 
 @pytest.mark.parametrize(

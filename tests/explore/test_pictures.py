@@ -10,7 +10,6 @@ from explored import Driven, driven
 from safetensors.numpy import save_file
 
 from attncli.engines.interactive import Query, open_interactive
-from attncli.explore.command import InputSource, ViewSnapshot, command_of
 from attncli.explore.view_state import ViewState
 from attncli.render.explore.head import CellCursor
 from attncli.render.explore.layer_view import LayerViewCache
@@ -91,15 +90,6 @@ def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Boun
             title = "".join(segment.text for segment in large.block.lines[0])
             assert f"r{row}c{column} {weights[heaviest]:.2f}" in title
             assert {small.at(*place) for place in np.ndindex(room.lines, room.width)} - {None} == {0, 1}
-
-
-def test_the_command_has_the_query_and_the_picture() -> None:
-    look = ViewState(Query("dog.png"), layer=1, head=2, query=5)
-    alone = command_of(ViewSnapshot(look, "head", has_picture=True), InputSource(("-m", "vit"), reads_pictures=True))
-    assert alone.line() == "attn inspect -m vit --image dog.png --layer 1 --head 2 --query 5"
-    beside = InputSource(("-m", "llava", "--image", "dog.png"))
-    asked = ViewSnapshot(ViewState(Query("where is it"), query=5), "heads", has_picture=True)
-    assert command_of(asked, beside).line() == "attn inspect 'where is it' -m llava --image dog.png --query 5"
 
 
 def test_a_question_is_typed_and_the_picture_follows() -> None:

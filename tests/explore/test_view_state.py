@@ -78,18 +78,6 @@ def test_whatever_the_keys_and_the_answers_one_looks_at_what_there_is(sessions: 
         before = room
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------
-
-
-def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
-    room = Limits((0, 1), ("encoder", "cross"), (0, 1), TOKENS, TOKENS)
-    drawn = LOOK.moved(room, 3, 2).next_head(room).next_kind(room).next_metric().next_ramp()
-    assert drawn.needs == LOOK.needs
-    others = [LOOK.asking("x"), LOOK.next_layer(room), LOOK.counting("norms"), LOOK.holding(), LOOK.masked("causal")]
-    assert len({look.needs for look in (LOOK, *others)}) == 6
-    assert LOOK.counting("rollout").needs != LOOK.next_kind(room).counting("rollout").needs
-
-
 # --- where one looks --------------------------------------------------------------------------------------------
 
 
@@ -109,14 +97,6 @@ def test_the_cursor_follows_its_token(before: str, after: str, places: dict[int,
         assert LOOK.on(old, key=place).carried(old, new).key == wanted
         if place < len(old.queries) - 1:
             assert LOOK.on(old, query=place).carried(old, new).query == wanted
-
-
-def test_the_last_query_stays_the_last_word() -> None:
-    special = Token(9, 9, "[SEP]", None, None, special=True)
-    for end in ((), (special,)):
-        old, new = (Limits(queries=Tokens((*tokens_of(*text.split()), *end))) for text in ("a b", "a b c d"))
-        assert LOOK.on(old, query=1).carried(old, new).query == 3
-        assert LOOK.on(old, query=0).carried(old, new).query == 0
 
 
 @pytest.mark.parametrize(

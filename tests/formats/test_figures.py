@@ -75,19 +75,6 @@ def test_each_cell_of_several_layers_has_the_colour_of_its_weight_on_one_scale()
     assert labels(maps_in(figure)[0].yaxis) == labels(maps_in(figure)[-1].xaxis) == words
 
 
-def test_masked_cells_are_hatched_and_explained() -> None:
-    figure = figure_of(attncli.inspect(SENTENCE))
-    axes, drawn = maps_in(figure)[0], pixels(figure)
-    (_, y0), (x1, y1) = axes.transData.transform(((1, 2.9), (6.9, 0.1))) / figure.bbox.size
-    bottom, top = (int((1 - y) * len(drawn)) for y in (y0, y1))
-    right = int(x1 * drawn.shape[1])
-    area = drawn[top:bottom, right - 60 : right]
-    assert np.ptp(area, axis=(0, 1)).max() > 30  # lines
-    assert np.ptp(area, axis=2).max() < 20  # grey
-    assert "masked" in words_of(figure)
-    assert "masked" not in words_of(figure_of(attncli.inspect(SENTENCE, mask="full")))
-
-
 def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
     figure = figure_of(odd_trace(), View(ramp="linear"))
     (axes,) = maps_in(figure)
@@ -203,23 +190,3 @@ def test_inspect_draws_a_figure_and_without_a_size_an_svg_is_the_terminals(attn:
     assert path.read_bytes() == written(expected, "svg", f"attn inspect: {SENTENCE}")
     assert attn("inspect", SENTENCE, "-o", path).code == 0
     assert path.read_text(encoding="utf-8").count("<text") > 20  # a figure has outlines of letters
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["a b", "-F", "pdf"], "--format pdf writes a file; give --output figure.pdf"),
-        (
-            ["a b", "--size", "3in"],
-            "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",
-        ),
-        (["a b", "c d", "-o", "FIGURE"], "a figure shows one sentence; run the command"),
-        (["a b", "--top-keys", "1", "-o", "FIGURE"], "--top-keys does not apply to a figure"),
-        (["a b", "--show", "q", "-o", "FIGURE"], "--show does not apply to a figure"),
-    ],
-)
-def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
-    ran = attn("inspect", *(str(tmp_path / "x.pdf") if each == "FIGURE" else each for each in arguments))
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert words in ran.err
-    assert not list(tmp_path.iterdir())

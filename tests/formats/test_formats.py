@@ -135,15 +135,6 @@ def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run, t
     assert [row["score"] for row in rows] == ["inf", "inf", "-inf", "-inf"]
 
 
-def test_several_sentences_are_an_array_and_one_is_a_document(attn: Run) -> None:
-    texts = ["time flies", "fruit", "like an arrow"]
-    alone = [attn("inspect", text, "-F", "json").json | {"sentence": n} for n, text in enumerate(texts, start=1)]
-    assert strict_json(attn("inspect", *texts, "-F", "json").out) == alone
-    lines = attn("inspect", *texts, "-F", "jsonl").out
-    assert lines.endswith("\n")
-    assert [strict_json(line) for line in lines.splitlines()] == alone
-
-
 # --- files -------------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,10 @@
 
 import base64
 import hashlib
-import itertools
 import json
 import re
-import tomllib
 import tracemalloc
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +34,6 @@ from attncli.trace.view import View
 
 Run = Callable[..., Any]
 SENTENCE = "time flies like an arrow"
-PROJECT = Path(__file__).parents[2]
-FOLDER = PROJECT / "attncli" / "formats" / "page"
 
 
 # --- the numbers -------------------------------------------------------------------------------------------
@@ -86,21 +81,6 @@ def test_q_and_k_are_in_the_page_only_when_asked_for(attn: Run, tmp_path: Path, 
         for name, block in (("q", f"query-0-{head['head']}"), ("k", key)):
             read = np.frombuffer(unpacked(blocks[block][1]), "<f2").reshape(np.shape(head[name]))
             np.testing.assert_array_equal(read, np.array(head[name], np.float16))
-
-
-def test_rows_columns_heads_and_special_tokens_are_those_that_were_chosen(
-    attn: Run, tmp_path: Path, minilm: str
-) -> None:
-    arguments = (SENTENCE, "-m", minilm, "--hide-special", "-q", "flies", "-q", "1", "-H", "3,1")
-    page = page_of(attn, tmp_path / "page.html", *arguments)
-    document = attn("inspect", *arguments, "-F", "json", "--precision", "3").json
-    words = document_of(page)
-    rows, columns = (words["sequences"][words["layers"][0][side]] for side in ("rows", "columns"))
-    assert [token["index"] for token in rows] == [token["index"] for token in document["query_tokens"]]
-    assert [token["label"] for token in columns] == SENTENCE.split()
-    assert list(weights_in(page)) == [(0, 3), (0, 1)]
-    for head in document["layers"][0]["heads"]:
-        assert weights_in(page)[0, head["head"]] == head["weights"]
 
 
 # --- pictures ----------------------------------------------------------------------------------------------
@@ -188,14 +168,3 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
         assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
     assert not [a for _, a, _ in elements if {"src", "href", "style"} & a.keys() or any(n.startswith("on") for n in a)]
     assert not re.search(r"https?:|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|@import|url\(", page)
-
-
-# --- the command -------------------------------------------------------------------------------------------
-
-
-def test_the_parts_of_a_page_are_packaged() -> None:
-    packaged = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    parts = [path.name for path in FOLDER.iterdir() if path.is_file() and path.suffix != ".py"]
-    assert {"template.html", "style.css", "main.js"} < set(parts)
-    for part, patterns in itertools.product(parts, [packaged["attncli.formats.page"]]):
-        assert any(fnmatch(part, pattern) for pattern in patterns), part

@@ -241,30 +241,6 @@ def test_everything_is_reached_with_the_tabulator_and_has_a_name(tmp_path: Path,
         assert page.get_by_role(role, name=name, exact=True).count() == 1  # type: ignore[arg-type]
 
 
-# --- the sentence ------------------------------------------------------------------------------------------
-
-
-def on_paper(page: Page) -> list[str]:
-    """What each key of the sentence stands on; empty where it is masked or left out."""
-    return page.evaluate("[...document.getElementById('keys').children].map((c) => c.style.backgroundColor)")
-
-
-def test_the_sentence_stands_on_the_colours_of_the_chosen_querys_weights(inspected: Inspected) -> None:
-    page, document = inspected(SENTENCE, "-H", "2")
-    cells, allowed = colors_of(page, 5), document["layers"][0]["heads"][0]["mask"]
-    keys = page.get_by_role("listbox", name="keys", exact=True)
-    assert page.get_by_role("listbox", name="queries").count() == 0
-    for query, word in enumerate(SENTENCE.split()):
-        keys.get_by_role("option", name=word).click()
-        assert page.inner_text("#row-title") == f"Keys of query {query} {word}"
-        expected = [f"rgb({cells[query][key].replace(',', ', ')})" if allowed[query][key] else "" for key in range(5)]
-        assert on_paper(page) == expected
-    page.keyboard.press("ArrowLeft")
-    assert spoken(page).startswith("query 3 an, key ")
-    page.keyboard.press("Home")
-    assert page.locator("#keys [aria-selected=true]").all_inner_texts() == ["time"]
-
-
 # --- pictures ----------------------------------------------------------------------------------------------
 
 
@@ -362,37 +338,3 @@ def test_a_link_opens_at_its_head_and_cell(tmp_path: Path, opened: Callable[...,
     other.evaluate("location.hash = '#layer=0&head=1&query=7&key=0'")
     until(lambda: other.inner_text("#cell").startswith("query 7 w7 → key 0 w0"))
     assert (other.input_value("#layer"), other.input_value("#head")) == ("0", "1")
-
-
-# --- work -------------------------------------------------------------------------------------------------
-
-
-def test_144_heads_of_128_tokens_are_drawn_once_and_none_again_while_a_map_is_followed(
-    tmp_path: Path, opened: Callable[..., Page]
-) -> None:
-    page = opened(written(random_trace(12, 12, 128), tmp_path / "page.html"))
-    page.add_init_script("""
-        window.painted = 0;
-        const drawing = OffscreenCanvasRenderingContext2D.prototype, paint = drawing.putImageData;
-        drawing.putImageData = function (...how) {
-            window.painted++;
-            return paint.apply(this, how);
-        };
-    """)
-    page.reload()
-    page.wait_for_selector("#heads[data-drawn]", state="attached")
-    settled(page)
-    assert page.evaluate("painted") == 144 + 1  # and the map
-    changed = page.evaluate("""() => {
-        window.painted = 0;
-        const map = document.getElementById("map"), box = map.getBoundingClientRect();
-        const watching = new MutationObserver(() => {});
-        watching.observe(document.body, { subtree: true, childList: true, attributes: true, characterData: true });
-        for (let step = 0; step < 200; step++) {
-            const options = { clientX: box.left + 100 + step, clientY: box.top + 100 + step, bubbles: true };
-            map.dispatchEvent(new PointerEvent("pointermove", options));
-        }
-        return watching.takeRecords().length / 200;
-    }""")
-    assert page.evaluate("painted") == 0
-    assert 0 < changed < 3 * 128  # of a row, and not of a map

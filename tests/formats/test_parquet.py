@@ -64,15 +64,6 @@ def test_the_rows_are_those_of_tsv(
     assert duckdb.sql(f"SELECT count(*) FROM '{path}'").fetchall() == [(len(lines),)]
 
 
-def test_a_bad_sentence_is_left_out_and_the_exit_code_says_so(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "attention.parquet"
-    ran = attn("inspect", "-o", path, stdin=b"a b\n\xff\nc d\n")
-    assert ran.code == 5
-    assert set(pq.read_table(path)["sentence"].to_pylist()) == {1, 3}
-    assert attn("inspect", "-o", path, stdin=b" \n\xff\n").code == 5
-    assert len(pq.read_table(path)) == 0
-
-
 @pytest.mark.parametrize("ending", ["parquet", "tsv"])
 def test_of_metrics_alone_a_row_is_a_head(attn: Run, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"metrics.{ending}"

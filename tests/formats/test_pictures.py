@@ -182,22 +182,6 @@ def test_a_picture_loads_nothing_and_does_not_depend_on_the_terminal(attn: Run, 
         assert word not in text.lower()
 
 
-def test_several_sentences_stand_one_after_the_other_under_their_titles(attn: Run) -> None:
-    out = attn("tokens", SENTENCE, "fruit flies", "-F", "html").out
-    page = Page(out)
-    assert out.startswith("<!DOCTYPE html>")
-    assert page.elements[0] == ("html", {"lang": "en"})
-    assert ("meta", {"charset": "utf-8"}) in page.elements
-    assert page.texts["title"] == [f"attn tokens: {SENTENCE} and 1 more"]
-    assert page.texts["h2"] == [SENTENCE, "fruit flies"]
-    assert len(page.texts["pre"]) == 2
-    svg = attn("inspect", "time flies", "fruit", "--show", "heatmap", "-F", "svg").out
-    assert [line for line in grid_of(svg) if line in ("time flies", "fruit")] == ["time flies", "fruit"]
-    assert ElementTree.fromstring(svg).findtext(f"{SVG}title") == "attn inspect: time flies and 1 more"
-    markdown = attn("inspect", "time flies", "fruit", "--show", "heatmap", "-F", "md").out
-    assert re.findall(r"^## .*", markdown, re.MULTILINE) == ["## `time flies`", "## `fruit`"]
-
-
 # --- what came from the user -------------------------------------------------------------------------------
 
 TOKENS = ["<script>alert(1)</script>", "&lt;", "a&b", "\"'", "]]>", "-->", "|x|", "{a}", "{{b}}", "```", "`````"]

@@ -1,20 +1,13 @@
 """Blocks of a longer attention are not held against what is expected of the whole; attention in parts is."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
-from watched_programs import Run, programs_of, watched
+from watched_programs import Run, watched
 
+PROGRAMS = ("blocks",)
 BLOCKS = ["ring", "scaled_before", "other_ranks", "split_keys", "query_slices", "two_lines"]
 WHOLE = ["documents", "rows_of_the_batch", "halves_of_the_heads", "cached"]
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names."""
-    yield from programs_of(Path(__file__).parent / "programs", "blocks")
 
 
 @pytest.mark.parametrize("name", BLOCKS)

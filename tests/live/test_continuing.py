@@ -1,12 +1,9 @@
 """Calls behind a cache beside the calls before: their window, bias and rotary positions; and repeated batches."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from watched_programs import Run, errors, programs_of, watched
+from watched_programs import Run, errors, watched
 
-FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = ("continuing",)
 WRONG = {
     "window_of_one_query": "window",
     "window_of_a_chunk": "window",
@@ -24,12 +21,6 @@ WRONG = {
     "several_answers": "batch",
 }
 DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts", "longer_and_longer"]
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names."""
-    yield from programs_of(FOLDER, "continuing")
 
 
 @pytest.mark.parametrize("name", WRONG)

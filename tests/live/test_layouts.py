@@ -1,24 +1,18 @@
 """Attention written out in every layout of its scores: heads are heads, and queries are queries."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from watched_programs import programs_of, watched
+from watched_programs import watched
 
 from attncli.analysis.calls.calls import Calls
 
+PROGRAMS = ("layouts",)
 HEADS = 4
 SHARED = "bqhk bhqk qbhk hbqk bhkq product folded folded_heads".split()
 STEPS = [(6, 1, 1), (6, 3), (4, 4), (4, 1), (4, 2)]  # of which some have as many queries or keys as heads
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Callable[..., list[torch.Tensor]]]]:
-    """The classes of the programs by their names."""
-    yield from programs_of(Path(__file__).parent / "programs", "layouts")
 
 
 def read(

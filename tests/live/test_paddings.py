@@ -1,14 +1,11 @@
 """Padding that one part of a program knows of and another does not, and positions that count it."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from watched_programs import Run, errors, programs_of, watched
+from watched_programs import Run, errors, watched
 
 from attncli.analysis.calls.calls import Calls
 
-FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = ("paddings",)
 
 WRONG = ["translator", "hf_t5", "hf_llama", "classifier"]
 DESIGNS = """
@@ -38,12 +35,6 @@ NOTES = {
 
 def codes_of_padding(calls: Calls) -> set[str]:
     return {one.code for one in calls.findings} & {"pad", "missing", "not checked"}
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names."""
-    yield from programs_of(FOLDER, "paddings")
 
 
 @pytest.mark.parametrize("name", WRONG)

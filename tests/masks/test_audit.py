@@ -121,12 +121,6 @@ def test_a_planted_mistake_has_its_finding(tmp_path: Path, name: str) -> None:
     assert all(finding.severity == "error" for finding in findings.values())
 
 
-def test_fills_that_stay_finite_hide_as_well(tmp_path: Path) -> None:
-    assert found(tmp_path, swapped(additive(mask("causal"), -1e9), -1e9, -2e9, 2), "causal") == {}
-    mixed = found(tmp_path, swapped(additive(mask("causal"), -1e4), -1e4, -np.inf, 3), "causal")["mixed-fill"]
-    assert (mixed.severity, mixed.count, "different values" in mixed.message) == ("note", 2, True)
-
-
 @pytest.mark.parametrize("cells", [attention.CELLS, 50], ids=["whole", "in blocks of rows"])
 def test_a_finding_says_where(tmp_path: Path, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "CELLS", cells)
@@ -174,20 +168,6 @@ def test_each_head_is_held_against_what_is_expected_of_it(
     for severity, rows in (("error", is_error), ("note", is_dead & ~is_error)):
         found = [row for one in findings if (one.code, one.severity) == ("dead-row", severity) for row in one.rows]
         assert found == np.flatnonzero(rows).tolist()
-
-
-def test_what_is_wrong_whatever_true_means_is_said_of_an_ambiguous_mask(tmp_path: Path) -> None:
-    values = np.stack([mask("pad(right=2)", 4), mask("pad(right=1)", 4)])
-    for expect in (None, "causal"):
-        assert list(found(tmp_path, values, expect, MaskSize(5, 5))) == ["shape", "ambiguous", "varies"]
-
-
-def test_a_hint_explains_every_head(tmp_path: Path) -> None:
-    wider = np.stack([mask("window(4)"), mask("window(4)")])
-    assert "the window has 4 keys, not 3" in found(tmp_path, wider, "window(3)")["window"].message
-    assert "the window has" not in found(tmp_path, mask("window(5)"), "window(3)")["window"].message
-    wider[1] = mask("window(5)")
-    assert found(tmp_path, wider, "window(3)")["window"].message == "attends outside the window in 5 cells"
 
 
 def test_rows_that_are_masked_on_purpose_are_a_note(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import RuleMask, batch_rows, smallest, with_lengths
+from attncli.masks.expressions import RuleMask, batch_rows, with_lengths
 from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import MaskError, mistake_in, parse
 
@@ -52,19 +52,6 @@ def test_documents_that_do_not_add_up_are_refused_with_both_lengths(text: str) -
 def test_masks_are_written_in_one_spelling(text: str, written: str) -> None:
     assert str(parse(text)) == written
     assert parse(written) == parse(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "queries", "keys"),
-    [("full", 5, 5), ("causal", 2, 5), ("causal", 5, 5), ("window(3)", 5, 5), ("chunk(2)", 5, 5), ("full", 1, 1)],
-)
-def test_the_smallest_form_of_a_mask_says_the_same(text: str, queries: int, keys: int) -> None:
-    rows = np.arange(queries)
-    allowed = RuleMask(parse(text), queries, keys, heads=1, past=keys - queries).rows([0], rows)
-    found = smallest(allowed, heads=1)
-    np.testing.assert_array_equal(found.rows([0], rows), allowed)
-    if queries == 5:
-        assert str(found) == (text if text in {"full", "causal", "window(3)"} else "cell by cell")
 
 
 # --- what the parser says ------------------------------------------------------------------------------------
@@ -157,16 +144,6 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
     for depth in (101, 20_000):
         closing = ")" * depth * opening.count("(")
         assert "more than 100 nested parentheses" in refusal(opening * depth + "causal" + closing)
-
-
-@pytest.mark.parametrize("sign", ["&", "|~"])
-def test_a_very_long_chain_works(sign: str) -> None:
-    mask = parse(sign.join(["causal"] * 3_000))
-    (allowed,) = RuleMask(mask, 2, 2, heads=1).rows([0], np.arange(2))
-    arrays = {"causal": np.tril(np.ones((2, 2), bool)), "full": np.ones((2, 2), bool)}
-    expected = eval(sign.join(["causal"] * 20), {}, arrays)
-    np.testing.assert_array_equal(allowed, expected)
-    assert parse(str(mask)) == mask
 
 
 @pytest.mark.parametrize("text", ["window({})", "window(-{})", "pad(left={})"])

@@ -102,27 +102,6 @@ def test_what_some_models_mean_is_a_note(name: str) -> None:
     assert words in findings[code].message
 
 
-def test_queries_of_padding_that_see_nothing_are_a_note() -> None:
-    for allowed, rows in (
-        (LOWER & of_keys(LEFT), (0, 1)),
-        (of_keys(RIGHT) & of_queries(RIGHT), (4, 5)),
-        (LOWER & of_queries(RIGHT), (4, 5)),  # no real query sees what follows it, so that this is right
-    ):
-        findings = found(allowed)
-        assert list(findings) == ["dead-row"]
-        assert (findings["dead-row"].severity, findings["dead-row"].rows) == ("note", rows)
-        assert "2 padding queries are fully masked, in batch rows 1-2" in findings["dead-row"].message
-
-
-def test_queries_of_another_sequence_may_be_padding_too() -> None:
-    target = np.array([[1, 1, 1], [1, 1, 0]], bool)
-    allowed = of_keys(padding(6, 4)) & of_queries(target)
-    assert [f.severity for f in found(allowed, shape=(2, 1, 3, SIZE)).values()] == ["note"]
-    target = np.array([[1, 1, 1], [1, 0, 1]], bool)
-    allowed = of_keys(padding(6, 4)) & of_queries(target)
-    assert [f.severity for f in found(allowed, shape=(2, 1, 3, SIZE)).values()] == ["error"]
-
-
 # --- with one ---------------------------------------------------------------------------------------------------
 
 
@@ -145,19 +124,6 @@ def test_a_diagonal_that_is_shifted_is_the_reason_of_what_differs(step: int, cod
         (triangle & of_keys(RIGHT), "causal & pad", [6, 4, 5]),
     ):
         assert f"the diagonal is shifted by {step:+d}" in found(allowed, expect, lengths)[code].message
-
-
-def test_what_the_queries_of_padding_see_by_convention_is_no_mistake() -> None:
-    own = np.eye(SIZE, dtype=bool)[None, None]
-    for tokens, expect in ((RIGHT, "causal & pad"), (LEFT, "causal & pad(left)")):
-        wanted, queries = LOWER & of_keys(tokens), of_queries(tokens)
-        ways = [wanted & queries, np.where(queries, wanted, own)]
-        ways += [np.where(queries, wanted, True)] if expect.endswith("(left)") else []
-        for allowed in ways:
-            assert {f.severity for f in found(allowed, expect, [6, 4, 5]).values()} <= {"note"}
-        leaking = ways[0].copy()
-        leaking[0, 0, 2, 4] = True
-        assert found(leaking, expect, [6, 4, 5])["leak"].message.endswith("in 1 cell, in batch row 0")
 
 
 def test_an_expectation_of_another_batch_is_refused() -> None:

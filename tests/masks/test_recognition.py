@@ -8,19 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.masks.expressions import Grid
-from attncli.masks.mask_grid import MaskSize, materialise
-from attncli.masks.parser import parse
 from attncli.masks.recognition import Rule, recognise_plane, rule_of
-
-PADDED = ["causal & pad(right=3)", "window(2) & pad(left=3)", "pad(left=1)", "causal & chunk(3) & pad(right=2)"]
-
-
-@pytest.mark.parametrize(
-    ("rule", "past"), [*((rule, 0) for rule in PADDED), ("full", 6), ("window(3)", 6), ("causal & pad(left=2)", 6)]
-)
-def test_a_mask_with_padding_or_after_a_past_is_told_from_its_cells(rule: str, past: int) -> None:
-    cells = materialise(parse(rule), MaskSize(9 - past, 9, past))[0]
-    assert str(recognise_plane(cells, past)) == rule
 
 
 def test_what_follows_no_rule_has_none() -> None:
@@ -118,16 +106,6 @@ def test_padding_of_all_rows_alike_is_a_number_and_of_all_rows_is_no_list() -> N
     assert rule_of(sides & lower, (2, 1, 6, 6)).text == "causal & pad"
     empty = np.array([[1, 1, 1], [0, 0, 0]], bool)[:, None, None]
     assert rule_of(empty, (2, 1, 3, 3)).tokens.sum(axis=1).tolist() == [3, 0]
-
-
-def test_rows_that_see_nothing_and_are_no_padding_are_told() -> None:
-    cells = np.tri(6, dtype=bool)
-    cells[3] = False
-    rule = rule_of(cells[None, None], (1, 1, 6, 6))
-    assert rule.text == "causal, some queries see nothing"
-    assert (reproduced(rule)[0, 0] == cells).all()
-    columns = np.array([[1, 1, 1], [1, 1, 0]], bool)[:, None, :, None]  # [B, 1, Q, 1]
-    assert rule_of(columns, (2, 1, 3, 3)).text == "full, some queries see nothing"
 
 
 def test_top_left_and_bottom_right_are_told_apart() -> None:

@@ -112,9 +112,3 @@ def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
     (call,) = seen
     assert call.api == "xformers"
     is_proven(call)
-
-
-def test_other_operators_are_none_of_theirs() -> None:
-    assert flash_xformers.api_of(torch.ops.aten.add) is None
-    assert flash_xformers.api_of(torch.ops.aten._efficient_attention_backward) is None
-    assert flash_xformers.api_of(torch.add) is None

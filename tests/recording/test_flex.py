@@ -100,18 +100,6 @@ def test_blocks_of_one_row_are_noted_as_the_mask_mod_runs_for_every_row(mask_mod
     assert own.findings == (() if axis == "B=2" else call.findings)
 
 
-@pytest.mark.parametrize(
-    ("mask_mod", "blocks"),
-    [
-        (lambda b, h, i, j: i >= j, {"rows": None}),
-        (padded_causal, {"rows": None, "separate_full_blocks": False}),  # so that mask_mod runs in all of them
-    ],
-)
-def test_blocks_that_serve_every_row_are_not_noted(mask_mod: Mod, blocks: dict[str, Any]) -> None:
-    (call,), _ = ran(None, mask_mod, **blocks)
-    assert call.findings == ()
-
-
 @pytest.mark.parametrize(("size", "severity"), [(2, "error"), (8, "error"), (16, "note")])
 def test_a_compiled_kernel_has_the_whole_blocks_of_row_0(size: int, severity: str) -> None:
     calls, _ = ran(

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import re
-import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from live_calls import recomputed
-from torch import nn
 
-from attncli import watch
 from attncli.recording.call import AttentionCall
 from attncli.recording.watch import watching
 
@@ -35,10 +29,6 @@ def one(program: Callable[..., Any], *args: Any) -> AttentionCall:
     """Return the only call of a program."""
     (call,) = seen(program, *args)
     return call
-
-
-def found(call: AttentionCall) -> list[tuple[str, str]]:
-    return [(finding.code, finding.severity) for finding in call.findings]
 
 
 def exact(call: AttentionCall, weights: torch.Tensor, values: torch.Tensor | None = None) -> None:
@@ -127,22 +117,6 @@ def test_ways_of_a_product(way: Any, qkv: tuple[torch.Tensor, ...]) -> None:
     right(call)
 
 
-def test_three_and_two_axes() -> None:
-    q, k, v = torch.randn(B, Q, D), torch.randn(B, K, D), torch.randn(B, K, D)
-    made: list[Any] = []
-
-    def three() -> None:
-        made.append((torch.bmm(q, k.mT) / 2).softmax(-1))
-        torch.bmm(made[-1], v)
-
-    def two() -> None:
-        made.append((torch.mm(q[0], k[0].t()) / 2).softmax(1))
-        torch.mm(made[-1], v[0])
-
-    exact(one(three), made[0][:, None], v[:, None])
-    exact(one(two), made[1][None, None], v[0][None, None])
-
-
 def test_one_query_of_a_decoder() -> None:
     """The state of a decoder asks; its axis of one comes and goes."""
     state, encoded = torch.randn(B, D), torch.randn(B, K, D)
@@ -206,22 +180,6 @@ def test_a_soft_cap_and_scales_in_parts(qkv: tuple[torch.Tensor, ...]) -> None:
     right(call)
 
 
-@pytest.mark.parametrize("is_masked_first", [False, True])
-def test_a_scale_of_each_head_hides_nothing(is_masked_first: bool, qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-    scale = torch.linspace(5, 20, H)[:, None, None]
-    call = one(lambda: (q @ k.mT * scale).softmax(-1) @ v)
-    assert (call.scale, call.unsupported, call.findings) == (None, "a factor of each head", ())
-    assert call.weights is not None
-    assert torch.equal(call.weights, (q @ k.mT * scale).softmax(-1))
-    with watch() as calls:
-        scores = q @ k.mT
-        scores = scores.masked_fill(~CAUSAL, -math.inf) * scale if is_masked_first else scores * scale
-        scores.masked_fill(~CAUSAL, -math.inf).softmax(-1) @ v
-    assert calls[0].mask == "causal"
-    calls.check("causal")
-
-
 @pytest.mark.parametrize(
     ("write", "unsupported"),
     [
@@ -242,84 +200,7 @@ def test_what_is_not_read_is_named(write: Any, unsupported: str, qkv: tuple[torc
     assert not call.findings
 
 
-@pytest.mark.parametrize(
-    "attend",
-    [
-        lambda s, v: (lambda e: e / e.sum(-1, keepdim=True))((s / 2).exp()) @ v,  # a softmax that is written out
-        lambda s, v: F.log_softmax(s / 2, -1).exp() @ v,
-        lambda s, v: ((s / 2).softmax(-1) - 0.2 * (s / 3).softmax(-1)) @ v,  # the differential transformer
-        lambda s, v: torch.einsum("hg,bhij->bgij", torch.randn(H, H), s).softmax(-1) @ v,  # talking heads
-        lambda s, v: torch.einsum("bhij,hg->bgij", s.softmax(-1), torch.randn(H, H)) @ v,
-        lambda s, v: (s / 2 + MASK)[:, :, :, :4].softmax(-1) @ v[:, :, :4],  # a cache longer than what it holds
-        lambda s, v: (s / 2).softmax(-1)[:, 1:] @ v[:, 1:],
-    ],
-)
-def test_what_is_not_followed_is_counted(attend: Any, qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-    with watch() as calls:
-        attend(q @ k.mT, v)
-    assert not calls
-    (note,) = calls.notes
-    assert re.match(r"1 softmax is not shown|2 softmaxes are not shown", note)
-
-
-def test_a_query_that_sees_no_key_has_the_weights_that_its_fill_gives(qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-    hidden = torch.zeros(B, 1, Q, K, dtype=torch.bool)
-    hidden[1, :, 2:] = True
-    weights = (q @ k.mT / 2).masked_fill(hidden, torch.finfo(torch.float32).min).softmax(-1)
-    with watch() as calls:
-        (q @ k.mT / 2).masked_fill(hidden, torch.finfo(torch.float32).min).softmax(-1) @ v
-    for trace, expected in zip(calls[0].traces, weights, strict=True):
-        mine = [trace.layer(0).head(head).weights for head in range(H)]
-        np.testing.assert_allclose(mine, expected.numpy(), atol=1e-6)
-
-
 # Bugs.
-
-
-@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
-@pytest.mark.parametrize(
-    ("write", "code", "severity"),
-    [
-        (lambda s, v: (s / 2).softmax(-1) * CAUSAL @ v, "after-softmax", "error"),
-        (lambda s, v: torch.where(CAUSAL, (s / 2).softmax(-1), 0.0) @ v, "after-softmax", "error"),
-        (lambda s, v: F.softmax(s / 2) @ v, "axis", "error"),
-        (lambda s, v: (s / 2).softmax(-1).mT @ torch.ones(Q, 2), "axis", "note"),
-        (lambda s, v: (s / 2 + CAUSAL).softmax(-1) @ v, "added-bool", "error"),
-        (lambda s, v: (s / 2 * CAUSAL).softmax(-1) @ v, "no-mask", "error"),
-        (lambda s, v: (s / 2).tril(K - Q).softmax(-1) @ v, "no-mask", "error"),
-        (lambda s, v: (s / 2).masked_fill(~CAUSAL, 0).softmax(-1) @ v, "no-mask", "error"),
-    ],
-)
-def test_bugs(write: Any, code: str, severity: str, qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-
-    class Attention(nn.Module):
-        def forward(self) -> None:
-            write(q @ k.mT, v)
-
-    call = one(Attention().eval())
-    assert found(call) == [(code, severity)]
-    assert call.weights is None or call.weights.shape == call.shape
-
-
-def test_dropout_left_on_on_purpose(qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-
-    class Sampled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.drop = nn.Dropout(0.2)
-
-        def forward(self) -> None:
-            self.drop((q @ k.mT / 2).softmax(-1)) @ v
-
-    model = Sampled()
-    assert not one(model).findings
-    model.eval().drop.train()
-    assert found(one(model)) == [("dropout", "note")]
-    assert one(model.eval()).dropout == 0
 
 
 def test_no_bugs(qkv: tuple[torch.Tensor, ...]) -> None:
@@ -351,30 +232,6 @@ def test_no_bugs(qkv: tuple[torch.Tensor, ...]) -> None:
 # What is no attention.
 
 
-def test_no_attention() -> None:
-    x, y, w = torch.randn(B, Q, D), torch.randn(B, Q, D), nn.Parameter(torch.randn(D, K))
-    rows = torch.randn(K, D)
-    experts = torch.randn(B, Q, K, D)
-    with torch.no_grad():
-        programs: list[Callable[[], Any]] = [
-            lambda: F.softmax(x @ w, -1),  # a classifier
-            lambda: torch.softmax(F.linear(x, rows), -1) @ rows,  # a layer, not a product
-            lambda: torch.softmax(x @ w, -1) @ w.T,  # the words that a model may say, as an embedding
-            lambda: torch.einsum("bqk,bqkd->bqd", (x @ rows.T).softmax(-1), experts),  # a router
-            lambda: ((x @ rows.T).softmax(-1).unsqueeze(-1) * experts).sum(-2),
-            lambda: (x @ rows.T).softmax(-1).topk(2),
-            lambda: torch.multinomial((x[0] @ rows.T).softmax(-1), 1),  # sampling
-            lambda: x * (x @ y.mT).softmax(-1).sum(-1, keepdim=True),  # gating
-            lambda: F.cross_entropy(x[0] @ y[0].T, torch.arange(Q)),  # a contrastive loss
-            lambda: -(x[0] @ y[0].T).softmax(-1).diag().log().mean(),
-            lambda: (x @ y.mT).sigmoid() @ x,  # a product without a softmax
-            lambda: (-(x @ y.mT).softmax(-1) * (y @ x.mT).log_softmax(-1)).sum(-1),  # a distillation
-            lambda: x @ y.mT @ x,
-        ]
-        for program in programs:
-            assert seen(program) == []
-
-
 def test_two_attentions_of_one_product() -> None:
     """Co-attention: each side attends to the other by the same scores."""
     x, y = torch.randn(B, Q, D), torch.randn(B, K, D)
@@ -392,62 +249,3 @@ def test_two_attentions_of_one_product() -> None:
 
 
 # What is promised to the program.
-
-
-def test_nothing_is_kept(qkv: tuple[torch.Tensor, ...]) -> None:
-    """Tensors end when the program lets them go, however long the chain of products was."""
-    q, k, v = qkv
-    alive: list[weakref.ref[torch.Tensor]] = []
-    made: list[torch.Tensor] = []
-
-    def squares() -> list[torch.Tensor]:
-        return [
-            each
-            for each in gc.get_objects()
-            if type(each) is torch.Tensor and not each.is_nested and each.shape == (6, 6)
-        ]
-
-    others = squares()  # of other tests; they are held, so that no new tensor has an id of theirs
-    before = {id(each) for each in others}
-
-    def program() -> None:
-        scores = q @ k.mT / 2
-        weights = scores.softmax(-1)
-        alive.extend(weakref.ref(each) for each in (scores, weights))
-        weights @ v
-        del scores, weights
-        assert [each() for each in alive] == [None, None]
-        x = torch.randn(37, 37)  # a shape that no other test leaves behind
-        for _ in range(20):
-            x = x @ x * 0.1
-            alive.append(weakref.ref(x))
-        gc.collect()
-        made.extend(each for each in squares() if id(each) not in before)
-
-    calls = []
-    with watching(lambda call: calls.append(call.shape)):
-        program()
-    assert calls == [(B, H, Q, K)]
-    assert len({each.data_ptr() for each in made}) < 5
-
-
-def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:
-    """A tensor that was followed before is both factors, itself or by two products."""
-    x, wide = qkv[0] * 1.5, torch.randn(D, D)
-    right(one(lambda: (x * 0.5 @ x.mT).softmax(-1) @ x))
-
-    def projected() -> None:
-        y = x * 0.8
-        ((y @ wide) @ (y @ wide.T).mT / 2).softmax(-1) @ y
-
-    call = one(projected)
-    assert call.shape == (B, H, Q, Q)
-    assert call.weights is not None
-    assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)
-
-
-def test_scores_that_are_far_below_by_themselves_are_not_masked(qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-    with watch() as calls:
-        (q * 2e4 @ k.mT / 2).softmax(-1) @ v
-    assert [(row.mask, row.findings) for row in calls] == [("full", ())]

@@ -56,25 +56,7 @@ def test_positions_that_begin_again_are_documents(positions: list[int], expected
     assert (hint and hint.values[0].tolist()) == expected
 
 
-class Packed(nn.Module):
-    def forward(self, x: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)
-
-
 POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
-X = torch.randn(2, 2, 7, 4)
-APART = torch.tensor([0, 0, 0, 1, 1, 1, 1])
-
-
-@pytest.mark.parametrize("is_named", [True, False])
-def test_documents_that_attend_to_others_are_found(is_named: bool) -> None:
-    with watch() as calls:
-        for _ in range(2):
-            Packed()(X, position_ids=POSITIONS) if is_named else Packed()(X, None, POSITIONS)
-    (finding,) = calls.findings
-    crossing = sum(APART[i] != APART[j] for i in range(7) for j in range(i + 1))
-    assert (finding.code, finding.severity, finding.count) == ("document", "error", 2 * crossing)
-    assert finding.cells[0] == (3, 0)
 
 
 @pytest.mark.parametrize(("name", "is_known"), [("wpe", True), ("pos_embedding", True), ("hours", False)])
@@ -92,61 +74,6 @@ def test_an_embedding_of_positions_is_known_by_its_name(name: str, is_known: boo
         Model()(POSITIONS)
         Model()(torch.arange(7)[None])
     assert [one.code for one in calls.findings] == ["document"] * is_known
-
-
-def test_documents_of_one_step_are_not_those_of_the_next() -> None:
-    """The second step has other documents, and masks for them."""
-
-    class Rotary(nn.Module):
-        def forward(self, position_ids: Tensor) -> Tensor:
-            return position_ids
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rotary, self.attention = Rotary(), Packed()
-
-        def forward(self, starts: list[int]) -> Tensor:
-            positions = torch.cat([torch.arange(length) for length in starts])
-            document = torch.repeat_interleave(torch.arange(len(starts)), torch.tensor(starts))
-            self.rotary(positions)
-            return self.attention(X, torch.ones(7, 7, dtype=torch.bool).tril() & (document[:, None] == document))
-
-    model = Model()
-    with watch() as calls:
-        for starts in ([3, 4], [5, 2], [2, 2, 3]):
-            model(starts)
-    assert [one for one in calls.findings if one.severity == "error"] == []
-
-
-class Reading(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(10, 4, padding_idx=0)
-
-    def forward(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        x = self.words(ids)[:, None]
-        return F.scaled_dot_product_attention(x, x, x, None if mask is None else mask[:, None, None, :])
-
-
-@pytest.mark.parametrize(
-    ("mask", "codes"),
-    [
-        (IDS != 9, {"pad", "missing"}),  # hides another key
-        (torch.ones_like(IDS) > 0, {"pad"}),
-        (None, {"pad"}),
-        (torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]) > 0, set()),
-        (torch.tensor([[1] * 2 + [0] * 4, [1] * 6, [1] * 4 + [0] * 2]) > 0, {"batch"}),
-        (torch.tensor([[1] * 6, [0] * 2 + [1] * 4, [0] * 4 + [1] * 2]) > 0, {"padding-side"}),
-    ],
-)
-def test_a_mask_is_held_against_the_padding_of_the_words(mask: Tensor | None, codes: set[str]) -> None:
-    with watch() as calls:
-        for _ in range(2):
-            Reading()(IDS, mask)
-    assert {one.code for one in calls.findings} - {"varies"} == codes
-    if not codes:
-        calls.check("pad")
 
 
 def test_a_model_that_does_not_know_its_words_is_read_all_the_same() -> None:

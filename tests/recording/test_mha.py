@@ -1,13 +1,11 @@
 """What is read of nn.MultiheadAttention and of the layers around it gives their outputs again, by plain operations."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
-from live_calls import recomputed, weighed
+from live_calls import weighed
 from torch import Tensor, nn
 
 from attncli.recording.call import AttentionCall
@@ -67,49 +65,12 @@ def test_a_module_is_read_whole(
     assert torch.equal(call.output, expected)
 
 
-def test_widths_of_their_own() -> None:
-    module = attention(batch_first=True, kdim=8, vdim=12)
-    key, value = torch.randn(BATCH, 5, 8), torch.randn(BATCH, 5, 12)
-    (call,), _, (_, weights) = seen(lambda: module(X, key, value, attn_mask=BIAS[..., :5], average_attn_weights=False))
-    torch.testing.assert_close(recomputed(call).to(weights), weights)
-
-
 def test_keys_that_are_no_tokens_are_named_and_not_read() -> None:
     module = attention(batch_first=True, add_bias_kv=True, add_zero_attn=True)
     calls: list[AttentionCall] = []
     with watching(calls.append):
         module(X, X, X)
     assert [(call.unsupported, call.project) for call in calls] == [("bias_k, bias_v, add_zero_attn", None)]
-
-
-def test_the_function_alone() -> None:
-    module = attention()
-    x = X.transpose(0, 1)
-
-    def run() -> Any:
-        return F.multi_head_attention_forward(
-            x, x, x, WIDTH, HEADS, module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0,
-            module.out_proj.weight, module.out_proj.bias, key_padding_mask=PADDING,
-        )  # fmt: skip
-
-    (call,), (attended,), (output, _) = seen(run)
-    torch.testing.assert_close(module.out_proj(attended), output.transpose(0, 1))
-    assert call.api == "mha"
-
-
-def test_a_hint_takes_the_place_of_a_mask_or_does_nothing() -> None:
-    """The mask hides nothing; whether the hint hides what is later is read from the output."""
-    nothing = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
-    for is_training, has_grad, needs_weights in itertools.product([True, False], repeat=3):
-        module = attention(batch_first=True).train(is_training)
-        with torch.set_grad_enabled(has_grad):
-            (call,), (attended,), (output, _) = seen(
-                lambda module=module, needs=needs_weights: module(
-                    X, X, X, attn_mask=nothing, is_causal=True, need_weights=needs
-                )
-            )
-        torch.testing.assert_close(module.out_proj(attended), output)
-        assert [mask.name for mask in call.ignored_masks] == (["attn_mask"] if call.is_causal else [])
 
 
 def test_a_hint_without_a_mask_hides_nothing_in_the_fast_path() -> None:
@@ -165,15 +126,3 @@ def test_a_bias_in_the_fast_path_of_a_layer_is_named_and_not_read() -> None:
     with torch.no_grad(), watching(calls.append):
         layers(X, mask=torch.full((QUERIES, KEYS), 0.5))
     assert {call.unsupported for call in calls} == {"the numbers of src_mask in the fast path"}
-
-
-def test_a_layer_with_an_attention_of_its_own_is_seen() -> None:
-    class Own(nn.MultiheadAttention):
-        def forward(self, query: Tensor, *args: Any, **kwargs: Any) -> Any:
-            return F.scaled_dot_product_attention(query, query, query), None
-
-    layers = encoder().eval()
-    for layer in layers.layers:
-        layer.self_attn = Own(WIDTH, HEADS, batch_first=True)
-    calls, _, _ = seen(lambda: layers(X))
-    assert [call.api for call in calls] == ["sdpa", "sdpa"]

@@ -87,13 +87,6 @@ def test_what_a_module_can_tell_of_itself() -> None:
     assert same("-m", "package", "--two", stdin="words") == 0
 
 
-def test_a_folder_and_an_archive() -> None:
-    write("folder/__main__.py", TELLS)
-    subprocess.run([sys.executable, "-m", "zipfile", "-c", "archive.zip", "folder/__main__.py"], check=True)
-    assert same("folder", "one") == 0
-    same("archive.zip")
-
-
 @pytest.mark.parametrize(
     "last",
     [
@@ -186,28 +179,6 @@ print("parent" if child else "child", flush=True)
     assert same(write("forks.py", script), python="python") == 2
 
 
-def test_workers_and_processes_go_on_working() -> None:
-    script = f"""
-import multiprocessing
-from torch.utils.data import DataLoader, Dataset{ATTEND}
-class Numbers(Dataset):
-    def __len__(self):
-        return 2
-    def __getitem__(self, index):
-        attend()
-        return float(index)
-def double(x):
-    return 2 * x
-if __name__ == "__main__":
-    for kind in ("fork", "spawn"):
-        attend()
-        print(kind, *DataLoader(Numbers(), num_workers=1, multiprocessing_context=kind))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(double, [1, 2]))
-"""
-    assert same(write("loads.py", script)) == 2
-
-
 def test_threads_the_environment_and_warnings() -> None:
     """Threads end before the report; torch reads what the program set; a warning names the program's line."""
     script = f"""
@@ -226,11 +197,3 @@ print("main", torch.get_num_threads(), torch.ones(1, 2, 3).T.shape)  # of three 
 is_said.set()
 """
     assert same(write("threads.py", script)) == 2
-
-
-@pytest.mark.usefixtures("warm")
-def test_pytest_runs_under_it() -> None:
-    write("test_model.py", f"{ATTEND}\ndef test_it():\n    assert attend().sum() == 8\n")
-    ran = watched("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py", python="python")
-    assert (ran.code, ran.calls) == (0, 1)
-    assert "1 passed" in ran.stdout

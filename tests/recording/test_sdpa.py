@@ -1,13 +1,10 @@
 """What is read of a call of scaled_dot_product_attention gives its output again, by plain operations."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from live_calls import weighed
 from torch.nn.attention.bias import causal_lower_right
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from attncli import watch
 from attncli.recording.call import AttentionCall
@@ -65,37 +62,6 @@ def test_a_mask_of_a_class_of_its_own_is_named_and_not_read() -> None:
     x = heads(2, 4, 5, 8)
     call, _ = seen(x, x, x, attn_mask=causal_lower_right(5, 5))
     assert (call.masks, call.unsupported) == ((), "a mask that is a CausalBias")
-
-
-class Grouped(torch.nn.Module):
-    """What transformers makes of one query whose four heads share two, and a mask."""
-
-    num_key_value_groups = 2
-    is_causal = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(num_attention_heads=4)
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = sdpa_attention_forward(self, q, k, 2 * k, mask)[0]
-        return output
-
-
-@pytest.mark.parametrize("mask_heads", [1, 4])
-def test_heads_that_transformers_lays_along_the_queries_are_heads(mask_heads: int) -> None:
-    q, k = heads(2, 4, 1, 8), heads(2, 2, 7, 8)
-    mask = heads(2, mask_heads, 1, 7) > 0
-    calls: list[AttentionCall] = []
-    with watching(calls.append):
-        output = Grouped()(q, k, mask)
-    (call,) = calls
-    assert call.shape == (2, 4, 1, 7)
-    assert call.q is not None
-    assert torch.equal(call.q, q)
-    torch.testing.assert_close(weighed(call), output.transpose(1, 2))
-    assert call.output is not None
-    assert torch.equal(call.output, output.transpose(1, 2))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")

@@ -47,14 +47,6 @@ def hidden(allowed: torch.Tensor) -> torch.Tensor:
     return torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
 
 
-def test_without_a_mask_and_with_the_apis_own_causal_one() -> None:
-    agrees(call(), weights_of(call(), 0.0))
-    causal = torch.ones(QUERIES, KEYS, dtype=torch.bool).tril()
-    made = agrees(call(is_causal=True), weights_of(call(), hidden(causal)))
-    assert str(made[0].layer(0).mask) == "causal"
-    assert made[0].source.details == {"place": "model.py:41", "api": "sdpa"}
-
-
 @pytest.mark.parametrize("convention", ["attend", "masked", "additive"])
 def test_padding_of_each_row_in_each_convention(convention: str) -> None:
     allowed = torch.arange(KEYS)[None, :] < torch.tensor([KEYS, 4])[:, None]
@@ -106,10 +98,3 @@ def test_a_row_without_keys_is_what_torch_makes_of_its_fill(fill: float, convent
         assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-5
         assert layer.head(0).weights[2].sum() == pytest.approx(float(convention == "additive" and fill > -torch.inf))
-
-
-def test_what_cannot_be_known_has_no_trace() -> None:
-    assert traces(call(scale=None)) == ()
-    assert traces(call(unsupported="the score_mod")) == ()
-    (only,) = traces(call(), rows=[1])
-    np.testing.assert_array_equal(only.layer(0).q, call().q[1].numpy())  # type: ignore[index]

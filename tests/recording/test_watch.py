@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 from attncli import watch
 from attncli.recording.call import AttentionCall
@@ -65,44 +63,9 @@ def made() -> tuple[Model, Tensor]:
     return Model(), torch.randn(2, 7, WIDTH)
 
 
-def trained(**options: Any) -> list[Tensor]:
-    model, x = made()
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-    return [model(x), *model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-
-
 def evaluated() -> list[Tensor]:
     model, x = made()
     return [model.eval()(x)]
-
-
-def without_gradients() -> list[Tensor]:
-    with torch.no_grad():
-        return evaluated()
-
-
-def under_autocast() -> list[Tensor]:
-    with torch.autocast("cpu", torch.bfloat16):
-        model, x = made()
-        outputs = [model(x), model(x)]
-    sum(output.float().mean() for output in outputs).backward()  # type: ignore[union-attr]
-    grads = [parameter.grad for parameter in model.parameters()]
-    assert all(grad is not None for grad in grads)
-    return [*outputs, *grads]  # type: ignore[list-item]
-
-
-def checkpointed(is_reentrant: bool) -> list[Tensor]:
-    model, x = made()
-    x.requires_grad_()
-    output = checkpoint(model, x, use_reentrant=is_reentrant)
-    assert isinstance(output, Tensor)
-    torch.autograd.backward(output.square().mean())
-    assert x.grad is not None
-    return [output, x.grad]
 
 
 def of_torch_func() -> list[Tensor]:
@@ -111,14 +74,6 @@ def of_torch_func() -> list[Tensor]:
     parameters = dict(model.named_parameters())
     run = lambda x: torch.func.functional_call(model, parameters, (x[None],)).square().mean()  # noqa: E731
     return [torch.func.grad(run)(x[0]), torch.func.vmap(torch.func.grad(run))(x)]
-
-
-def in_another_thread() -> list[Tensor]:
-    found: list[Tensor] = []
-    thread = threading.Thread(target=lambda: found.extend(evaluated()))
-    thread.start()
-    thread.join()
-    return found
 
 
 def with_hooks_of_its_own() -> list[Tensor]:
@@ -163,13 +118,8 @@ def of_its_own_tensors() -> list[Tensor]:
 
 
 PROGRAMS: dict[str, tuple[Callable[[], list[Tensor]], int]] = {
-    "trained": (trained, 3 * CALLS),
     "evaluated": (evaluated, CALLS),
-    "under autocast": (under_autocast, 2 * CALLS),
-    "checkpointed": (lambda: checkpointed(True), CALLS),
-    "checkpointed anew": (lambda: checkpointed(False), CALLS),
     "of torch.func": (of_torch_func, 0),  # it is not read
-    "in another thread": (in_another_thread, CALLS),
     "with hooks of its own": (with_hooks_of_its_own, CALLS),
     "under a mode of its own": (under_a_mode_of_its_own, CALLS),
     "of its own tensors": (of_its_own_tensors, CALLS),
@@ -199,21 +149,6 @@ def test_a_program_computes_what_it_computes_alone(name: str) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_call_says_where_it_is() -> None:
-    model, x = made()
-    calls: list[AttentionCall] = []
-    with watching(calls.append):
-        model(x)
-    names = ["blocks.0", "blocks.1", "blocks.0", "own", "apart", "layer.self_attn"]
-    assert [call.place.module for call in calls] == names
-    here = os.path.relpath(__file__)
-    assert {call.place.file for call in calls} == {here}
-    assert [call.place.function for call in calls] == ["Attention.forward"] * 3 + ["Model.forward"] * 3
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    assert ["self.own(" in lines[call.place.line - 1] for call in calls] == [name == "own" for name in names]
-    assert "scaled_dot_product_attention" in lines[calls[0].place.line - 1]
-
-
 def test_a_thread_that_was_there_before_is_seen_inside_of_modules() -> None:
     model, x = made()
     calls: list[AttentionCall] = []
@@ -224,17 +159,6 @@ def test_a_thread_that_was_there_before_is_seen_inside_of_modules() -> None:
         pool.submit(model, x).result()
         assert pool.submit(torch._C._len_torch_function_stack).result() == 0
     assert len(calls) == CALLS
-
-
-def test_compiled_regions_run_eagerly_and_a_note_says_so() -> None:
-    calls: list[AttentionCall] = []
-    with watching(calls.append) as watch:
-        model, x = made()
-        compiled = torch.compile(model.blocks[0].eval())
-        assert torch.equal(compiled(x), model.blocks[0](x))
-    assert [call.place.module for call in calls] == ["", ""]
-    assert len(watch.notes) == 1
-    assert "ran eagerly" in watch.notes[0]
 
 
 def test_what_has_no_numbers_is_not_told() -> None:
@@ -301,18 +225,6 @@ def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert notes == []
-
-
-def test_a_watch_within_a_watch() -> None:
-    alone = without_gradients()
-    outer: list[AttentionCall] = []
-    inner: list[AttentionCall] = []
-    with watching(outer.append):
-        with watching(inner.append):
-            watched = without_gradients()
-        assert torch.equal(*without_gradients(), *alone)
-    assert torch.equal(*watched, *alone)
-    assert (len(outer), len(inner)) == (2 * CALLS, CALLS)
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])

@@ -24,7 +24,7 @@ PLACES = [
 ]
 
 
-PLAIN, COLORED = Palette(), Palette("truecolor")
+PLAIN = Palette()
 
 
 def lines_of(calls: Calls, palette: Palette, width: int) -> list[str]:

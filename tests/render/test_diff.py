@@ -1,11 +1,9 @@
 """The view of a comparison: what stands where."""
 
-import re
 from typing import Any
 
 import numpy as np
 from running import printed
-from traces import layer_of, trace_of
 
 import attncli
 from attncli.analysis.diff import Difference
@@ -48,33 +46,6 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
     )
 
 
-def test_where_nothing_changed_it_says_so_and_lists_no_zeros() -> None:
-    trace = attncli.inspect("time flies")
-    text = drawn(attncli.diff(trace, trace))
-    assert "No head of 4 changed: the weights are the same\n" in text
-    assert "tokens  0 time  1 flies\n" in text
-    assert "B − A" not in text
-    assert "L0H" not in text
-    # What stands before the changed word is the same under a causal mask, up to rounding.
-    texts = "time flies like an arrow", "time flies up"
-    before = [attncli.inspect(text, model="demo", layer="all") for text in texts]
-    text = drawn(attncli.diff(*before))
-    assert re.search(r"No head of 16 changed: at most \d[.]\de-\d\d bits \(L\dH\d\), which is rounding\n", text)
-    assert not re.search(r"^L\dH\d", text, re.MULTILINE)
-
-
-def test_it_opens_with_how_many_heads_changed_and_where() -> None:
-    arrays = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)  # layers, heads, queries, width
-    sides = [
-        trace_of(*(layer_of(q * factor**layer, q, layer=layer) for layer, q in enumerate(arrays))) for factor in (1, 3)
-    ]
-    found = attncli.diff(*sides)
-    bits = [head.jensen_shannon or 0 for head in found.heads]
-    count = sum(each > 0.05 for each in bits)
-    assert 0 < count < sum(each > 0 for each in bits) == 4
-    assert f"{count} of 8 heads changed by more than 0.05 bits, all in layer 1, most L1H" in drawn(found, width=80)
-
-
 # --- the scale around zero ---
 
 
@@ -90,18 +61,3 @@ def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:
             assert bool(pooled.allowed[row, column]) == bool(found)
             if found:
                 assert pooled.values[row, column] == max(found, key=abs)
-
-
-def test_chosen_rows_keep_the_colours_of_all() -> None:
-    first, second = (attncli.inspect(text, mask="none", seed=1, num_heads=1) for text in ("a b c d e f", "a b x d e f"))
-    part = drawn(attncli.diff(first, second, queries=("d",)))
-    head = re.findall(r"^L0H(\d) · the most", part, re.MULTILINE)[0]
-
-    def of_head(text: str) -> str:
-        return text[text.index(f"L0H{head} ·") :]
-
-    whole = drawn(attncli.diff(first, second), top=4)
-    legends = [re.findall(r"^(?:weights|B − A) .*$", of_head(text), re.MULTILINE)[:2] for text in (whole, part)]
-    assert legends[0] == legends[1]
-    rows = [re.findall(r"^3 d .*$", of_head(text), re.MULTILINE)[0] for text in (whole, part)]
-    assert rows[0] == rows[1]

@@ -18,7 +18,7 @@ from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.tokens import WeightedRow, token_strip
+from attncli.render.explore.tokens import token_strip
 from attncli.render.fit import Bounds
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
@@ -139,19 +139,6 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     assert read > (tokens - 2) * (tokens - 3) // 2
 
 
-def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
-    rows = [
-        line for line in texts(drawn_head(sight_of(9), (1, 3, 2), COLOUR, Bounds(14, 70)).block) if line[1:2].isdigit()
-    ]
-    weights = softmax_of(toy(9), 1)
-    for query, line in enumerate(rows):
-        numbers = [float(each) for each in re.findall(r"\d\.\d\d", line)]
-        assert numbers == pytest.approx(weights[query, : query + 1], abs=0.0051)
-        assert line.count("·") == 8 - query
-    assert rows[3].startswith("▸3 w3")
-    assert f"▸{weights[3, 2]:.2f}" in rows[3]
-
-
 def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> None:
     large = drawn_head(sight_of(300), (0, 150, 80), COLOUR, Bounds(30, 60))
     rows, columns, *_ = large.window
@@ -204,21 +191,6 @@ def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
         assert words in shown[-1]
 
 
-# --- all heads, and layers × heads ---
-
-
-def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
-    numbers = entropies(2, 6)
-    lines = texts(layer_map("entropy", numbers, range(5), ("self", 6), (1, 2), COLOUR, Bounds(12, 50)).block)
-    for layer in range(5):
-        shown = re.findall(r"\d\.\d\d|\?", lines[2 + layer])
-        assert shown == ([f"{numbers[layer, head]:.2f}" for head in range(6)] if layer < 2 else ["?"] * 6)
-    assert lines[3].startswith("▸1 ")
-    assert f"▸{numbers[1, 2]:.2f}" in lines[3]
-    assert "? not computed yet" in lines[-1]
-    assert lines[0].startswith(f"entropy · ▸ {numbers[1, 2]:.4g}")
-
-
 # --- tokens ---
 
 
@@ -238,28 +210,6 @@ def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(toke
             assert of[0][position].label in lines[line][column:][:20]
         marks = [f"◆{of[0][query].label}"] if query == key else [f"▸{of[0][query].label}", f"▾{of[1][key].label}"]
         assert all(mark in "".join(lines) for mark in marks)
-
-
-@pytest.mark.parametrize("tier", ["truecolor", "256", "blocks"])
-def test_keys_stand_on_the_colours_of_the_weights_of_the_query(tier: str) -> None:
-    palette, sight, weights = PALETTES[tier], sight_of(9), softmax_of(toy(9), 1)
-    drawn = token_strip(sight.tokens, 5, 2, (None, None), palette, Bounds(2, 90), WeightedRow(sight, 1, "linear"))
-    ramp, line = palette.ramp(1), painted(drawn.block)[0]
-    places = {
-        hit.position: column for column in range(90) if (hit := drawn.at(0, column)) is not None
-    }  # their last ones
-    for key in range(9):
-        glyph, style = ramp[min(int(weights[5, key] * len(ramp)), len(ramp) - 1)]
-        letter, own = line[places[key]]
-        if key > 5:
-            assert own is not None
-            assert (own.bgcolor, own.dim) == (None, True)
-        elif style is not None and own is not None:
-            assert own.bgcolor == style.bgcolor
-        else:
-            before = line[places[key] - len(sight.tokens[1][key].label)][0]
-            assert before == (("▾" if key == 2 else "▸" if key == 5 else " ") if glyph == ramp[0][0] else glyph)
-        assert letter == sight.tokens[1][key].label[-1]
 
 
 # --- words ---

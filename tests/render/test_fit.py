@@ -4,16 +4,14 @@ import re
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 from rich.cells import cell_len
 from running import plain, printed
 from small_checkpoints import minilm_folder
-from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.inspect import Layout
-from attncli.render.palette import Palette, Scale
+from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -108,42 +106,3 @@ def test_the_sentence_counts_its_heads_and_has_none_whose_map_is_left_out(
     assert set(named) <= set(re.findall(r"\bL\d+ H\d+\b", maps))
     assert (f"attends to   {len(named)} of {every} heads" in above) == (0 < len(named) < every)
     assert (f"showing {drawn} of {every} heads" in note) == (drawn != "every")
-
-
-# --- two cells in a character ---
-
-
-def test_each_half_has_the_colour_of_its_own_cell_and_a_masked_one_none() -> None:
-    ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style]
-    values, allowed = np.ones((3, 4)), np.ones((3, 4), bool)
-    values[1, 0] = 0.001
-    allowed[0, 2:] = allowed[1, 1] = allowed[1, 3] = False
-    rows = COLOUR.halves(values, allowed, Scale(0, 1))
-    drawn = [[(glyph, style and style.color, style and style.bgcolor) for glyph, style in row] for row in rows]
-    assert drawn[0][:3] == [("▀", ramp[-1], ramp[0]), ("▀", ramp[-1], None), ("▄", ramp[-1], None)]
-    assert drawn[0][3][0] == " "
-    assert drawn[1][0] == ("▀", ramp[-1], None)  # below the last of an odd number of rows
-
-
-def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
-    weights = np.full((12, 12, 12), 1 / 12, np.float32)
-    weights[0, 0, 0], weights[0, 1, 1], weights[0, 2, 2] = np.nan, 0, np.inf
-    mask = np.ones((12, 12, 12), bool)
-    mask[:, 3, 4] = False
-    weights[:, 3, 4] = 0
-    vectors = np.zeros((12, 12, 2), np.float32)
-    trace = trace_of(layer_of(vectors, vectors, mask=mask, recorded_scores=weights, recorded_weights=weights))
-    shown, _ = screen(trace, COLOUR, 80, 34)
-    assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
-
-
-# --- what is chosen ---
-
-
-def test_what_was_asked_for_in_so_many_words_is_printed_whole() -> None:
-    trace = subject(27, 12, 1)
-    layout = Layout(trace, View(show=frozenset({"weights"})), SHADES, 80, 39)
-    assert all(f"head {head} of 12" in printed(layout.renderables(), SHADES, 80) for head in range(12))
-    whole = printed(Layout(trace, View(), SHADES, 80, None, is_all=True).renderables(), SHADES, 80)
-    assert all(f"head {head}" in whole for head in range(12))
-    assert "scores, before the mask" in whole

@@ -67,19 +67,6 @@ def test_a_mask_is_drawn_once_for_heads_that_are_alike() -> None:
     assert "mask of head 1 · 3 queries" in drawn(replace(of_heads(1), layers=(one,)), mask)
 
 
-def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
-    trace = attncli.inspect(" ".join(f"w{index}" for index in range(200)), mask="causal & ~queries(7,8)")
-    view = View(show=frozenset({"mask", "heatmap"}))
-    shown = drawn(trace, view, width=80)
-    assert len(re.findall(r"^  4 w4   ! ", shown, re.MULTILINE)) == 1  # of the mask, whose cells are 4×4
-    assert len(re.findall(r"^  6 w6   ! ", shown, re.MULTILINE)) == 4  # of four heads, whose cells are 3×3
-    assert shown.count(" ! ") == 7  # and in two legends
-    (note,) = Layout(trace, view, Palette(), 80).notes()
-    assert note.startswith("each cell drawn of the mask stands for 4×4; ")
-    assert Layout(trace, view._replace(queries=("7",)), Palette(), None).notes() != []
-    assert Layout(of_heads(), view, Palette(), 80).notes() == []
-
-
 def test_a_single_query_row_is_walked_through_in_digits() -> None:
     trace = attncli.inspect(SENTENCE, num_heads=1, d_k=3, d_v=2)
     shown = drawn(trace, View(queries=("arrow",)))

@@ -46,17 +46,6 @@ def test_a_colormap_grows_lighter_and_its_text_stays_readable(name: str) -> None
 # --- the scale around zero ---
 
 
-@pytest.mark.parametrize(("palette", "width"), [*zip(TIERS, (1, 2, 1), strict=True)], ids=str)
-def test_every_step_looks_different_and_nothing_is_in_the_middle(palette: Palette, width: int) -> None:
-    ramp = palette.ramp(width, is_signed=True)
-    assert len(ramp) % 2 == 1
-    assert len(set(ramp)) == len(ramp)
-    if not palette.has_color:
-        assert ramp[len(ramp) // 2][0].strip() == ""
-        assert all("-" in glyph or "=" in glyph for glyph, _ in ramp[: len(ramp) // 2])
-        assert all("+" in glyph or "#" in glyph for glyph, _ in ramp[len(ramp) // 2 + 1 :])
-
-
 @pytest.mark.parametrize("tier", ["truecolor", "256"])
 def test_as_large_a_difference_is_about_as_dark_on_either_side(tier: str) -> None:
     """So that a reader who sees no hue at all takes neither side for the larger change."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.segment import Segment
-from traces import layer_of, tokens_of
+from traces import tokens_of
 
 import attncli
 from attncli.analysis.labels import labels_of_heads
@@ -76,11 +76,3 @@ def test_heads_come_first_that_attend_to_one_distant_token(minilm: str) -> None:
         found = head_lines(trace.layers, it, keys, labels_of_heads(trace))
         assert [line.name for line in found] == sorted(best, key=lambda name: -best[name])
         assert "L3 H1" in [line.name for line in found[:3]]  # which is a sink elsewhere, and attends to `animal` here
-
-
-def test_of_heads_that_attend_to_no_distant_token_the_least_uniform_comes_first() -> None:
-    vectors = np.zeros((3, 4, 2), np.float32)
-    weights = np.full((3, 4, 4), 0.25, np.float32)
-    weights[1, 3], weights[2, 3] = [0.1, 0.7, 0.1, 0.1], [0, 0, 1, 0]
-    layer = layer_of(vectors, vectors, recorded_weights=weights, recorded_scores=weights)
-    assert [one.name for one in head_lines([layer], 3, [])] == ["L0 H2", "L0 H1", "L0 H0"]

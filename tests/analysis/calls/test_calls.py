@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, place, sdpa
+from live_calls import CAUSAL, REAL, B, H, T, mask_argument, padding, place, sdpa
 
 from attncli.analysis.calls import analyzer, steps
 from attncli.analysis.calls.calls import Calls
@@ -40,17 +40,6 @@ def analysed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_equal_calls_are_one_row() -> None:
-    layers = [sdpa(is_causal=True, at=place(module=f"layers.{index}.attn")) for index in range(12)]
-    calls = taken(*layers, *layers, sdpa(at=place(9, "pool")))
-    (row, pool), rows = calls, len(calls)
-    assert rows == 2
-    assert (row.calls, row.module, row.mask, row.findings) == (24, "layers.0-11.attn", "causal", ())
-    assert (pool.calls, pool.module, pool.mask) == (1, "pool", "full")
-    assert (calls.places, calls.calls) == (2, 25)
-    assert calls.headline.startswith("2 places, 25 calls, ")
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
@@ -64,13 +53,6 @@ def test_equal_calls_are_one_row() -> None:
 )
 def test_modules_are_named_together(names: list[str | None], shown: str | None) -> None:
     assert joined_modules(names) == shown
-
-
-def test_sizes_that_vary_are_said() -> None:
-    (row,) = taken(*(sdpa(size=(1, 1, keys)) for keys in range(5, 9)))
-    assert [str(span) for span in row.sizes] == ["1", str(H), "1", "5..8"]
-    prompt, tokens = taken(sdpa(is_causal=True, size=(1, 4, 4)), *(sdpa(size=(1, 1, keys)) for keys in (5, 6)))
-    assert (prompt.mask, prompt.calls, tokens.mask, tokens.calls) == ("causal", 1, "full", 2)
 
 
 def test_masks_say_which_batch_rows_are_padded() -> None:
@@ -101,16 +83,6 @@ def test_masks_that_vary_say_how() -> None:
     assert row.mask == "varies: full in 2, causal in 1"
 
 
-def test_findings_say_in_how_many_calls() -> None:
-    right, wrong = sdpa(is_training=False), sdpa(is_training=False, dropout=0.1)
-    (row,) = taken(right, wrong, right, right)
-    (noticed,) = row.counts
-    assert (noticed.finding.code, noticed.calls, row.calls) == ("dropout", 1, 4)
-    assert "dropout of 0.1 is on although the module is in eval mode (in 1 of 4 calls)" in str(
-        taken(right, wrong, right, right)
-    )
-
-
 # --- cheap on repeats --------------------------------------------------------------------------------------
 
 
@@ -119,11 +91,6 @@ def test_a_mask_that_comes_again_is_not_copied_again(analysed: list[str]) -> Non
     calls = [sdpa(mask, at=place(module=f"layers.{index}")) for index in range(3)]
     taken(*calls, *calls, *calls)
     assert sorted(analysed) == sorted(["read_mask", "mask_of", *["findings_of"] * 3])
-
-
-def test_a_mask_made_anew_is_not_analysed_again(analysed: list[str]) -> None:
-    taken(*(sdpa(padding(REAL.clone())) for _ in range(5)))
-    assert analysed.count("mask_of") == analysed.count("findings_of") == 1
 
 
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])  # in which no changes are counted
@@ -172,32 +139,7 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
         others.check("full")
 
 
-# --- what is looked at -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("pattern", "count"), [("model.py:2", 1), ("model.py", 2), ("Block.*", 2), ("attn", 1), ("*.attn", 1), ("x", 0)]
-)
-def test_places_are_chosen_by_line_function_or_module(pattern: str, count: int) -> None:
-    calls = taken(sdpa(at=place(1)), sdpa(at=place(2, "layers.0.attn")), place=pattern)
-    assert (len(calls), calls.left_out) == (count, 2 - count)
-
-
 # --- check -------------------------------------------------------------------------------------------------
-
-
-def test_check_says_where_masks_are_not_as_expected() -> None:
-    calls = taken(sdpa(is_causal=True), sdpa(at=place(2, "pool")))
-    calls.check("causal", place="attn")
-    with pytest.raises(UnexpectedError) as raised:
-        calls.check("causal")
-    assert isinstance(raised.value, AssertionError)
-    ((call, finding, _),) = raised.value.wrong
-    assert (call.place.line, finding.code, finding.count) == (2, "leak", T * (T - 1) // 2)
-    assert str(raised.value).splitlines() == [
-        "attention is not causal",
-        "model.py:2 Block.forward (pool): leak: attends to the future in 28 cells",
-    ]
 
 
 def test_check_says_that_it_has_not_seen_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,36 +154,6 @@ def test_check_says_that_it_has_not_seen_all(monkeypatch: pytest.MonkeyPatch) ->
         calls.settle()
     with pytest.warns(UserWarning, match="Later masks are not checked"):
         calls.check("causal")
-
-
-def test_check_takes_lengths() -> None:
-    calls = taken(sdpa(padding()))
-    calls.check("pad")
-    calls.check("pad", lengths=LENGTHS)
-    with pytest.raises(UnexpectedError, match="pad: attends to padding"):
-        calls.check("pad", lengths=[8, 4, 2])
-    with pytest.raises(UnexpectedError, match="misses an allowed key"):
-        calls.check("pad", lengths=[8, 8, 2])
-
-
-def test_the_table_as_text() -> None:
-    padded = sdpa(padding(), is_causal=True, at=place(41, "layers.0"))
-    calls = taken(padded, sdpa(is_causal=True, size=(1, 2, 9), at=place(88, "pool")))
-    calls.seconds = 1.94
-    _, (finding,) = (row.findings for row in calls)
-    assert str(calls).splitlines() == [
-        "2 places, 2 calls, 1.9 s",
-        "",
-        "place        module    calls  kind  heads  queries×keys  mask                          result",
-        "model.py:41  layers.0      1  sdpa      2           8×8  causal & pad (rows 1-2 of 3)  ok",
-        "model.py:88  pool          1  sdpa      2           2×9  causal, aligned top-left      1 error",
-        "",
-        f"error  shape  {finding.message}",
-        f"              {finding.advice}",
-        "  --> model.py:88 in Block.forward (pool)",
-        "",
-        "1 error",
-    ]
 
 
 def unchecked(*calls: AttentionCall) -> str:
@@ -280,36 +192,7 @@ def test_a_mask_that_hides_later_keys_is_ok_whatever_padding_sees() -> None:
         assert (row.verdict, row.unchecked) == ("ok", None)
 
 
-def test_an_error_comes_before_that_a_mask_is_not_checked() -> None:
-    (row,) = taken(sdpa(dropout=0.1, is_training=False))
-    assert (row.verdict, row.unchecked, [one.code for one in row.findings]) == ("not checked", None, ["dropout"])
-
-
-def test_wrong_cells_are_kept_of_the_first_places_alone() -> None:
-    calls = taken(*(sdpa(at=place(line)) for line in range(1, 9)), expect="causal")
-    drawn = [one.finding.comparison for row in calls for one in row.counts]
-    assert [comparison is not None for comparison in drawn] == [True] * 3 + [False] * 5
-    assert drawn[0] is not None
-    assert (drawn[0].only_first == ~CAUSAL.numpy()).all()
-
-
 # --- traces ------------------------------------------------------------------------------------------------
-
-
-def test_a_row_gives_a_trace_for_each_batch_row_with_a_layer_for_each_module() -> None:
-    layers = [sdpa(padding(), is_causal=True, at=place(module=f"layers.{index}")) for index in range(3)]
-    (row,) = taken(*layers)
-    assert len(row.traces) == B
-    for batch, trace in enumerate(row.traces):
-        assert [layer.layer for layer in trace.layers] == [0, 1, 2]
-        assert trace.source.model == "layers.0-2"
-        for layer, call in zip(trace.layers, layers, strict=True):
-            assert call.q is not None
-            assert call.k is not None
-            scores = (call.q @ call.k.mT * call.scale)[batch].masked_fill(~CAUSAL | ~REAL[batch], -torch.inf)
-            for head in range(H):
-                assert torch.allclose(torch.from_numpy(layer.head(head).weights), scores[head].softmax(-1), atol=1e-6)
-    assert row.trace.layers[0].num_queries == T
 
 
 def test_a_row_without_queries_and_weights_has_no_trace() -> None:

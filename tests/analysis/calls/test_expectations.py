@@ -1,19 +1,12 @@
 """What is expected of which places: one expression, several with patterns, or a mapping."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
-import torch.nn.functional as F  # noqa: N812
 from live_calls import LENGTHS, padding, place, sdpa
-from torch import Tensor, nn
 
-from attncli import watch
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expectations import Expectations, UnexpectedError, split_pattern
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.masks.parser import MaskError, parse
 from attncli.recording.call import AttentionCall
 
 ENCODER, SELF, CROSS = (
@@ -112,12 +105,6 @@ def test_a_pattern_at_which_nothing_ran_is_no_success() -> None:
     assert taken(*seq2seq(), expect=everywhere).unused == []  # a rule for the rest may have no rest
 
 
-def test_masks_that_were_not_kept_are_not_called_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", 0)
-    with pytest.raises(UnexpectedError, match="the masks of its calls were not kept"):
-        taken(*seq2seq()).check({"encoder.*": "pad"})
-
-
 def test_requests_that_say_no_places_or_no_masks() -> None:
     with pytest.raises(UsageError, match="'=causal' has no pattern before the '='"):
         Expectations.parse("=causal")
@@ -129,40 +116,3 @@ def test_requests_that_say_no_places_or_no_masks() -> None:
         taken(*seq2seq()).check({"*": "full"}, place="encoder.*")
     with pytest.raises(UsageError, match="lengths apply to pad without numbers"):
         taken(*seq2seq()).check({"*": "full"}, lengths=LENGTHS)
-
-
-class Packed(nn.Module):
-    """Documents packed into rows, and a window."""
-
-    def __init__(self, window: int) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(sliding_window=3)
-        self.window = window
-
-    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        place, document = torch.arange(x.shape[2]), (position_ids == 0).cumsum(1)
-        back = place[:, None] - place
-        mask = (back >= 0) & (back < self.window) & (document[:, :, None] == document[:, None])
-        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask[:, None])
-
-
-def test_docs_and_window_take_their_numbers_from_positions_and_the_configuration() -> None:
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2, 3]])
-
-    def ran(window: int) -> Calls:
-        with watch() as calls:
-            Packed(window)(torch.randn(2, 2, 7, 8), position_ids=positions)
-        return calls
-
-    ran(3).check("causal & window & docs")
-    with pytest.raises(UnexpectedError, match=r"outside the window .* the window has 4 keys, not 3"):
-        ran(4).check("window & docs")
-    with pytest.raises(UnexpectedError, match="misses an allowed key"):
-        ran(3).check("window & docs(7)")
-    for name in ("chunk", "prefix"):
-        with pytest.raises(
-            UnexpectedError, match=rf"{name} has no number, and the program states none; write {name}\("
-        ):
-            ran(3).check(f"causal & {name}")
-    with pytest.raises(MaskError, match="window is written"):
-        parse("window")

@@ -6,56 +6,34 @@ Those that take `wrong` make the mistake that people make with it.
 import torch
 import torch.nn.functional as F
 import transformers
-from public_masks import HEAD, HEADS, WIDTH, V, batch, heads
+from public_masks import HEAD, HEADS, WIDTH, V, batch, causal, heads, small_llama
 from torch import Tensor, nn
 
 SLOTS = 16
 
 
-def _small(kind, attention: str = "sdpa", **more):
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": HEADS, "hidden_size": WIDTH, "vocab_size": V}
-    if kind is transformers.GPT2Config:
-        sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 64, "vocab_size": V}
-    elif kind is transformers.LlamaConfig:
-        sizes |= {"num_key_value_heads": 2, "intermediate_size": 32}
-    return kind(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0, attn_implementation=attention, **more)
-
-
-def _llama(attention: str = "sdpa", **more):
-    return transformers.LlamaForCausalLM(_small(transformers.LlamaConfig, attention, **more)).eval()
+def _llama():
+    kind = transformers.LlamaForCausalLM
+    return small_llama(kind, pad_token_id=0, attn_implementation="sdpa").eval()
 
 
 # --- transformers -------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def _steps(model, ids: Tensor, counts: tuple[int, ...], attention_mask: Tensor | None = None) -> list[Tensor]:
+def _steps(model, ids: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
     """What a model gives of parts of a text, one after another, with a static cache."""
     cache, outputs, begin = transformers.StaticCache(config=model.config, max_cache_len=SLOTS), [], 0
     for count in counts:
-        mask = None if attention_mask is None else attention_mask[:, : begin + count]
         positions = torch.arange(begin, begin + count)[None]
-        if mask is not None:
-            positions = (mask.cumsum(1) - 1).clamp(min=0)[:, begin:]
-        out = model(
-            input_ids=ids[:, begin : begin + count], past_key_values=cache, attention_mask=mask, position_ids=positions
-        )
+        out = model(input_ids=ids[:, begin : begin + count], past_key_values=cache, position_ids=positions)
         outputs.append(out.logits)
         begin += count
     return outputs
 
 
-def hf_static_sdpa():
-    return _steps(_llama(), batch(9, 9), (6, 1, 1, 1))
-
-
 def hf_static_chunks():
     return _steps(_llama(), batch(12, 12), (4, 4, 3, 1))
-
-
-def hf_static_left_padded():
-    ids = batch(9, 7, left=True)
-    return _steps(_llama(), ids, (6, 1, 1, 1), (ids != 0).long())
 
 
 def hf_generate_static():
@@ -156,11 +134,6 @@ def slots(wrong=False):
     return _parts(Static((lambda pos: None) if wrong else _up_to), batch(9, 9), (6, 1, 1, 1))
 
 
-def slots_by_one():
-    """Every token by itself, from the first on."""
-    return _parts(Static(_up_to), batch(5, 5), (1,) * 5)
-
-
 def slots_by_a_hint():
     """The prompt is causal by is_causal, and the tokens behind it by their mask."""
 
@@ -238,50 +211,6 @@ def source_of_fixed_length():
     return outputs
 
 
-class Joined(nn.Module):
-    """A cache to which keys are joined, by hand and with positions."""
-
-    def __init__(self, times: int = 1) -> None:
-        super().__init__()
-        self.wte, self.pos_emb, self.qkv = nn.Embedding(V, WIDTH), nn.Embedding(64, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
-        self.times = times
-
-    def forward(self, idx, positions, cache):
-        x = self.wte(idx) + self.pos_emb(positions)
-        q, k, v = (heads(each) for each in self.qkv(x).chunk(3, dim=-1))
-        for _ in range(self.times):
-            cache.append((k, v))
-        keys, values = (torch.cat(each, 2) for each in zip(*cache, strict=True))
-        mask = torch.ones(q.size(2), keys.size(2), dtype=torch.bool).tril(keys.size(2) - q.size(2))
-        weights = (q @ keys.transpose(-2, -1) / HEAD**0.5).masked_fill(~mask, float("-inf")).softmax(-1)
-        return x + (weights @ values).transpose(1, 2).flatten(2)
-
-
-@torch.no_grad()
-def joined(wrong=False):
-    """Keys are joined to the cache, once or twice, in parts of a prompt and one by one."""
-    model, ids, cache, begin = Joined(2 if wrong else 1).eval(), batch(9, 9), [], 0
-    outputs = []
-    for count in (4, 2, 1, 1, 1):
-        outputs.append(model(ids[:, begin : begin + count], torch.arange(begin, begin + count), cache))
-        begin += count
-    return outputs
-
-
-def positions_again(wrong=False):
-    """Positions of new words go on behind the cache, or begin at 0 again."""
-
-    @torch.no_grad()
-    def run():
-        model, ids, cache, begin = Joined().eval(), batch(9, 9), [], 0
-        for count in (4, 2, 1, 1):
-            positions = torch.arange(count) if wrong else torch.arange(begin, begin + count)
-            yield model(ids[:, begin : begin + count], positions, cache)
-            begin += count
-
-    return [*run()]
-
-
 class Prompted(nn.Module):
     """Words, and a causal attention with a cache, with a mask where a sentence of the prompt is padded."""
 
@@ -295,7 +224,7 @@ class Prompted(nn.Module):
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
         if real is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=cache is None), k, v
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) & real[:, None]
+        mask = causal(q.shape[2], k.shape[2]) & real[:, None]
         return F.scaled_dot_product_attention(q, k, v, mask[:, None]), k, v
 
 

@@ -5,7 +5,7 @@ Those that take `wrong` forget it there, as people do. At the end, batches that 
 
 import torch
 import torch.nn.functional as F
-from public_masks import HEAD, HEADS, WIDTH, V, batch, heads
+from public_masks import HEAD, HEADS, WIDTH, V, batch, causal, heads
 from torch import Tensor, nn
 
 
@@ -15,7 +15,7 @@ class Cached(nn.Module):
     def __init__(self, rotate=None, mask=None) -> None:
         super().__init__()
         self.qkv, self.out, self.kv = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), None
-        self.rotate, self.mask = rotate, mask or below
+        self.rotate, self.mask = rotate, mask or causal
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
         q, k, v = (heads(each) for each in self.qkv(x).chunk(3, -1))
@@ -53,15 +53,11 @@ def in_parts(model: nn.Module, *counts: int) -> list[Tensor]:
     return outputs
 
 
-def below(queries: int, keys: int) -> Tensor:
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
-
-
 # --- windows --------------------------------------------------------------------------------------------------
 
 
 def near(width: int, queries: int, keys: int) -> Tensor:
-    return below(queries, keys) & below(queries, keys).triu(keys - queries - width + 1)
+    return causal(queries, keys) & causal(queries, keys).triu(keys - queries - width + 1)
 
 
 def window_of_one_query(wrong=False):
@@ -72,7 +68,7 @@ def window_of_one_query(wrong=False):
 def window_of_a_chunk(wrong=False):
     """Two words at a time are causal alone."""
     return in_parts(
-        Decoder(lambda: Cached(mask=lambda q, k: below(q, k) if wrong and q < k else near(3, q, k))), 7, 2, 2
+        Decoder(lambda: Cached(mask=lambda q, k: causal(q, k) if wrong and q < k else near(3, q, k))), 7, 2, 2
     )
 
 
@@ -107,7 +103,7 @@ class Biased(Cached):
         if self.is_added(queries, keys):
             at = self.first(queries, keys) + torch.arange(queries)
             scores = scores + self.table((at[:, None] - torch.arange(keys)).abs().clamp(max=11)).permute(2, 0, 1)
-        return scores.masked_fill(~below(queries, keys), float("-inf")).softmax(-1) @ v
+        return scores.masked_fill(~causal(queries, keys), float("-inf")).softmax(-1) @ v
 
 
 def bias_of_the_first_query(wrong=False):
@@ -129,7 +125,7 @@ def slopes_of_other_heads(wrong=False):
             slopes = 0.5 ** torch.arange(1, HEADS + 1)
             slopes = slopes.flip(0) if wrong and queries < keys else slopes
             distance = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
-            bias = (slopes[:, None, None] * distance).masked_fill(~below(queries, keys), float("-inf"))
+            bias = (slopes[:, None, None] * distance).masked_fill(~causal(queries, keys), float("-inf"))
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
     return in_parts(Decoder(Sloped), 6, 2, 1, 1)
@@ -141,7 +137,7 @@ def bias_by_the_key(wrong=False):
     class Keyed(Cached):
         def attend(self, q, k, v):
             bias = 0.5 ** torch.arange(1, HEADS + 1)[:, None, None] * torch.arange(k.shape[2])
-            bias = bias.expand(-1, q.shape[2], -1).masked_fill(~below(q.shape[2], k.shape[2]), float("-inf"))
+            bias = bias.expand(-1, q.shape[2], -1).masked_fill(~causal(q.shape[2], k.shape[2]), float("-inf"))
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
     return in_parts(Decoder(Keyed), 6, 2, 1, 1)

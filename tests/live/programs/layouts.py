@@ -53,23 +53,6 @@ class Latent(nn.Module):
         return self.out(torch.einsum("bshc,hdc->bshd", y, up[:, self.nope :]).flatten(2))
 
 
-class Joined(Latent):
-    """Absorbed MLA with both parts side by side, so that heads share one key."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, queries, _ = x.shape
-        nope, rope = self.q(x).view(rows, queries, HEADS, -1).split([self.nope, self.rope], -1)
-        up = self.up.weight.view(HEADS, -1, self.rank)
-        latent, shared = self.down(x).split([self.rank, self.rope], -1)
-        q = torch.cat([torch.einsum("bshd,hdc->bshc", nope, up[:, : self.nope]), turned(rope, 0)], -1)
-        k = torch.cat([latent, turned(shared, 0)], -1)
-        y = nn.functional.scaled_dot_product_attention(
-            q.transpose(1, 2), k[:, None].expand(-1, HEADS, -1, -1), latent[:, None].expand(-1, HEADS, -1, -1),
-            is_causal=True, scale=self.scale,
-        )  # fmt: skip
-        return self.out(torch.einsum("bhsc,hdc->bshd", y, up[:, self.nope :]).flatten(2))
-
-
 class Shared(nn.Module):
     """Heads that share their keys and values (MQA), with a growing cache."""
 

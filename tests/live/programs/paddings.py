@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 import transformers
-from public_masks import HEAD, HEADS, WIDTH, V, batch, heads
+from public_masks import HEAD, HEADS, WIDTH, V, batch, causal, heads, small_llama
 from step import evaluation, step
 from torch import Tensor, nn
 
@@ -49,10 +49,6 @@ def keys(ids: Tensor) -> Tensor:
     return (ids != 0)[:, None, None]
 
 
-def lower(size: int) -> Tensor:
-    return torch.ones(size, size, dtype=torch.bool).tril()
-
-
 # --- encoders and decoders ----------------------------------------------------------------------------------
 
 
@@ -66,7 +62,7 @@ class Translator(nn.Module):
 
     def forward(self, src, tgt, memory_mask, src_mask=None):
         memory = self.encoder(self.src_embed(src), keys(src) if src_mask is None else src_mask)
-        return self.decoder(self.tgt_embed(tgt), keys(tgt) & lower(tgt.size(1)), memory, memory_mask)
+        return self.decoder(self.tgt_embed(tgt), keys(tgt) & causal(tgt.size(1)), memory, memory_mask)
 
 
 def translator(wrong=False):
@@ -91,14 +87,10 @@ def hf_t5(wrong=False):
 
 def hf_llama(wrong=False):
     """Padded on the left by the id that the configuration names, and no attention_mask."""
-    config = transformers.LlamaConfig(
-        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
     ids = batch(9, 5, 3, left=True)
     mask = (ids != 0).long()
     more = {} if wrong else {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
-    return evaluation(transformers.LlamaModel(config), input_ids=ids, use_cache=False, return_dict=False, **more)
+    return evaluation(small_llama(pad_token_id=0), input_ids=ids, use_cache=False, return_dict=False, **more)
 
 
 class Classifier(nn.Module):
@@ -135,9 +127,9 @@ def picture_before_text(wrong=False):
     """Every query sees the picture; its padding is shown again where the picture is shown last, as in PaliGemma."""
 
     def mask_of(attention_mask, is_text):
-        causal, real = lower(attention_mask.shape[1]), attention_mask[:, None, None].bool()
+        past, real = causal(attention_mask.shape[1]), attention_mask[:, None, None].bool()
         picture = is_text[:, None, None] == 0
-        return (causal & real) | picture if wrong else (causal | picture) & real
+        return (past & real) | picture if wrong else (past | picture) & real
 
     ids = batch(9, 6, left=True)
     return evaluation(Told(mask_of), ids, (ids != 0).long(), (torch.arange(9) > 4).long().expand(2, -1))
@@ -147,8 +139,8 @@ def mask_for_each_row(wrong=False):
     """The mask has a row for each sentence, and hides no padding."""
 
     def mask_of(attention_mask, _):
-        causal = lower(attention_mask.shape[1]).repeat(len(attention_mask), 1, 1, 1)
-        return causal if wrong else causal & attention_mask[:, None, None].bool()
+        past = causal(attention_mask.shape[1]).repeat(len(attention_mask), 1, 1, 1)
+        return past if wrong else past & attention_mask[:, None, None].bool()
 
     ids = batch(9, 6, left=True)
     return evaluation(Told(mask_of), ids, attention_mask=(ids != 0).long())
@@ -190,7 +182,7 @@ def cut_mask(wrong=False):
 
     def mask_of(attention_mask, _):
         keys = F.pad(attention_mask[:, : HEADS if wrong else None].bool(), (0, 9 - HEADS if wrong else 0))
-        return lower(9) & keys[:, None, None]
+        return causal(9) & keys[:, None, None]
 
     ids = batch(9, 6)
     return evaluation(Told(mask_of, 0), ids, (ids != 0).long())
@@ -256,7 +248,7 @@ def mask_of_a_batch_without_padding():
             self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
 
         def forward(self, ids):
-            return self.stack(self.embed(ids), keys(ids) & lower(ids.shape[1]))
+            return self.stack(self.embed(ids), keys(ids) & causal(ids.shape[1]))
 
     return evaluation(Model(), batch(6, 6))
 
@@ -273,9 +265,6 @@ def mask_of_the_loss():
             return self.stack(self.embed(ids * ~mask)) * mask[..., None]
 
     return evaluation(Model(), batch(9, 9), torch.rand(2, 9) < 0.5)
-
-
-# --- which axis, which end ----------------------------------------------------------------------------------
 
 
 # --- positions ----------------------------------------------------------------------------------------------
@@ -299,24 +288,20 @@ class Positioned(nn.Module):
 def right_padded():
     """A decoder whose padding is behind the words, and which has no mask for it."""
     ids = batch(9, 5, 3)
-    return step(Positioned(padding_idx=0), ids, torch.arange(9), lower(9))
+    return step(Positioned(padding_idx=0), ids, torch.arange(9), causal(9))
 
 
 def recommended_without_a_mask():
     """The same, as the most-read program has it: padding is attended to."""
     ids = batch(9, 5, 3, left=True)
-    return step(Positioned(places=10, padding_idx=0), ids, torch.arange(1, 10) * (ids != 0), lower(9))
+    return step(Positioned(places=10, padding_idx=0), ids, torch.arange(1, 10) * (ids != 0), causal(9))
 
 
 def llama_in_training():
     """Positions of rotary embeddings count the padding on the left, which changes no distance."""
-    config = transformers.LlamaConfig(
-        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
     ids = batch(9, 5, 3, left=True)
     how = {"attention_mask": (ids != 0).long(), "use_cache": False, "return_dict": False}
-    return step(transformers.LlamaModel(config), input_ids=ids, **how)
+    return step(small_llama(pad_token_id=0), input_ids=ids, **how)
 
 
 def residual_inside():
@@ -335,7 +320,7 @@ def residual_inside():
         def forward(self, ids):
             x = self.embed(ids)
             for layer in self.layers:
-                x = layer(self.norm(x), x, lower(ids.size(1)))
+                x = layer(self.norm(x), x, causal(ids.size(1)))
             return x
 
     return step(Model(), batch(9, 5, 3))
@@ -371,7 +356,7 @@ def padding_that_begins_sentences():
             super().__init__()
             self.embed = nn.Embedding(V, WIDTH)
 
-    return step(Model(), ids, real[:, None, None] & lower(9))
+    return step(Model(), ids, real[:, None, None] & causal(9))
 
 
 def t5_for_pictures():

@@ -80,24 +80,6 @@ class LanguageModel(nn.Module):
 # --- masks that do not reach the scores, or are others ------------------------------------------------------------
 
 
-def inverted(wrong: bool):
-    """A mask in which True hides, given to a function to which True shows."""
-    hidden = ~causal(LENGTH) & ~torch.eye(LENGTH, dtype=torch.bool)
-    mask = hidden | torch.eye(LENGTH, dtype=torch.bool) if wrong else ~hidden
-    return LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
-
-
-def one_too_many(wrong: bool):
-    """A diagonal that is one to the right."""
-    mask = torch.ones(LENGTH, LENGTH).tril(1 if wrong else 0)
-
-    def attend(q, k, v):
-        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
-        return scores.masked_fill(mask == 0, float("-inf")).softmax(3) @ v
-
-    return LanguageModel(attend)
-
-
 def documents_dropped(wrong: bool):
     """A fast kernel that takes no mask, chosen where the mask is causal at its last row."""
     documents = causal(LENGTH) & same_document(numbered(*DOCUMENTS))
@@ -281,24 +263,6 @@ def padding_of_queries(wrong: bool):
     return model
 
 
-class Cached(LanguageModel):
-    """Keeps keys and values of what came before; several tokens may come at once."""
-
-    def __init__(self, wrong: bool):
-        super().__init__(layers=1)
-        self.shift = 1 if wrong else 0
-        self.keys = self.values = None
-        self.blocks[0].attention.attend = self.attend
-
-    def attend(self, q, k, v):
-        past = 0 if self.keys is None else self.keys.shape[2]
-        if past:
-            k, v = torch.cat([self.keys, k], dim=2), torch.cat([self.values, v], dim=2)
-        self.keys, self.values = k.detach(), v.detach()
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(past + (self.shift if past else 0))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-
 class Translator(nn.Module):
     """An encoder and a decoder; the padding of the source must reach the cross-attention."""
 
@@ -322,16 +286,15 @@ class Translator(nn.Module):
 
 
 class Beside(LanguageModel):
-    """Adds to its outputs what a function makes of the ids and of their vectors."""
+    """Adds to its outputs what a function makes of them."""
 
     def __init__(self, added):
         super().__init__(layers=1)
-        self.added, self.table = added, nn.Embedding(97, VOCABULARY)
-        self.gate, self.line = nn.Linear(VOCABULARY, 1), nn.Linear(VOCABULARY, VOCABULARY)
+        self.added = added
 
     def forward(self, ids):
         x = super().forward(ids)
-        return x + self.added(self, ids, x)
+        return x + self.added(x)
 
 
 def cell(x, source, target):
@@ -340,23 +303,9 @@ def cell(x, source, target):
     return found
 
 
-def best(self, x, axes):
-    """The half of all tokens with the largest gates, of a row or of a batch."""
-    gates = self.gate(x).flatten(0, 1)[None] if axes == 2 else self.gate(x)
-    chosen = gates >= gates.topk(gates.shape[1] // 2, 1).values[:, -1:]
-    return chosen.view(*x.shape[:2], 1) * self.line(x)
-
-
 READS_AHEAD = {  # others are parts of random modules
-    "hash of two ids": lambda self, ids, x: self.table((ids * 37 + ids.roll(-1, 1) * 11) % 97),
-    "one cell of one row": lambda self, ids, x: cell(x, (2, 9), (2, 5)),
-    "a row reads row 2": lambda self, ids, x: cell(x, (2, slice(None)), (0, slice(None))),
-    "top-k over time": lambda self, ids, x: best(self, x, 1),
-    "room of the batch": lambda self, ids, x: best(self, x, 2),
-}
-READS_BACK = {
-    "hash of two ids": lambda self, ids, x: self.table((ids * 37 + F.pad(ids[:, :-1], (1, 0)) * 11) % 97),
-    "best features": lambda self, ids, x: x * (x >= x.topk(9, 2).values[..., -1:]),
+    "one cell of one row": lambda x: cell(x, (2, 9), (2, 5)),
+    "a row reads row 2": lambda x: cell(x, (2, slice(None)), (0, slice(None))),
 }
 
 
@@ -563,31 +512,6 @@ def trained_by_two_losses():
     logits = LanguageModel()(ids)
     logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).mean()
     F.nll_loss(logits[:, :-2].flatten(0, 1).log_softmax(-1), ids[:, 2:].flatten())
-
-
-def draft():
-    """A draft reads the next tokens; the loss of the model that it helps comes after its own forward."""
-    ids = tokens()
-    model, helper = LanguageModel(), LanguageModel(layers=1)
-    logits = model(ids)
-    drafted = helper(ids[:, 1:])
-    (_loss(logits, ids[:, 1:]) + drafted.square().mean()).backward()
-
-
-class Copier(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder = LanguageModel(), LanguageModel()
-
-    def forward(self, ids, shifted):
-        return self.decoder(shifted) + self.encoder(ids).mean(1, keepdim=True)
-
-
-def copied():
-    """A decoder learns to say again what its encoder reads; its own words are shifted."""
-    ids = tokens()
-    shifted = F.pad(ids[:, :-1], (1, 0), value=VOCABULARY - 1)
-    F.cross_entropy(Copier()(ids, shifted).flatten(0, 1), ids.flatten()).backward()
 
 
 # --- one vector for each row ------------------------------------------------------------------------------------------

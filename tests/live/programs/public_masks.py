@@ -26,6 +26,21 @@ def heads(x: Tensor) -> Tensor:
     return x.view(*x.shape[:2], HEADS, HEAD).transpose(1, 2)
 
 
+def causal(queries: int, keys: int | None = None) -> Tensor:
+    """Which keys queries see that are the last of them, [Q, K]; without `keys`, as many."""
+    keys = keys or queries
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+
+def small_llama(kind: type = transformers.LlamaModel, **options) -> nn.Module:
+    """A model of transformers of two layers, whose heads share keys by two."""
+    config = transformers.LlamaConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=2, bos_token_id=1, eos_token_id=2, **options,
+    )  # fmt: skip
+    return kind(config)
+
+
 class Encoder(nn.Module):
     """`nn.TransformerEncoder` around words, with the masks that it is given."""
 

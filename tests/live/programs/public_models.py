@@ -18,15 +18,13 @@ from public_masks import (
     NanoGPT,
     V,
     batch,
+    causal,
     heads,
+    small_llama,
     src_mask,
 )
 from step import evaluation, language_step, step
 from torch import Tensor, nn
-
-
-def causal(size: int) -> Tensor:
-    return torch.ones(size, size, dtype=torch.bool).tril()
 
 
 class Layer(nn.Module):
@@ -262,12 +260,8 @@ def packed_nopos(wrong):
 
 
 def llama(**options):
-    config = transformers.LlamaConfig(
-        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=2, attn_implementation="sdpa", bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
     with torch.no_grad():
-        return [transformers.LlamaModel(config).eval()(use_cache=False, **options).last_hidden_state]
+        return [small_llama(attn_implementation="sdpa").eval()(use_cache=False, **options).last_hidden_state]
 
 
 def hf_packed_2d(wrong):

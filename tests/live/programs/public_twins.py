@@ -7,7 +7,7 @@ at the wrong place.
 import torch
 import torch.nn.functional as F
 import transformers
-from public_masks import HEAD, HEADS, WIDTH, V, batch, heads
+from public_masks import HEAD, HEADS, WIDTH, V, batch, causal, heads
 from step import evaluation, language_step
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -64,10 +64,6 @@ class Frames(nn.Module):
         for layer in self.layers:
             x = layer(x, *context)
         return self.head(x)
-
-
-def causal(queries: int, keys: int) -> Tensor:
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
 def is_word(mask: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from step import HEADS, WIDTH, sentences, step
 from torch import Tensor, nn
 
-HEAD, T, WINDOW, BLOCK = WIDTH // HEADS, 12, 3, 4
+HEAD, T, WINDOW = WIDTH // HEADS, 12, 3
 
 
 class Heads(nn.Module):
