@@ -13,6 +13,7 @@ import re
 import runpy
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -177,8 +178,13 @@ def _show_failure(failure: BaseException) -> None:
 
 def _end_threads() -> None:
     """Wait for the other threads, as python does; a Ctrl-C ends the waiting."""
+    tasks = [f"/proc/self/task/{thread.native_id}" for thread in threading.enumerate()[1:] if not thread.daemon]
     try:
         threading._shutdown()  # type: ignore[attr-defined]
+        # What torch keeps of a thread goes with its task, a moment later, and aborts an interpreter that ends before.
+        until = time.monotonic() + 1
+        while any(map(os.path.exists, tasks)) and time.monotonic() < until:
+            time.sleep(0.001)
     except BaseException as error:
         _drop_our_frames(error)
         print(f"Exception ignored in: {threading!r}", file=sys.stderr)  # noqa: T201
