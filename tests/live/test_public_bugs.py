@@ -153,7 +153,8 @@ TWINS = [
 DESIGNS: dict[str | None, str] = {
     "causal": """
         mup_by_hand mup_sdpa mup_before cosine qk_norm head_mask tiled_heads sink softcap
-        simultaneous added_50 added_1000 added_9000 filled_50 filled_10000
+        simultaneous added_50 added_200 added_500 added_1000 added_2000 added_5000 added_9000
+        filled_50 filled_100 filled_1000 filled_10000
     """,
     "full": "cosine_sdpa slots",
     "pad": "query_mask deberta uniform_padding",
@@ -174,6 +175,9 @@ CLAIMS = [
     Claim("mla_wide_keys", "causal", "causal"),
     Claim("mtp", "causal", None),
     Claim("eagle", "causal", None),
+    Claim("medusa_tree", None, None),
+    Claim("static_cache", None, None),
+    Claim("query_slices", "causal", "causal"),
     Claim("speculative", "causal", "causal"),
     Claim("chunked_prefill", "causal", "causal"),
     Claim("beams", "causal", "causal"),

@@ -21,12 +21,12 @@ PACKAGES = {
     "explore": 2002,
     "formats": 2916,
     "masks": 2430,
-    "recording": 4679,
+    "recording": 4685,
     "render": 7743,
     "trace": 2284,
 }
 TOP = 933  # the modules that stand in no package
-TESTS = 38006
+TESTS = 33882
 PAGE = 1376  # lines of HTML, CSS and JavaScript
 RIDDLES = 160
 

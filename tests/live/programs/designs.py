@@ -150,8 +150,10 @@ def filled(fill: float):
 
 
 added_inf_twice, added_1e4_twice, added_1e9_twice = (added_twice(fill) for fill in (-math.inf, -1e4, -1e9))
-added_50, added_1000, added_9000 = (added(-fill) for fill in (50.0, 1000.0, 9000.0))
-filled_50, filled_10000 = (filled(-fill) for fill in (50.0, 10000.0))
+added_50, added_200, added_500, added_1000, added_2000, added_5000, added_9000 = (
+    added(-fill) for fill in (50.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 9000.0)
+)
+filled_50, filled_100, filled_1000, filled_10000 = (filled(-fill) for fill in (50.0, 100.0, 1000.0, 10000.0))
 
 
 # --- rules --------------------------------------------------------------------------------------------------

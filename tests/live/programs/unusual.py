@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 from designs import FUTURE, SDPA, T, run
-from public_masks import HEAD, HEADS, WIDTH, batch, causal, heads
+from public_masks import HEAD, HEADS, WIDTH, batch, heads
 from step import evaluation, step
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -21,6 +21,11 @@ def joined(y: Tensor) -> Tensor:
 
 def ids(rows: int = 2, length: int = T) -> Tensor:
     return torch.randint(1, 50, (rows, length))
+
+
+def causal(queries: int, keys: int | None = None) -> Tensor:
+    keys = keys or queries
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
 class Attend(nn.Module):
@@ -175,6 +180,20 @@ class Cached(Words):
 
 
 @torch.no_grad()
+def medusa_tree():
+    """A tree of candidates is verified in one forward behind the cached prompt."""
+    model, past = Cached(), 6
+    model(ids(1, past))
+    mask, depths = torch.ones(5, past + 5, dtype=torch.bool), []
+    mask[:, past:] = False
+    for node, parent in enumerate((-1, 0, 0, 1, 2)):
+        mask[node, past + node] = True
+        mask[node, past:] |= mask[parent, past:] & (parent >= 0)
+        depths.append(past + (depths[parent] - past + 1 if parent >= 0 else 0))
+    return [model(ids(1, 5), torch.tensor(depths), mask)]
+
+
+@torch.no_grad()
 def speculative():
     """The target reads four words of a draft at once; both caches forget what is refused."""
     target, draft, words = Cached(), Cached(1), ids(1, 6)
@@ -220,6 +239,26 @@ def left_padded_generation():
     return found
 
 
+@torch.no_grad()
+def static_cache():
+    """Keys of later slots are zeros, which the mask hides."""
+    slots = [torch.zeros(2, 2, HEADS, 16, HEAD) for _ in range(2)]
+
+    def attend(q, k, v, number, at):
+        slots[number][0].index_copy_(2, at, k)
+        slots[number][1].index_copy_(2, at, v)
+        return SDPA(q, *slots[number], attn_mask=torch.arange(16) <= at[:, None])
+
+    def forward(model, ids, at):
+        x = model.embed(ids, at)
+        for number, layer in enumerate(model.layers):
+            x = layer(x, number, at)
+        return model.head(x)
+
+    model = Words(forward, Attend(attend), Attend(attend))
+    return [model(ids(2, len(at)), at) for at in (torch.arange(6), torch.tensor([6]), torch.tensor([7]))]
+
+
 def transformer_xl():
     """Relative positions by a shift of the scores, and hidden states of the segment before as memory."""
     r = torch.randn(16, WIDTH)
@@ -246,6 +285,14 @@ def transformer_xl():
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def query_slices():
+    def attend(q, k, v, idx):
+        rows = [slice(start, start + 3) for start in range(0, T, 3)]
+        return torch.cat([SDPA(q[:, :, each], k, v, attn_mask=~FUTURE[each]) for each in rows], 2)
+
+    return run(attend, layers=2)
 
 
 def ring():
