@@ -82,6 +82,9 @@ NOTED = {
     "√d with learned factors, as in nGPT": lambda: sdpa(
         *(F.normalize(x, dim=-1) * GAIN for x in (q, k)), v, scale=D**0.5
     ),
+    "the root of another width": lambda: sdpa(q, k, v, scale=(2 * D) ** -0.5),
+    "another number": lambda: sdpa(q, k, v, scale=0.21),
+    "another number by hand": lambda: (q @ k.mT * 0.21).softmax(-1) @ v,
 }
 RIGHT = {
     "as it is": lambda: sdpa(q, k, v),
@@ -90,6 +93,7 @@ RIGHT = {
     "half of it on each side": lambda: sdpa(q * D**-0.25, k * D**-0.25, v, scale=1.0),
     "taken back": lambda: sdpa(q * D**0.5, k, v),
     "learned": lambda: by_hand(1.0, q * LEARNED),
+    "learned, of the scores": lambda: (q @ k.mT * torch.nn.Parameter(torch.tensor(0.21))).softmax(-1) @ v,
     "learned for each head": lambda: sdpa(q * OF_HEADS, k, v, scale=1.0),
     "a norm afterwards": lambda: sdpa(F.layer_norm(q * ROOT, (D,)), k, v),
     "before the projection": lambda: sdpa(F.linear(q * ROOT, W), k, v),
