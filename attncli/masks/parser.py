@@ -56,7 +56,7 @@ def mistake_in(text: str) -> Mistake | None:
 def parse(
     text: str, allow_files: bool = True, *, allow_rows: bool = False, allow_unnumbered: bool = False
 ) -> Expression:
-    """Parse a mask expression, or the name of a file that holds a mask (told by its ending); `none` is `full`.
+    """Parse a mask expression, or the name of a mask file, which its ending shows; `none` is `full`.
 
     In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked. The bare name
     of a file states neither; see `attncli.masks.conventions`. With `allow_rows`, `pad` may stand without numbers, for

@@ -28,7 +28,7 @@ PACKAGES = {
 TOP = 933  # the modules that stand in no package
 TESTS = 33886
 PAGE = 1376  # lines of HTML, CSS and JavaScript
-RIDDLES = 160
+RIDDLES = 159
 
 _RIDDLE = re.compile(
     r"^(What|Which|Where|From|Of)\b|\bof which\b|\bin whose\b|\bso many\b"
