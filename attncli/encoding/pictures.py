@@ -41,7 +41,9 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         InputError: there is none, or one that is named by itself is no such file.
     """
     files: list[str] = []
-    for given_name in [names] if isinstance(names, str | os.PathLike) else names:
+    for given_name in names if isinstance(names, list | tuple) else [names]:
+        if not isinstance(given_name, str | os.PathLike):
+            raise InputError(f"--image takes the names of files, not {type(given_name).__name__}; save the picture")
         name = os.fspath(given_name)
         paths = [name]
         if os.path.isdir(name):

@@ -28,6 +28,8 @@ from transformers import (
     CONFIG_MAPPING,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    GenerationConfig,
+    PreTrainedConfig,
 )
 
 import attncli
@@ -117,13 +119,28 @@ ODD = [
 ]
 
 
+# Fields that change numbers, and are false in every native family.
+OF_ENCODERS = {"add_cross_attention", "is_decoder", "is_encoder_decoder", "use_bidirectional_attention"}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_configuration_that_transformers_saves_is_taken(family: str, tmp_path: Path) -> None:
     config = CONFIG_MAPPING[family].from_dict(config_of(family, {}))
     config.architectures, config.id2label = ["A"], {0: "a", 1: "b", 2: "c"}
     for use_diff in (True, False):
         saved = json.loads(config.to_json_string(use_diff=use_diff))
-        more = {"_name_or_path": "org/name", "_commit_hash": "1", "unk_token_id": 3, "temperature": 0.7}
+        more = {
+            "_name_or_path": "org/name",
+            "_commit_hash": "1",
+            "license": "mit",
+            "model_max_length": 9,
+            "auto_map": {},
+        }
+        fields = ConfigReader(saved)
+        model_spec(fields)
+        of_transformers = GenerationConfig().to_dict().keys() | PreTrainedConfig().to_dict().keys()
+        assert len(of_transformers) > 60
+        more |= dict.fromkeys(of_transformers - fields.read - OF_ENCODERS, "another")
         assert repr(model_spec(ConfigReader(saved | more))) == repr(model_spec(ConfigReader(saved)))
 
 
