@@ -83,5 +83,5 @@ def repeated_sequences(model: str | None) -> list[RepeatedTokens]:
         UsageError: the toy layer is to read them.
     """
     if model is None:
-        raise UsageError("--induction needs a model: give -m NAME_OR_FOLDER")
+        raise UsageError("--induction needs a model: give -m MODEL")
     return [RepeatedTokens(seed) for seed in range(SEQUENCES)]

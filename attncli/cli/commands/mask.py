@@ -251,7 +251,7 @@ def model(
         list[str] | None, argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT")
     ] = None,
     model: Annotated[
-        str | None, options.model_option("Choose the checkpoint; demo is built in.", "NAME_OR_FOLDER", "-m", env=True)
+        str | None, options.model_option("Choose the checkpoint; demo is built in.", "MODEL", "-m", env=True)
     ] = None,
     chat: options.Chat = False,
     pair: options.Pair = None,
