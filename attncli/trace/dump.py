@@ -34,12 +34,20 @@ def checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int,
 
 def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     """Return the trace of a dump; see `attncli.trace.store.load`."""
-    if not {"q", "k"} <= tensors.types.keys():
-        names = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
-        raise InputError(f"it holds {names}; expected a saved trace, or tensors q and k")
-    present = [name for name in ("q", "k", "v", "bias") if name in tensors.types]
-    arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
-    odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    names, metadata = tensors.types.keys(), tensors.metadata
+    if not {"q", "k"} <= names:
+        held = ", ".join(sorted(map(visible, names))[:8]) or "no tensors"
+        raise InputError(f"it holds {held}; expected a saved trace, or tensors q and k")
+    arrays: dict[str, Any] = {
+        name: _heads_first(name, tensors.read(name)) for name in ("q", "k", "v", "bias") if name in names
+    }
+    notes = [
+        f"{name} holds NaN or infinite numbers; what follows from them carries their mark"
+        for name, array in arrays.items()
+        if not np.isfinite(array).all()
+    ]
+    if unread := sorted(map(visible, names - {"q", "k", "v", "mask", "bias"})):
+        notes.append(f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias")
     # Without values there are no outputs; a width of zero says so in every shape.
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
     num_heads, num_queries, width = arrays["q"].shape
@@ -47,7 +55,7 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     layers.resolve(1, "a dump of q and k")
     cells = (num_heads, num_queries, num_keys)
     mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, num_heads)
-    if "mask" in tensors.types:
+    if "mask" in names:
         values = tensors.read("mask")
         allowed = read_convention(values.reshape((-1, *values.shape[-2:])), "the mask of the dump", "sdpa").allowed
         mask = smallest(checked_cells("mask", allowed, cells), num_heads)
@@ -55,36 +63,24 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         allowed = mask.rows(list(range(num_heads)), np.arange(num_queries)) & ~forbidden
         mask = ArrayMask(checked_cells("mask", allowed, cells))
         arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
-    layer = LayerTrace(
-        layer=0,
-        kind="self" if num_queries == num_keys else "cross",
-        **arrays,
-        scale=_scale(tensors.metadata.get("scale"), width),
-        mask=mask,
-        heads=heads.resolve(num_heads, "the dump"),
-    )
-    tokens = _tokens(tensors.metadata.get("tokens"), num_keys)
+    try:
+        scale = float(metadata.get("scale", width**-0.5))
+    except ValueError:
+        raise InputError(f"its metadata has scale '{visible(metadata['scale'])}'; expected a number") from None
+    kind, chosen = "self" if num_queries == num_keys else "cross", heads.resolve(num_heads, "the dump")
+    layer = LayerTrace(0, kind, **arrays, scale=scale, mask=mask, heads=chosen)
+    tokens = _tokens(metadata.get("tokens"), num_keys)
     # A cache of keys is longer than its queries, which are its last positions.
     queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _tokens(None, num_queries)
     query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
-    notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
-    if unread := sorted(map(visible, tensors.types.keys() - {"q", "k", "v", "mask", "bias"})):
-        notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
     grids: tuple[ImageGrid, ...] = ()
-    if "grid" in tensors.metadata:
-        prefix = tensors.metadata.get("prefix", "0")
+    if "grid" in metadata:
+        prefix = metadata.get("prefix", "0")
         if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
             raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
-        grids = parse_grids(tensors.metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
+        grids = parse_grids(metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
     source = Provenance("file", dtype=DTYPES.get(tensors.types["q"], tensors.types["q"]))
-    return Trace(source, query_tokens, tokens, (layer,), notes=notes, grids=grids)
-
-
-def _scale(text: str | None, width: int) -> float:
-    try:
-        return width**-0.5 if text is None else float(text)
-    except ValueError:
-        raise InputError(f"its metadata has scale '{visible(text or '')}'; expected a number") from None
+    return Trace(source, query_tokens, tokens, (layer,), notes=tuple(notes), grids=grids)
 
 
 def _tokens(text: str | None, count: int) -> Tokens:

@@ -10,9 +10,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -26,10 +25,9 @@ from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
 from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture
-from attncli.trace.save import PIXELS, tensor_name
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
+from attncli.trace.trace import PIXELS, SCHEMA, Provenance, Trace, tensor_name, texts_of
 
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 _LONGEST_NAME = 4096
@@ -38,23 +36,10 @@ _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
 
 
-class _Rule(NamedTuple):
-    """A mask that is a rule, in the JSON."""
-
-    expression: str
-    past: int
-
-
-class _Drawn(NamedTuple):
-    """Details of a toy layer's source, besides the fields of `Provenance`."""
-
-    parameters: int
-    rng: str
-    init: str
-    project: str
-    positions: str
-    d_model: int
-    vocab_size: int
+_RULE = {"expression": "str", "past": "int"}  # a mask that is a rule
+# Details of a toy layer's source, besides the fields of `Provenance`.
+_TOY = dict.fromkeys(("rng", "init", "project", "positions"), "str")
+_TOY |= dict.fromkeys(("parameters", "d_model", "vocab_size"), "int")
 
 
 def load(
@@ -148,7 +133,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
 def _source(recorded: Any) -> Provenance:
     fields = _plain(Provenance, recorded, "source")
     if fields["kind"] == "toy":
-        _plain(_Drawn, recorded, "source")
+        _plain(_TOY, recorded, "source")
     return Provenance(**fields, details={name: value for name, value in recorded.items() if name not in fields})
 
 
@@ -189,7 +174,7 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
     if prefix + "mask" in tensors.types:
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
-        mask = _rule_mask(_plain(_Rule, entry.get("mask"), "mask"), cells)
+        mask = _rule_mask(_plain(_RULE, entry.get("mask"), "mask"), cells)
     proof = entry.get("proof", entry)
     recorded: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
     return LayerTrace(
@@ -228,11 +213,14 @@ def _loads(text: str) -> Any:
     return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
 
-def _plain(of: type, entry: Any, what: str) -> dict[str, Any]:
+def _plain(of: type | Mapping[str, str], entry: Any, what: str) -> dict[str, Any]:
     """Return the plain fields of a class from a JSON object, each there and of the type that the class gives it."""
-    document = _object(entry, what)
-    fields = {}
-    for name, types in _plain_types(of).items():
+    document, fields = _object(entry, what), {}
+    for name, annotation in (of if isinstance(of, Mapping) else of.__annotations__).items():
+        # A NamedTuple wraps its annotations.
+        types = [_TYPES.get(kind) for kind in str(getattr(annotation, "__forward_arg__", annotation)).split(" | ")]
+        if None in types:
+            continue
         value = document.get(name, document)
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
@@ -242,15 +230,6 @@ def _plain(of: type, entry: Any, what: str) -> dict[str, Any]:
     if "kind" in fields and fields["kind"] not in _KINDS[what]:
         raise ValueError(f"the kind of its {what} is '{fields['kind']}'; expected one of {', '.join(_KINDS[what])}")
     return fields
-
-
-@cache
-def _plain_types(of: type) -> dict[str, list[type | None]]:
-    """Return the plain fields of a class, with the types of each."""
-    # A NamedTuple wraps its annotations.
-    spelled = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in of.__annotations__.items()}
-    types = {name: [_TYPES.get(kind) for kind in kinds.split(" | ")] for name, kinds in spelled.items()}
-    return {name: kinds for name, kinds in types.items() if None not in kinds}
 
 
 def _object(entry: Any, what: str) -> dict[str, Any]:
