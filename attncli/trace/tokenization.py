@@ -28,31 +28,18 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenization(Displayed):
-    """The tokens of one sentence; a notebook shows them as `attn tokens` does.
+    """Tokens of one sentence; a notebook shows them as `attn tokens` does."""
 
-    Attributes:
-        kind: `toy`, `pretrained`, or the kind of the saved trace.
-        model: the checkpoint.
-        vocab: the toy layer's vocabulary.
-        text: the sentence.
-        pair: the second text of the same sequence.
-        tokens: in order, special ones included.
-        limit: the most tokens that the model reads; None is no limit, or no known one.
-        unknown: the indices of the tokens that are not in the vocabulary; None where that is not known.
-        notes: remarks for the user, a sentence each.
-        metadata: further fields of its sentence in the file, by names.
-    """
-
-    kind: str
-    model: str | None
-    vocab: str | None
-    text: str
-    pair: str | None
-    tokens: Tokens
-    limit: int | None = None
-    unknown: frozenset[int] | None = None
-    notes: tuple[str, ...] = ()
-    metadata: Metadata = field(default_factory=dict)
+    kind: str  # `toy`, `pretrained`, or the kind of the saved trace
+    model: str | None  # the checkpoint
+    vocab: str | None  # the toy layer's vocabulary
+    text: str  # the sentence
+    pair: str | None  # the second text of the same sequence
+    tokens: Tokens  # in order, special ones included
+    limit: int | None = None  # the most tokens that the model reads; None is no limit, or no known one
+    unknown: frozenset[int] | None = None  # indices of tokens that are not in the vocabulary; None is not known
+    notes: tuple[str, ...] = ()  # remarks for the user, a sentence each
+    metadata: Metadata = field(default_factory=dict)  # further fields of its sentence in the file, by names
 
     def __repr__(self) -> str:
         source = self.model or self.vocab or self.kind

@@ -12,15 +12,14 @@ from attncli.trace.tokens import Token, Tokens
 def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:
     """Return the words of a text, and whether they are the tokenizer's own.
 
-    A tokenizer that splits a text into words before pieces gives the word of each piece. Where it splits nothing, or
-    where words hold spaces, pieces that touch in the text are one word. A special
-    token is a word of its own.
+    Where the tokenizer splits nothing into words, or its words hold spaces, pieces that touch in the text are one word.
+    A special token is a word of its own.
 
     Raises:
         UsageError: no token has an offset in the text.
     """
     texts = (text, pair or "")
-    if any(not token.special and (token.start is None or token.end is None) for token in tokens):
+    if any(not token.special and None in (token.start, token.end) for token in tokens):
         raise UsageError("--words needs the position of each token in the text, which this trace lacks")
     words = _words(tokens, texts, lambda previous, token: previous.word == token.word)
     is_split = all(token.special or token.word is not None for token in tokens)
@@ -54,14 +53,6 @@ def _word(pieces: Sequence[Token], texts: Sequence[str]) -> Token:
     first = pieces[0]
     ends = [piece.end for piece in pieces if piece.end is not None]
     covered = texts[first.segment][first.start : max(ends)] if first.start is not None and ends else first.text
+    indices, end = tuple(piece.index for piece in pieces), max(ends, default=None)
     spelling = covered.strip() or covered or first.text
-    return Token(
-        index=0,
-        id=0,
-        text=spelling,
-        start=first.start,
-        end=max(ends, default=None),
-        special=first.special,
-        segment=first.segment,
-        pieces=tuple(piece.index for piece in pieces),
-    )
+    return Token(0, 0, spelling, first.start, end, first.special, first.segment, pieces=indices)
