@@ -36,26 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Metrics and labels of one head.
+    """Metrics and labels of one head."""
 
-    Attributes:
-        layer: index of its layer.
-        kind: of the layer's attention.
-        head: its index.
-        metrics: each metric, its mean over the sentences in which it is defined; None is one that never is.
-        std: the sample standard deviation (n − 1) over these sentences; None for fewer than two.
-        counts: in how many sentences each metric is defined.
-        labels: what it does, in words, the strongest first, of an induction test that one; none is nothing in
-            particular.
-    """
-
-    layer: int
-    kind: str
-    head: int
-    metrics: Mapping[str, float | None]
-    std: Mapping[str, float | None]
-    counts: Mapping[str, int]
-    labels: tuple[Label, ...] = ()
+    layer: int  # index of its layer
+    kind: str  # of the layer's attention
+    head: int  # its index
+    metrics: Mapping[str, float | None]  # means over the sentences in which each is defined; None is in none
+    std: Mapping[str, float | None]  # sample standard deviations (n − 1) over these; None for fewer than two
+    counts: Mapping[str, int]  # number of sentences in which each metric is defined
+    labels: tuple[Label, ...] = ()  # the strongest first, of an induction test that one
 
     def __repr__(self) -> str:
         metrics = [f"{name} {value:.3g}" for name, value in self.metrics.items() if value is not None]
@@ -65,21 +54,13 @@ class HeadSummary:
 
 @dataclass(frozen=True)
 class HeadReport(RunSummary, Displayed, Tabular):
-    """Metrics and labels of the heads of a source; a notebook shows it as `attn heads` does.
+    """Metrics and labels of the heads of a source; a notebook shows it as `attn heads` does."""
 
-    Attributes:
-        measured: how many heads were measured.
-        heads: one entry a head, by layer, or as they were ranked.
-        names: the metrics that tables and files have, in order; a head has all of them.
-        is_test: whether the sentences are repeated random tokens.
-        unsure: how many heads have no label since their query rows are too few to tell a habit from chance.
-    """
-
-    measured: int
-    heads: tuple[HeadSummary, ...]
-    names: tuple[Metric, ...] = OF_ANY_TEXT
-    is_test: bool = False
-    unsure: int = 0
+    measured: int  # how many heads were measured
+    heads: tuple[HeadSummary, ...]  # by layer, or as they were ranked
+    names: tuple[Metric, ...] = OF_ANY_TEXT  # columns of tables and files, in order
+    is_test: bool = False  # whether the sentences are repeated random tokens
+    unsure: int = 0  # number of heads without a label since their query rows are too few to rule out chance
 
     def __repr__(self) -> str:
         run = f"{plural(self.sentences, 'sentence')} of {span(*self.tokens)} tokens"
@@ -95,9 +76,8 @@ class HeadReport(RunSummary, Displayed, Tabular):
         """
         self._check(metric)
         sign = 1 if reverse else -1
-        values = ((head.metrics[metric], head) for head in self.heads)
-        ranked = sorted(values, key=lambda pair: (pair[0] is None, sign * (pair[0] or 0.0)))
-        return replace(self, heads=tuple(head for _, head in ranked[:top]))
+        ranked = sorted(self.heads, key=lambda h: (h.metrics[metric] is None, sign * (h.metrics[metric] or 0.0)))
+        return replace(self, heads=tuple(ranked[:top]))
 
     def by_label(self, top: int | None = None) -> HeadReport:
         """Return the survey with the heads grouped by label, the strongest first, mixed ones last; `top` of each."""
@@ -121,9 +101,8 @@ class HeadReport(RunSummary, Displayed, Tabular):
             near = did_you_mean(metric, NAMES)
             raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(NAMES)}{near}")
         if self.heads and metric not in self.heads[0].metrics:
-            raise UsageError(
-                f"the metric {metric} needs a picture, and no key is a cell of one; give --image or --grid"
-            )
+            why = "needs a picture, and no key is a cell of one"
+            raise UsageError(f"the metric {metric} {why}; give --image or --grid")
 
 
 @dataclass(frozen=True)
