@@ -29,16 +29,14 @@ class PictureCells(NamedTuple):
     @classmethod
     def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells | None:
         """Return those of a layer; None where no key is one."""
+        if not trace.grids:
+            return None
         of_queries, of_keys = (layout.grids for layout in trace.layouts(layer))
         queries = np.zeros(layer.num_queries, bool)
         for grid in of_queries:
             queries[grid.positions] = True
         keys = np.concatenate([np.zeros(0, int), *(grid.positions.ravel() for grid in of_keys)])
         return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys)) if len(keys) else None
-
-    def sums(self, rows: Int[np.ndarray, " R"], heads: int) -> PictureSums:
-        """Return empty sums for some rows of this number of heads."""
-        return PictureSums(self, rows, heads)
 
 
 class PictureSums:
