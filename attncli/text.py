@@ -11,20 +11,17 @@ from typing import TypeVar
 
 from attncli.errors import UsageError
 
-# Controls, format characters (bidirectional ones reorder their neighbours, zero-width ones hide a difference
-# between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
-# scripts are written with them.
+# Controls, format characters (bidirectional and zero-width ones), halves of characters, line and paragraph separators.
+# The joiners stay: emoji and several scripts are written with them.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 JOINERS = frozenset("\u200c\u200d")
 ADDRESS = re.compile(" at 0x[0-9a-f]{6,}(?=>)")  # where in memory an object is: nothing to people, another every time
-_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def visible(text: str) -> str:
     """Return `text` with every control, bidirectional and zero-width character written as an escape.
 
-    A terminal obeys what it is sent, so nothing that came from a user, a file or a vocabulary reaches one
-    except through here.
+    Nothing that came from a user, a file or a vocabulary reaches a terminal except through here.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -32,13 +29,11 @@ def visible(text: str) -> str:
 
 
 def _visible_character(character: str) -> str:
-    code = ord(character)
     # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
-    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
+    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or ord(character) & 0xFFFE == 0xFFFE
     if not is_hidden or character in JOINERS:
         return character
-    written = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return _ESCAPES.get(character, written)
+    return character.encode("unicode_escape").decode()
 
 
 def brief(message: str, most: int = 2000) -> str:

@@ -211,7 +211,8 @@ class SideLayout:
         _, width, height, _ = self.pictures[image]
         positions: list[int] = []
         for grid in self.grids:
-            left, top, right, bottom = grid.cell_box(*np.indices((grid.rows, grid.columns)), width, height)
+            row, column = np.indices((grid.rows, grid.columns))
+            left, top, right, bottom = grid.cell_box(row, column, width, height)
             overlaps = (left < box[2]) & (box[0] < right) & (top < box[3]) & (box[1] < bottom)
             positions += grid.positions[overlaps].tolist() if grid.image == image else []
         if not positions or box[0] >= width or box[1] >= height:
