@@ -42,15 +42,14 @@ class Stages:
     @cached_property
     def scores(self) -> Float[np.ndarray, "H Q K"]:
         """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
-        layer = self.layer
+        layer, bias = self.layer, self.layer.bias
         if layer.recorded_scores is not None:
             return self._rows(layer.recorded_scores)
-        if layer.q is None or layer.k is None or layer.scale is None:
-            raise NotExposedError(f"layer {layer.label} has only its {layer.measure}, not its scores")
-        bias = layer.bias
         if bias is not None:
             bias = bias[:, self.queries] if len(bias) == 1 else self._rows(bias)
-        products = attention.dot_products(self._rows(layer.q), layer.k[_slice_or_list(self.key_heads)])
+        keys = layer.recorded("k")[_slice_or_list(self.key_heads)]
+        products = attention.dot_products(self._rows(layer.recorded("q")), keys)
+        assert layer.scale is not None
         return attention.attention_scores(products, layer.scale, bias, layer.softcap, out=products)
 
     @cached_property
@@ -78,8 +77,7 @@ class Stages:
     @cached_property
     def output(self) -> Float[np.ndarray, "H Q Dv"]:
         """Weights·V, the context vectors."""
-        assert self.layer.v is not None
-        return attention.attention_output(self.weights, self.layer.v[_slice_or_list(self.key_heads)])
+        return attention.attention_output(self.weights, self.layer.recorded("v")[_slice_or_list(self.key_heads)])
 
     def _rows(self, array: Float[np.ndarray, "_ _ N"]) -> Float[np.ndarray, "H Q N"]:
         return array[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
@@ -122,7 +120,7 @@ class Derived(NamedTuple):
     rows: Callable[[Sequence[int], Int[np.ndarray, " Q"]], Float[np.ndarray, "H Q K"]]  # given heads and query rows
     measure: str = "weights"  # `weights`, or `norms`
     is_distribution: bool = True  # whether they are shares of one, as weights are, so that metrics mean something
-    layer: str | None = None  # what several layers have become, such as `mean`; None where it is still one
+    layer: str | None = None  # name of a merged layer, such as `mean`; None where it is still one
     head: str | None = None  # likewise of heads
 
 
@@ -147,7 +145,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         kind: `self`, or `encoder`, `decoder`, `cross`.
         q: queries as the dot product takes them (after any rotation), `[H, Q, D]`.
         k: keys, `[Hkv, K, D]`.
-        v: values, `[Hkv, K, Dv]`; they may be made when they are first read.
+        v: values, `[Hkv, K, Dv]`.
         scale: what multiplies q·k; None where that does not give the recorded scores.
         mask: which query may attend to which key.
         heads: the heads that were asked for; every head is recorded.
@@ -317,6 +315,12 @@ class LayerTrace(Displayed, Tabular, Drawable):
         """The cells of `mask` for these heads: True where the query may attend to the key."""
         return np.broadcast_to(self.stages.mask, (len(self.heads), *self.cells[1:]))
 
+    def recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
+        """Return `q`, `k` or `v`; NotExposedError where it was not recorded."""
+        if (array := getattr(self, name)) is None:
+            raise NotExposedError(f"layer {self.label} has only its {self.measure}, not its {name.upper()}")
+        return np.asarray(array)
+
     def __repr__(self) -> str:
         cells = f"{self.num_queries} queries × {self.num_keys} keys"
         return f"LayerTrace(layer {self.label}, {self.kind}, {plural(len(self.heads), 'head')}, {cells})"
@@ -357,13 +361,9 @@ class HeadTrace(Displayed, Tabular, Drawable):
             yield self if len(queries) == len(self.queries) else HeadTrace(self.layer, self.head, queries)
 
     def composition(self, query: str | int, key: str | int | None = None) -> Any:
-        """Return the score of one cell, split by what wrote its key and its query.
+        """Return the score of a query token and a key, by default its heaviest, split by what wrote the two.
 
             trace.layer(1).head(3).composition("fell", "cat").to_dataframe()
-
-        Args:
-            query: the token that attends: its text, or its index.
-            key: the token that is attended to: its text, or its index; None is the query's heaviest key.
 
         Raises:
             UsageError: the layer was not taken from its trace, or no token, or several, are called that.
@@ -383,23 +383,17 @@ class HeadTrace(Displayed, Tabular, Drawable):
     @property
     def q(self) -> Float[np.ndarray, "Q D"]:
         """Queries."""
-        return self._recorded("q")[self.head, self.queries]
+        return self.layer.recorded("q")[self.head, self.queries]
 
     @property
     def k(self) -> Float[np.ndarray, "K D"]:
         """Keys that this head reads."""
-        return self._recorded("k")[self.key_head]
+        return self.layer.recorded("k")[self.key_head]
 
     @property
     def v(self) -> Float[np.ndarray, "K Dv"]:
         """Values that this head reads."""
-        return self._recorded("v")[self.key_head]
-
-    def _recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
-        array = getattr(self.layer, name)
-        if array is None:
-            raise NotExposedError(f"layer {self.layer.layer} has only its weights, not its {name.upper()}")
-        return np.asarray(array)
+        return self.layer.recorded("v")[self.key_head]
 
     @property
     def scores(self) -> Float[np.ndarray, "Q K"]:
@@ -424,7 +418,6 @@ class HeadTrace(Displayed, Tabular, Drawable):
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        self._recorded("v")
         return np.concatenate([block.stages.output[0] for block in self.blocks()])
 
 

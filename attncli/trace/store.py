@@ -34,8 +34,6 @@ _LONGEST_NAME = 4096
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
 # JSON types of a class's annotations; a field of another type has a reader of its own.
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
-
-
 _RULE = {"expression": "str", "past": "int"}  # a mask that is a rule
 # Details of a toy layer's source, besides the fields of `Provenance`.
 _TOY = dict.fromkeys(("rng", "init", "project", "positions"), "str")
@@ -117,23 +115,15 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
     both = list(zip(entries, fields, strict=True))
-    stored = [layer for index in chosen for layer in both if layer[1]["layer"] == index]
-    return Trace(
-        source=source,
-        query_tokens=query_tokens,
-        key_tokens=query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys),
-        layers=tuple(_layer(tensors, *layer, heads) for layer in stored),
-        notes=tuple(notes),
-        pictures=pictures,
-        grids=grids,
-        **of_trace,
-    )
+    stored = tuple(_layer(tensors, *layer, heads) for index in chosen for layer in both if layer[1]["layer"] == index)
+    key_tokens = query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys)
+    more = {"notes": tuple(notes), "pictures": pictures, "grids": grids}
+    return Trace(source, query_tokens, key_tokens, stored, **more, **of_trace)
 
 
 def _source(recorded: Any) -> Provenance:
     fields = _plain(Provenance, recorded, "source")
-    if fields["kind"] == "toy":
-        _plain(_TOY, recorded, "source")
+    _plain(_TOY if fields["kind"] == "toy" else {}, recorded, "source")
     return Provenance(**fields, details={name: value for name, value in recorded.items() if name not in fields})
 
 
@@ -177,12 +167,8 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
         mask = _rule_mask(_plain(_RULE, entry.get("mask"), "mask"), cells)
     proof = entry.get("proof", entry)
     recorded: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
-    return LayerTrace(
-        **recorded,
-        mask=mask,
-        heads=heads.resolve(cells[0], f"layer {fields['layer']}"),
-        proof=None if proof is None else Proof(**_plain(Proof, proof, "proof")),
-    )
+    recorded["proof"] = None if proof is None else Proof(**_plain(Proof, proof, "proof"))
+    return LayerTrace(**recorded, mask=mask, heads=heads.resolve(cells[0], f"layer {fields['layer']}"))
 
 
 def _rule_mask(rule: dict[str, Any], cells: tuple[int, int, int]) -> RuleMask:
