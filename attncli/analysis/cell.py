@@ -151,6 +151,11 @@ class AttentionRow:
         weights = np.where(np.isnan(self.weights), np.inf, self.weights)
         return np.lexsort((~self.allowed, -weights))
 
+    @property
+    def heaviest(self) -> Token:
+        """The first of the ranked keys."""
+        return self.keys[int(self.ranked[0])]
+
 
 @dataclass(frozen=True)
 class AttentionCell:

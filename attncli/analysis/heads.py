@@ -23,8 +23,11 @@ from attncli.analysis.pairs import (
 )
 from attncli.analysis.summary import OF_TRACES, RunningMoments, RunStats, RunSummary, SentenceFacts, refuse_beside
 from attncli.checkpoints.signatures import Choice, with_explicit_signature
+from attncli.encoding.induction_probe import repeated_sequences
+from attncli.encoding.pictures import pictures_alone
 from attncli.engines import open_source
-from attncli.errors import UsageError
+from attncli.engines.source import CorpusItem, trace_stream
+from attncli.errors import Failure, InputMismatchError, UsageError, raise_on_failure
 from attncli.text import as_list, did_you_mean, plural, span, visible
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.trace import Trace
@@ -130,17 +133,15 @@ class HeadStats(RunStats):
     def __init__(self, is_test: bool = False) -> None:
         super().__init__()
         self._is_test = is_test
-        self._moments: tuple[RunningMoments, RunningMoments] | None = None
+        self._measured, self._uniform = RunningMoments(), RunningMoments()
         self._rows: Float[np.ndarray, "H M"] | float = 0.0
 
     def add(self, sentence: SentenceFacts) -> None:
         """See `RunStats.add`."""
         assert isinstance(sentence, SentenceMetrics)
         super().add(sentence)
-        if self._moments is None:
-            self._moments = RunningMoments(sentence.heads.shape), RunningMoments(sentence.heads.shape)
-        for moments, values in zip(self._moments, (sentence.heads, sentence.uniform), strict=True):
-            moments.add(values)
+        self._measured.add(sentence.heads)
+        self._uniform.add(sentence.uniform)
         self._rows = self._rows + sentence.rows
 
     def report(self) -> HeadReport:
@@ -149,20 +150,18 @@ class HeadStats(RunStats):
         Raises:
             InputError: there is no sentence.
         """
-        summary = vars(self.summary)
-        assert self._moments is not None
-        measured, uniform = self._moments
+        summary, measured = vars(self.summary), self._measured
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
-        heads, unsure, sums = [], 0, np.asarray(self._rows)
-        arrays = measured.mean, measured.std, uniform.mean, sums
-        for (layer, kind, head), count, *of_head in zip(self.places, measured.count, *arrays, strict=True):
+        heads, unsure = [], 0
+        arrays = measured.mean, measured.std, self._uniform.mean, np.asarray(self._rows)
+        for place, count, *of_head in zip(self.places, measured.count, *arrays, strict=True):
             metrics, std, baseline, rows = (by_name(names, values[: len(names)]) for values in of_head)
             labels = labels_of(metrics, baseline, rows)
             unsure += not labels and bool(labels_of(metrics, baseline, {}))
             if self._is_test:  # which asks for this label, also of heads that are a sink elsewhere
                 labels = tuple(sorted(labels, key=lambda label: label.name != "induction"))
             counts = dict(zip(names, count.tolist(), strict=False))
-            heads.append(HeadSummary(layer, kind, head, metrics, std, counts, labels))
+            heads.append(HeadSummary(*place, metrics, std, counts, labels))
         return HeadReport(
             **summary, measured=len(heads), heads=tuple(heads), names=names, is_test=self._is_test, unsure=unsure
         )
@@ -238,10 +237,6 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.encoding.induction_probe import repeated_sequences
-    from attncli.engines.source import CorpusItem, trace_stream
-    from attncli.errors import raise_on_failure
-
     view, more = View(queries=tuple(as_list(queries))), dict[str, Any](options)
     given = {"a text": texts or None, "pair": pair, "target": target, "queries": view.queries or None}
     if induction:
@@ -255,8 +250,6 @@ def heads(
         refuse_beside(OF_TRACES, {"model": model, "pair": pair, "target": target, "layer": chosen, **more})
         return survey([texts], view)
     elif model is not None and more.get("image"):
-        from attncli.encoding.pictures import pictures_alone
-
         texts = pictures_alone(texts, more) or texts
     source = open_source(model, layer=layer, **more)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
@@ -265,9 +258,6 @@ def heads(
 
 
 def _paired(texts: Sequence[PairedText], model: str | None, layer: Choice, options: Mapping[str, Any]) -> PairReport:
-    from attncli.engines.source import trace_stream
-    from attncli.errors import Failure, InputMismatchError, raise_on_failure
-
     source = open_source(model, layer=layer, **{**source_options(texts, options.get("image")), **options})
     by_number = {text.number: text for text in texts}
     stats = PairStats()

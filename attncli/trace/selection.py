@@ -43,9 +43,8 @@ class Indices(NamedTuple):
             return cls(what, tuple((index, index) for index in chosen))
         matches = [_PART.fullmatch(part.strip()) for part in choice.split(",")]
         if not all(matches):
-            expected = "a number, a range, a list or all: 0, 2-4, 0,3,-1" + ", or layer and head: L3H2" * (
-                what == "head"
-            )
+            named = ", or layer and head: L3H2" * (what == "head")
+            expected = f"a number, a range, a list or all: 0, 2-4, 0,3,-1{named}"
             raise UsageError(f"--{what} '{visible(choice)}': expected {expected}")
         return cls(what, tuple((int(m[1]), int(m[2] or m[1])) for m in matches if m))
 

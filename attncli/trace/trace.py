@@ -60,7 +60,7 @@ class Origin(NamedTuple):
         """Return the origin as in the JSON document."""
         derivation = self.derivation
         over = {None: [], "all": ["heads", "layers"]}.get(derivation.mean, [derivation.mean])
-        chosen = {"norms": derivation.norms, "rollout": derivation.rollout, "words": derivation.words}
+        chosen = {name: getattr(derivation, name) for name in ("norms", "rollout", "words")}
         return {**chosen, "reduce": "mean" if derivation.mean else None, "over": over, "rules": list(self.rules)}
 
 
@@ -221,11 +221,7 @@ class Trace(Displayed, Tabular, Drawable):
         return keys if layer.kind == "encoder" else queries, queries if layer.kind == "decoder" else keys
 
     def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
-        """Return the positions of tokens, or of places in a picture, by their name.
-
-        Raises:
-            InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
-        """
+        """Return the positions of tokens, or of places in a picture, by their name; InputMismatchError without any."""
         return self.layout(role).find(self.query_tokens if role == "query" else self.key_tokens, wanted)
 
     def __len__(self) -> int:

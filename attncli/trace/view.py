@@ -51,8 +51,8 @@ class View(NamedTuple):
 
     @property
     def is_of_metrics(self) -> bool:
-        """Whether nothing but the metrics is shown, so that rows are heads and not cells."""
-        return self.show == frozenset({"metrics"})
+        """Whether metrics alone are shown, so that rows are heads and not cells."""
+        return self.show == {"metrics"}
 
     def check(self, trace: Trace) -> None:
         """Make sure that there is something to show.
