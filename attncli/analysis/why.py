@@ -87,9 +87,7 @@ def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["q
     if len(matches) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {matches[0] - len(tokens)}" if str(wanted).isdigit() else ""
-        places = ", ".join(map(str, matches[:8])) + (", …" if len(matches) > 8 else "")
-        raise UsageError(
-            f"--{role} '{visible(str(wanted))}': {len(matches)} {role} tokens match, at {places}; give an "
-            f"index{spelled}"
-        )
+        places = ", ".join(map(str, matches[:8])) + ", …" * (len(matches) > 8)
+        why = f"{len(matches)} {role} tokens match, at {places}"
+        raise UsageError(f"--{role} '{visible(str(wanted))}': {why}; give an index{spelled}")
     return tokens[matches[0]]
