@@ -221,8 +221,8 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
 
 def _measure(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoice) -> Measure:
     if choice.loss is None:
-        named = {"next": choice.next, "against": choice.against}
-        return Measure(*(None if text is None else token_id(encoder, text, name) for name, text in named.items()))
+        following = None if choice.next is None else token_id(encoder, choice.next, "next")
+        return Measure(following, None if choice.against is None else token_id(encoder, choice.against, "against"))
     tokens, rows = sentence.tokens, RowRange.of("0:" if choice.loss == "all" else choice.loss)
     chosen = tokens.find(choice.loss, "loss") if rows is None else rows.among(len(tokens))
     targets = tuple(place for place in chosen if place > 0)
@@ -256,8 +256,8 @@ def token_id(encoder: InputEncoder, text: str, option: str) -> int:
 def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoice) -> Replacement:
     if choice.edges is not None:
         return Replacement("edges", edges=choice.expression())
-    if choice.with_ == "zero" or choice.with_ == "mean":
-        return Replacement(choice.with_)
+    if choice.with_ in ("zero", "mean"):
+        return Replacement("zero" if choice.with_ == "zero" else "mean")
     reference = encoder.encode(choice.with_, None, None)
     ours, theirs = len(sentence.tokens), len(reference.tokens)
     if ours != theirs:
@@ -274,7 +274,7 @@ def _count_edges(
     """Return how many edges of its layer's mask each head loses, and a note where that is none, or all of a query."""
 
     @cache
-    def key_counts(*masks: Expression) -> Int[np.ndarray, "#H Q"]:
+    def key_counts(*masks: Any) -> Int[np.ndarray, "#H Q"]:
         rule = RuleMask(And(masks), tokens, tokens, predictor.heads)
         blocks = row_blocks(np.arange(tokens), tokens * predictor.heads)
         return np.concatenate([rule.rows([*range(rule.heads)], rows).sum(axis=-1) for rows in blocks], axis=-1)

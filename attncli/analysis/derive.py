@@ -263,7 +263,7 @@ def _over_heads(layer: LayerTrace) -> LayerTrace:
 
     mask = layer.mask
     if len(mask.rows([*layer.heads], np.arange(1))) > 1:
-        mask = smallest(layer.allowed.any(axis=0, keepdims=True), 1)
+        mask = smallest(np.asarray(layer.allowed.any(axis=0, keepdims=True)), 1)
     return _derived([layer], rows, mask, (0,), head="mean", shape=(1, *layer.cells[1:]))
 
 

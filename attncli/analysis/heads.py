@@ -154,14 +154,14 @@ class HeadStats(RunStats):
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
         heads, unsure = [], 0
         arrays = measured.mean, measured.std, self._uniform.mean, np.asarray(self._rows)
-        for place, count, *of_head in zip(self.places, measured.count, *arrays, strict=True):
+        for (layer, kind, head), count, *of_head in zip(self.places, measured.count, *arrays, strict=True):
             metrics, std, baseline, rows = (by_name(names, values[: len(names)]) for values in of_head)
             labels = labels_of(metrics, baseline, rows)
             unsure += not labels and bool(labels_of(metrics, baseline, {}))
             if self._is_test:  # which asks for this label, also of heads that are a sink elsewhere
                 labels = tuple(sorted(labels, key=lambda label: label.name != "induction"))
             counts = dict(zip(names, count.tolist(), strict=False))
-            heads.append(HeadSummary(*place, metrics, std, counts, labels))
+            heads.append(HeadSummary(layer, kind, head, metrics, std, counts, labels))
         return HeadReport(
             **summary, measured=len(heads), heads=tuple(heads), names=names, is_test=self._is_test, unsure=unsure
         )

@@ -227,6 +227,6 @@ class MetricSums:
         of_text = np.column_stack([means, highest])
         of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
         if self._pictures is not None:
-            of_pictures = self._pictures.metrics(others and others._pictures)
+            of_pictures = self._pictures.metrics(None if others is None else others._pictures)
             of_text = np.broadcast_to(of_text, (len(of_pictures), of_text.shape[1]))
         return np.column_stack([of_text, of_pictures]).astype(np.float32)

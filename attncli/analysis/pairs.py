@@ -159,7 +159,7 @@ class PairScores(SentenceFacts):
         sums, reached = zip(*(_of_layer(layer, rows[layer.kind]) for layer in trace.layers), strict=True)
         is_reached = np.logical_or.reduce(reached)
         hidden = f"the mask {trace.layers[0].mask} hides the keys from the query"
-        unreached = [_numbered(text.pairs, number) for number in np.flatnonzero(~is_reached)]
+        unreached = [_numbered(text.pairs, number) for number in np.flatnonzero(~is_reached).tolist()]
         left_out = tuple(f"sentence {text.number}: {pair}{hidden}" for pair in unreached)
         facts = vars(SentenceFacts.of_trace(trace))
         return cls(**facts, pairs=int(is_reached.sum()), sums=np.concatenate(sums), left_out=left_out)

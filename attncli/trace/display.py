@@ -81,4 +81,4 @@ class Drawable:
         """
         rows, columns = tuple(as_list(queries)), tuple(as_list(keys))
         view = {"hide_special": hide_special, "ramp": ramp, "colormap": colormap, "size": size}
-        return presentation().plotted(self, queries=rows, keys=columns, **view)  # type: ignore[no-any-return]
+        return presentation().plotted(self, queries=rows, keys=columns, **view)

@@ -219,7 +219,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
             return self.derived.shape
         if self.q is not None and self.k is not None:
             return len(self.q), self.q.shape[1], self.k.shape[1]
-        return self.recorded_weights.shape  # type: ignore[union-attr,return-value]  # or it was refused
+        return self.recorded_weights.shape  # type: ignore[union-attr]  # or it was refused
 
     @property
     def capture(self) -> str:

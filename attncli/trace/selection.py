@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from attncli.errors import InputError, UsageError
-from attncli.text import as_list, plural, span, visible
+from attncli.text import plural, span, visible
 
 MOST_LAYERS = 1000  # of a checkpoint: their modules are built, one by one
 MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or hostile
@@ -36,7 +36,7 @@ class Indices(NamedTuple):
             return cls(what, None)
         if not isinstance(choice, str):
             try:
-                chosen = [operator.index(index) for index in as_list(choice)]
+                chosen = [operator.index(index) for index in (choice if isinstance(choice, Iterable) else [choice])]
             except TypeError:
                 expected = "an index, several, or a text such as '2-4'"
                 raise UsageError(f"{what}: expected {expected}, got {choice!r}") from None

@@ -117,7 +117,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     both = list(zip(entries, fields, strict=True))
     stored = tuple(_layer(tensors, *layer, heads) for index in chosen for layer in both if layer[1]["layer"] == index)
     key_tokens = query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys)
-    more = {"notes": tuple(notes), "pictures": pictures, "grids": grids}
+    more: dict[str, Any] = {"notes": tuple(notes), "pictures": pictures, "grids": grids}
     return Trace(source, query_tokens, key_tokens, stored, **more, **of_trace)
 
 

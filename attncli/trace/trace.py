@@ -307,7 +307,7 @@ class Trace(Displayed, Tabular, Drawable):
         tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         sides = {"query_tokens": self.query_tokens, "key_tokens": self.key_tokens}
         tokens = {name: [t.as_dict() | {"id": t.id, "word": t.word} for t in side] for name, side in sides.items()}
-        header = {"schema": SCHEMA, "source": self.source.as_dict()}
+        header: dict[str, Any] = {"schema": SCHEMA, "source": self.source.as_dict()}
         header |= {name: getattr(self, name) for name in ("text", "pair", "target")} | tokens | {"layers": entries}
         header |= {"notes": [*self.source.notes, *self.notes], "generated": self.generated} | self.described_pictures
         with atomic_write(path) as aside:

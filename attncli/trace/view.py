@@ -52,7 +52,7 @@ class View(NamedTuple):
     @property
     def is_of_metrics(self) -> bool:
         """Whether metrics alone are shown, so that rows are heads and not cells."""
-        return self.show == {"metrics"}
+        return self.show == frozenset({"metrics"})
 
     def check(self, trace: Trace) -> None:
         """Make sure that there is something to show.
