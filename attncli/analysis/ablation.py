@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -273,15 +272,15 @@ def _count_edges(
 ) -> tuple[tuple[EdgeCount, ...], str]:
     """Return how many edges of its layer's mask each head loses, and a note where that is none, or all of a query."""
 
-    @cache
-    def key_counts(*masks: Any) -> Int[np.ndarray, "#H Q"]:
+    def key_counts(*masks: Expression) -> Int[np.ndarray, "#H Q"]:
         rule = RuleMask(And(masks), tokens, tokens, predictor.heads)
         blocks = row_blocks(np.arange(tokens), tokens * predictor.heads)
         return np.concatenate([rule.rows([*range(rule.heads)], rows).sum(axis=-1) for rows in blocks], axis=-1)
 
+    both = {mask: (key_counts(mask), key_counts(mask, edges)) for mask in {*predictor.masks}}
     counts, without_key = [], np.zeros(tokens, bool)
     for layer, head in places:
-        whole, left = key_counts(predictor.masks[layer]), key_counts(predictor.masks[layer], edges)
+        whole, left = both[predictor.masks[layer]]
         total, keys = int(whole[head % len(whole)].sum()), left[head % len(left)]
         counts.append(EdgeCount(total - int(keys.sum()), total))
         without_key |= keys == 0

@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 are pieces of
 
 
+Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
+NAMES = ("A", "B")  # of the two, in this order
+
+
 @dataclass(frozen=True)
 class Alignment:
     """Tokens of two sequences that correspond."""
 
-    first: Tokens  # the one sequence
-    second: Tokens  # the other one
-    pairs: tuple[tuple[int, int], ...]  # the positions in both of every token that they share; they rise in both
+    first: Tokens
+    second: Tokens
+    pairs: Pairs  # the positions in both of every token that they share; they rise in both
 
     @cached_property
     def is_whole(self) -> bool:
@@ -51,8 +55,7 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     """Return the tokens that two sequences share, in order.
 
     Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in the same `texts`,
-    if they are the same characters. The longest stretch that both have is matched first, then what is left and right of
-    it (Ratcliff and Obershelp 1988, as difflib has it).
+    if they are the same characters. The longest common stretch is matched first (Ratcliff and Obershelp 1988).
     """
     one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
     if one == other:  # without a search
@@ -76,11 +79,6 @@ def _identity(token: Token, texts: Texts | None) -> Hashable:
         return token.segment, token.spelling
     # Some tokenizers count the space before a word to its characters.
     return token.segment, token.end - len(text[token.start : token.end].lstrip()), token.end
-
-
-NAMES = ("A", "B")  # what the two are called, in this order
-
-Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
 
 
 @dataclass(frozen=True)
@@ -153,8 +151,7 @@ def layer_pairs(
             yield LayerPair(layer, other, of_queries, chosen, of_queries if layer.kind == "decoder" else of_keys)
 
 
-_CELLS = 2**22  # of weights that are compared head by head
-_ROWS = 32
+_ROWS = 32  # at most, of the weights that are compared head by head
 _BY_CHANCE = 0.01  # the probability with which all heads match by chance, above which matches tell nothing
 
 
@@ -186,14 +183,10 @@ def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> 
 
 
 def _is_most_alike(pair: LayerPair) -> list[bool]:
-    """Return for each head of A whether no head of B is more alike it than that of its number.
-
-    Alike is the affinity of Bhattacharyya, Σ √(p·q), over rows and shared keys.
-    """
+    """Return for each head of A whether its affinity (Bhattacharyya, Σ √(p·q)) is largest with that of its number."""
     if not pair.heads:
         return []
-    count = max(min(_ROWS, _CELLS // (len(pair.heads) * len(pair.columns.pairs))), 1)
-    chosen = np.array(pair.chosen)[np.linspace(0, len(pair.chosen) - 1, min(count, len(pair.chosen))).astype(int)]
+    chosen = np.array(pair.chosen)[:: -(-len(pair.chosen) // _ROWS)]
     sides = []
     for layer, rows, keys in zip((pair.first, pair.second), chosen.T, pair.keys, strict=True):
         weights = [layer.head(head, rows.tolist()).weights[:, keys].ravel() for head in pair.heads]

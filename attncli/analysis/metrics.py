@@ -42,17 +42,14 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     Raises:
         InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
-    ends = np.cumsum([len(layer.heads) for layer in trace.layers])
-    result = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
+    owners = np.repeat(np.arange(len(trace.layers)), [len(layer.heads) for layer in trace.layers])  # layer of each head
+    result = TraceMetrics(*np.empty((3, len(owners), len(NAMES)), np.float32))
     alike: dict[Hashable, list[int]] = {}  # layers that see the same cells: tokens and mask give one thing for them
     for number, layer in enumerate(trace.layers):
         alike.setdefault(_cells_key(layer, number), []).append(number)
     for numbers in alike.values():
-        layers = [trace.layers[number] for number in numbers]
+        layers, places = [trace.layers[number] for number in numbers], np.isin(owners, numbers)
         rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
-        places = np.concatenate(
-            [np.arange(ends[index] - len(trace.layers[index].heads), ends[index]) for index in numbers]
-        )
         result.heads[places], result.uniform[places], result.rows[places] = _of_layers(trace, layers, rows)
     return result
 
@@ -76,10 +73,8 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     for block_rows in attention.row_blocks(rows, first.num_keys * together):
         cells = _cell_factors(trace, first, block_rows, pictures)
         measured.add(cells, (block for layer in layers for block in stages_of(layer, layer.heads, block_rows)))
-        uniform.add(
-            cells,
-            (UniformBaseline(first, block.heads, block_rows) for block in stages_of(first, of_uniform, block_rows)),
-        )
+        blocks = stages_of(first, of_uniform, block_rows)
+        uniform.add(cells, (UniformBaseline(first, block.heads, block_rows) for block in blocks))
     return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
 
 
