@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) of older code; a bias is far smaller.
 FORBIDDEN_BELOW = -9_000.0
-HALF_LOWEST = float(np.finfo(np.float16).min)
 
 
 def _odd_numbers_pass() -> np.errstate:
@@ -45,7 +44,7 @@ def attention_scores(
     Args:
         products: q·k.
         scale: usually 1/√D.
-        bias: added to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
+        bias: added to the scaled products (T5, Raffel et al. 2020).
         softcap: c in c·tanh(scores/c) (Gemma 2, 2024).
         out: the array for the scaled products, such as their own: new memory costs more than they do.
     """
@@ -71,7 +70,7 @@ def masked_scores(
         return scores
     if np.isinf(fill):
         return np.where(allowed, scores, scores.dtype.type(fill))
-    adding = np.dtype(np.float16) if fill == HALF_LOWEST else scores.dtype
+    adding = np.dtype(np.float16) if fill == np.finfo(np.float16).min else scores.dtype
     with _odd_numbers_pass():
         return np.where(allowed, scores, (scores.astype(adding) + adding.type(fill)).astype(scores.dtype))
 
@@ -130,8 +129,7 @@ def fused_output(
 ) -> Float[np.ndarray, "H Q Dv"]:
     """Return weights·v of a few consecutive queries, without the weights; every query has an allowed key.
 
-    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the array of
-    the scores, and the softmax's divisor divides the outputs, which are fewer.
+    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in place.
     """
     visible = np.flatnonzero(allowed.any(axis=0))
     keys = slice(visible[0], visible[-1] + 1)
@@ -162,15 +160,13 @@ def vector_norms(vectors: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " N"]:
 
 
 CELLS = 2**18  # in one block, 1 MiB as float32, of which the cache of a core holds one or two
+HALF = ("float16", "bfloat16")
 
 
 def row_blocks(rows: Int[np.ndarray, " Q"], columns: int) -> list[Int[np.ndarray, " _"]]:
     """Split `rows` into consecutive blocks of nearly equal length, of at most `CELLS` cells with that many columns."""
     longest = max(CELLS // max(columns, 1), 1)
     return np.array_split(rows, max(-(-len(rows) // longest), 1))
-
-
-HALF = ("float16", "bfloat16")
 
 
 def noise_floor(dtype: str) -> float:

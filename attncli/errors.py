@@ -66,7 +66,7 @@ class InputError(AttnError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic of a library in Rust: no Exception, and in no module."""
+    """Return whether an error is a panic of a library in Rust."""
     return type(error).__module__ == "pyo3_runtime"
 
 

@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
 MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights
 MOST_PACKED = 2**31  # a mask in an archive
-
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
 def check_file(path: str | Path, most: int | None = None, is_stream: bool = False) -> None:
-    """Refuse a folder, a pipe or a device, whose reading may never end, and a file of more than `most` bytes.
-
-    With `is_stream` a pipe, or a stream that is open already, will do.
+    """Refuse a folder, a file of more than `most` bytes, a device, and unless `is_stream` a pipe, which may never end.
 
     Raises:
         OSError: its text is the kind of the path, such as `is a folder`, or the system's reason why that is not known.
@@ -69,8 +66,8 @@ def check_folder(path: Path) -> None:
 def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
 
-    A pipe, a device or an open stream is given itself; of a link, what it points to is written. A side file with a
-    `suffix` of its own stays when the block fails, unless it is empty, and one run at a time may write it.
+    A pipe, a device or an open stream is given itself; a link is followed. A side file with a `suffix` stays when the
+    block fails, unless it is empty, and one run at a time may write it.
 
     Raises:
         InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
@@ -116,8 +113,8 @@ def atomic_write_text(path: str | Path, suffix: str | None = None) -> Iterator[I
 
 def is_stream_path(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream, which is written to and never replaced."""
-    is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    return is_special or str(path).startswith(_DESCRIPTORS)
+    is_open = str(path).startswith(_DESCRIPTORS)
+    return is_open or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
 
 @contextmanager

@@ -79,8 +79,8 @@ def names_in(option: str, value: str, choices: Collection[str]) -> frozenset[str
     names = [name.strip() for name in value.split(",")]
     for name in names:
         if name not in choices:
-            near = did_you_mean(name, choices)
-            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(choices)}{near}")
+            expected = f"expected some of {','.join(choices)}{did_you_mean(name, choices)}"
+            raise UsageError(f"{option} '{visible(name)}': {expected}")
     return frozenset(names)
 
 
@@ -102,7 +102,7 @@ def _runs(indices: Iterable[int]) -> list[tuple[int, int]]:
 def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
     """Return layers in words: layers 0-2,5 (cross)."""
     indices = list(layers)
-    return f"layer{'s' * (len(indices) > 1)} {as_ranges(indices)}" + (f" ({kind})" if kind else "")
+    return f"layer{'s' * (len(indices) > 1)} {as_ranges(indices)}" + f" ({kind})" * bool(kind)
 
 
 def plural(count: int, noun: str) -> str:
@@ -139,4 +139,3 @@ def print_note(message: str) -> None:
         log.warning("%s", message)
     elif log.isEnabledFor(logging.WARNING):
         sys.stderr.write(f"attn: {message}\n")
-        sys.stderr.flush()

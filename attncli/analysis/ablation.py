@@ -270,7 +270,7 @@ def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: Ablation
 def _count_edges(
     predictor: Predictor, edges: Expression, places: Sequence[HeadPlace], tokens: int
 ) -> tuple[tuple[EdgeCount, ...], str]:
-    """Return how many edges of its layer's mask each head loses, and a note where that is none, or all of a query."""
+    """Return how many edges of its layer's mask each head loses, and a note where no edge is cut, or no key is left."""
 
     def key_counts(*masks: Expression) -> Int[np.ndarray, "#H Q"]:
         rule = RuleMask(And(masks), tokens, tokens, predictor.heads)

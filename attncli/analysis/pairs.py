@@ -120,7 +120,7 @@ def _paired_text(number: int, record: Any, line: str, folder: str = "") -> Paire
 
 
 def _place(value: Any) -> Place | None:
-    """Return a place as it is written in JSON; None where it is none."""
+    """Return a place that is written in JSON; None for another value."""
     if isinstance(value, str) or type(value) is int:
         return value
     if not isinstance(value, list | tuple) or not all(type(number) is int and number >= 0 for number in value):

@@ -186,31 +186,24 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
-        for name in ARRAYS:
-            array = getattr(self, name)
+        arrays = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+        for name, array in arrays.items():
             # In C order, as a saved array is read back: BLAS rounds another one differently. A lone number has none.
-            if array is not None and not array.flags.c_contiguous and any(array.strides):
+            if not array.flags.c_contiguous and any(array.strides):
                 object.__setattr__(self, name, np.ascontiguousarray(array))
-        self._check_shapes()
+        is_recorded = self.derived is not None or {"recorded_scores", "recorded_weights"} <= arrays.keys()
+        if not is_recorded and (self.scale is None or not {"q", "k", "v"} <= arrays.keys()):
+            raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
+        if self.derived is None and not _is_fit(arrays):
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            form = "q is [H, Q, D], k [Hkv, K, D] and v [Hkv, K, Dv], and H is a multiple of Hkv"
+            raise InputError(f"the shapes {shapes.replace('recorded_', '')} do not fit each other; {form}")
         if self.scale is not None and not abs(self.scale) <= np.finfo(np.float32).max:
             raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
         if self.softcap is not None and not self.softcap > 0:
             raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
         if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
-
-    def _check_shapes(self) -> None:
-        """Raise InputError unless the arrays agree on the sizes of their axes."""
-        if self.derived is not None:
-            return
-        arrays = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
-        is_recorded = {"recorded_scores", "recorded_weights"} <= arrays.keys()
-        if not is_recorded and (self.scale is None or not {"q", "k", "v"} <= arrays.keys()):
-            raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
-        if not _is_fit(arrays):
-            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-            form = "q is [H, Q, D], k [Hkv, K, D] and v [Hkv, K, Dv], and H is a multiple of Hkv"
-            raise InputError(f"the shapes {shapes.replace('recorded_', '')} do not fit each other; {form}")
 
     @property
     def cells(self) -> tuple[int, int, int]:
@@ -422,7 +415,7 @@ class HeadTrace(Displayed, Tabular, Drawable):
 
 
 def _is_fit(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
-    """Return whether the arrays of a layer agree on the sizes of their axes, none of which is empty but Dv."""
+    """Return whether the arrays of a layer agree on the sizes of their axes; only Dv may be empty."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         axes = ["H"] if name == "sinks" and array.ndim == 1 else _AXES[name].split()
