@@ -70,7 +70,7 @@ def masked_scores(
         return scores
     if np.isinf(fill):
         return np.where(allowed, scores, scores.dtype.type(fill))
-    adding = np.dtype(np.float16) if fill == np.finfo(np.float16).min else scores.dtype
+    adding = np.dtype(np.float16) if fill == float(np.finfo(np.float16).min) else scores.dtype
     with _odd_numbers_pass():
         return np.where(allowed, scores, (scores.astype(adding) + adding.type(fill)).astype(scores.dtype))
 

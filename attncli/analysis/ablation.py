@@ -187,14 +187,14 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
     for layer, head in places:
         together[layer] = (*together.get(layer, ()), head)
     cuts: list[Cut] = [{layer: (head,)} for layer, head in places] if choice.is_each else [together]
-    found = predictor.effects(sentence, cuts, replacement, measure)
-    if not np.isfinite(found.before):
+    effects = predictor.effects(sentence, cuts, replacement, measure)
+    if not np.isfinite(effects.before):
         raise InputError("the model's prediction is not finite")
-    following, against = (*(predictor.token(sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
+    following, against = (*(predictor.token(sentence, id_) for id_ in effects.measure.tokens), None, None)[:2]
     if against is not None and following == against:
-        own = "" if choice.next is not None else ", the model's own first choice"
-        raise InputError(f"--against '{visible(against.label)}' is the next token itself{own}; give another token")
-    of_each = zip(places, found.after, found.direct, strict=True) if choice.is_each else ()
+        by = "" if choice.next is not None else ", the model's own first choice"
+        raise InputError(f"--against '{visible(against.label)}' is the next token itself{by}; give another token")
+    of_each = zip(places, effects.after, effects.direct, strict=True) if choice.is_each else ()
     edges, note = None, ""
     if replacement.edges is not None:
         edges, note = _count_edges(predictor, replacement.edges, places, len(sentence.tokens))
@@ -207,10 +207,10 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
         targets=measure.targets,
         choice=choice,
         cut=tuple(places),
-        before=found.before,
-        after=None if choice.is_each else found.after[0],
-        direct=None if choice.is_each else found.direct[0],
-        heads=tuple(HeadEffect(*place, after, after - found.before, direct) for place, after, direct in of_each),
+        before=effects.before,
+        after=None if choice.is_each else effects.after[0],
+        direct=None if choice.is_each else effects.direct[0],
+        heads=tuple(HeadEffect(*head, after, after - effects.before, direct) for head, after, direct in of_each),
         edges=edges,
         text=sentence.text,
         pair=sentence.pair,
@@ -224,7 +224,7 @@ def _measure(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoi
         return Measure(following, None if choice.against is None else token_id(encoder, choice.against, "against"))
     tokens, rows = sentence.tokens, RowRange.of("0:" if choice.loss == "all" else choice.loss)
     chosen = tokens.find(choice.loss, "loss") if rows is None else rows.among(len(tokens))
-    targets = tuple(place for place in chosen if place > 0)
+    targets = tuple(index for index in chosen if index > 0)
     if not targets:
         last = len(tokens) - 1
         raise InputMismatchError(
@@ -280,8 +280,8 @@ def _count_edges(
     both = {mask: (key_counts(mask), key_counts(mask, edges)) for mask in {*predictor.masks}}
     counts, without_key = [], np.zeros(tokens, bool)
     for layer, head in places:
-        whole, left = both[predictor.masks[layer]]
-        total, keys = int(whole[head % len(whole)].sum()), left[head % len(left)]
+        uncut, left = both[predictor.masks[layer]]
+        total, keys = int(uncut[head % len(uncut)].sum()), left[head % len(left)]
         counts.append(EdgeCount(total - int(keys.sum()), total))
         without_key |= keys == 0
     note = ""

@@ -44,10 +44,10 @@ class Alignment:
     def columns(self) -> Iterator[tuple[int | None, int | None]]:
         """Yield the positions in both from left to right; tokens between shared ones are across from each other."""
         first, second = 0, 0
-        for one, other in self.pairs:
-            yield from zip_longest(range(first, one), range(second, other))
-            yield one, other
-            first, second = one + 1, other + 1
+        for left, right in self.pairs:
+            yield from zip_longest(range(first, left), range(second, right))
+            yield left, right
+            first, second = left + 1, right + 1
         yield from zip_longest(range(first, len(self.first)), range(second, len(self.second)))
 
 
@@ -57,17 +57,17 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in the same `texts`,
     if they are the same characters. The longest common stretch is matched first (Ratcliff and Obershelp 1988).
     """
-    one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
-    if one == other:  # without a search
-        return Alignment(first, second, tuple((index, index) for index in range(len(one))))
-    blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    mine, theirs = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
+    if mine == theirs:  # without a search
+        return Alignment(first, second, tuple((index, index) for index in range(len(mine))))
+    blocks = SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
     return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
 
 
 def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
     """Return which query tokens and which key tokens two traces share; in the same texts, by their characters."""
-    texts, others = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
-    of_queries, of_keys = texts if texts == others and texts[1][0] else (None, None)
+    texts, second_texts = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
+    of_queries, of_keys = texts if texts == second_texts and texts[1][0] else (None, None)
     queries = align(first.query_tokens, second.query_tokens, of_queries)
     return queries, align(first.key_tokens, second.key_tokens, of_keys)
 
@@ -92,7 +92,7 @@ class LayerPair:
     columns: Alignment  # the tokens of the keys of both
 
     @property
-    def place(self) -> tuple[int, str]:
+    def layer_kind(self) -> tuple[int, str]:
         """The index and the kind of the layer, in both."""
         return self.first.layer, self.first.kind
 
@@ -141,9 +141,9 @@ def layer_pairs(
     """
     of_queries, of_keys = aligned
     has_target = first.target is not None or second.target is not None
-    others = {(layer.layer, layer.kind): layer for layer in second.layers}
+    layers = {(layer.layer, layer.kind): layer for layer in second.layers}
     for layer in first.layers:
-        if (other := others.get((layer.layer, layer.kind))) is None:
+        if (other := layers.get((layer.layer, layer.kind))) is None:
             continue
         if layer.kind == "encoder":
             yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
@@ -161,7 +161,7 @@ def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> 
     Of a model and another one made of it, a head is most alike the head of its number in the layer. Where the number
     of such heads is nearer to that of chance than to all, the two were trained apart.
     """
-    if len({(each.kind, each.model, each.seed) for each in (first.source, second.source)}) == 1:
+    if len({(source.kind, source.model, source.seed) for source in (first.source, second.source)}) == 1:
         return
     traces = dict(zip(NAMES, (first, second), strict=True))
     sizes = {name: {layer.num_heads for layer in trace.layers} for name, trace in traces.items()}

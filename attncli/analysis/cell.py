@@ -65,10 +65,10 @@ class AttentionRow:
     weights = _of_head("weights", "Softmax of the masked scores.")
 
     def __repr__(self) -> str:
-        return f"AttentionRow({self.place}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
+        return f"AttentionRow({self.label}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """The layer and the head in words."""
         return f"layer {self.layer.layer}, head {self.head.head}"
 
@@ -174,7 +174,7 @@ class AttentionCell:
 
     def __repr__(self) -> str:
         tokens = f"{quoted(self.row.query.text)} to {quoted(self.key.text)}"
-        return f"AttentionCell({self.row.place}, {tokens}, weight {self.weight:.4g})"
+        return f"AttentionCell({self.row.label}, {tokens}, weight {self.weight:.4g})"
 
     @property
     def q(self) -> ByDimension | None:
@@ -211,8 +211,8 @@ class AttentionCell:
     @property
     def bias(self) -> Number | None:
         """The number added to the scaled product; None without a bias."""
-        layer, place = self.row.layer, (self.row.head.head, self.row.query.index, self.key.index)
-        return None if layer.bias is None else np.broadcast_to(layer.bias, layer.cells)[place]
+        layer, cell = self.row.layer, (self.row.head.head, self.row.query.index, self.key.index)
+        return None if layer.bias is None else np.broadcast_to(layer.bias, layer.cells)[cell]
 
     @property
     def allowed(self) -> bool:

@@ -249,10 +249,10 @@ def _averaged(layers: Layers, over: Mean) -> Layers:
     kinds: dict[str, list[LayerTrace]] = {}
     for layer in layers:
         kinds.setdefault(layer.kind, []).append(layer)
-    for kind, (first, *others) in kinds.items():
-        if not others:
+    for kind, (first, *rest) in kinds.items():
+        if not rest:
             raise UsageError(f"--mean {over} needs several layers with {kind} attention; here is layer {first.layer}")
-        if any(layer.heads != first.heads for layer in others):
+        if any(layer.heads != first.heads for layer in rest):
             raise UsageError("--mean layers needs layers with the same heads; give --mean all")
     return tuple(map(_over_layers, kinds.values()))
 

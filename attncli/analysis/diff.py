@@ -51,11 +51,11 @@ def shared_outcomes(
     weights: Float[np.ndarray, "R K"], shared: Int[np.ndarray, " S"], has_sink: bool
 ) -> Float[np.ndarray, "R O"]:
     """Return rows of weights as distributions over the `S` shared keys, and the rest: other keys, and a sink."""
-    whole = weights.astype(np.float64)
-    lacking = 1 - whole.sum(axis=-1)
-    elsewhere = np.delete(whole, shared, axis=1).sum(axis=-1)
+    rows = weights.astype(np.float64)
+    lacking = 1 - rows.sum(axis=-1)
+    elsewhere = np.delete(rows, shared, axis=1).sum(axis=-1)
     elsewhere += np.where(lacking > (0 if has_sink else _ROUNDING), lacking, 0)
-    outcomes = np.column_stack([whole[:, shared], elsewhere])
+    outcomes = np.column_stack([rows[:, shared], elsewhere])
     return outcomes / outcomes.sum(axis=-1, keepdims=True)
 
 
@@ -114,7 +114,7 @@ class Difference(Displayed):
 
     def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
         """Return the layer that a head or a cell belongs to."""
-        return next(pair for pair in self.layers if pair.place == (of.layer, of.kind))
+        return next(pair for pair in self.layers if pair.layer_kind == (of.layer, of.kind))
 
 
 def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int] = (), top: int = TOP) -> Difference:
@@ -169,9 +169,9 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
     divergences, elsewhere, cells = [], [], list[CellDifference]()
     for blocks in pair.blocks(head):
         # Rows are compared that count in both, and hold no NaN or infinity.
-        one, other = (countable_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
+        mine, theirs = (countable_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
         outcomes = [
-            shared_outcomes(block.weights[one & other], keys, block.layer.sinks is not None)
+            shared_outcomes(block.weights[mine & theirs], keys, block.layer.sinks is not None)
             for block, keys in zip(blocks, pair.keys, strict=True)
         ]
         divergences.append(jensen_shannon(*outcomes))
@@ -179,9 +179,9 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
         cells += _most_changed(pair, head, blocks, top)
     rows = np.concatenate(divergences)
     if not rows.size:
-        return HeadDifference(*pair.place, head, None, 0, None), cells
+        return HeadDifference(*pair.layer_kind, head, None, 0, None), cells
     first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist()
-    return HeadDifference(*pair.place, head, float(rows.mean()), len(rows), (first, second)), cells
+    return HeadDifference(*pair.layer_kind, head, float(rows.mean()), len(rows), (first, second)), cells
 
 
 def weights_of(pair: LayerPair, blocks: tuple[HeadTrace, HeadTrace]) -> list[Float[np.ndarray, "R S"]]:
@@ -202,7 +202,7 @@ def _most_changed(
         query = int(blocks[0].queries[row]), int(blocks[1].queries[row])
         # By way of their own shortest digits: a float32 has no more to give.
         weights = float(str(first[row, column])), float(str(second[row, column]))
-        yield CellDifference(*pair.place, head, query, pair.columns.pairs[column], weights)
+        yield CellDifference(*pair.layer_kind, head, query, pair.columns.pairs[column], weights)
 
 
 def warnings_of_both(difference: Difference) -> Iterator[str]:

@@ -214,7 +214,7 @@ class MetricSums:
         counts[:, : self._counts.shape[1]] = self._counts
         return counts
 
-    def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
+    def means(self, regions_of: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
         """Return every metric, with the `region` of other heads if given; NaN is one that is not defined."""
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
@@ -222,6 +222,6 @@ class MetricSums:
         of_text = np.column_stack([means, highest])
         of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
         if self._pictures is not None:
-            of_pictures = self._pictures.metrics(None if others is None else others._pictures)
+            of_pictures = self._pictures.metrics(None if regions_of is None else regions_of._pictures)
             of_text = np.broadcast_to(of_text, (len(of_pictures), of_text.shape[1]))
         return np.column_stack([of_text, of_pictures]).astype(np.float32)

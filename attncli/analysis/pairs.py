@@ -103,7 +103,7 @@ def _paired_text(number: int, record: Any, line: str, folder: str = "") -> Paire
     for pair in pairs:
         is_pair = isinstance(pair, Mapping) and (pair is record or not pair.keys() - {*_OF_PAIR})
         check(is_pair, "a pair is more or less than query, keys and among")
-        query, keys, among = _place(pair.get("query")), _places(pair.get("keys")), pair.get("among")
+        query, keys, among = _parsed_place(pair.get("query")), _places(pair.get("keys")), pair.get("among")
         check(query is not None, "'query' is not a token, an index or [start, end]")
         check(keys, "'keys' is not a list of tokens, indices or [start, end]")
         check(among is None or _places(among) is not None, "'among' is not a list of tokens, indices or [start, end]")
@@ -119,7 +119,7 @@ def _paired_text(number: int, record: Any, line: str, folder: str = "") -> Paire
     return PairedText(number, text, target, tuple(right_keys))
 
 
-def _place(value: Any) -> Place | None:
+def _parsed_place(value: Any) -> Place | None:
     """Return a place that is written in JSON; None for another value."""
     if isinstance(value, str) or type(value) is int:
         return value
@@ -131,8 +131,8 @@ def _place(value: Any) -> Place | None:
 
 
 def _places(values: Any) -> list[Place] | None:
-    places = [_place(value) for value in values] if isinstance(values, list | tuple) else [None]
-    return None if None in places else [place for place in places if place is not None]
+    places = [_parsed_place(value) for value in values] if isinstance(values, list | tuple) else [None]
+    return None if None in places else [position for position in places if position is not None]
 
 
 @dataclass(frozen=True)
@@ -198,13 +198,13 @@ def _numbered(pairs: Sequence[RightKeys], number: int) -> str:
 def _find(tokens: Tokens, layout: SideLayout, places: Iterable[Place]) -> list[int]:
     """Return the indices of the tokens at places; of characters, or a box, all that have some of it."""
     indices = list[int]()
-    for place in places:
-        if not isinstance(place, tuple):
-            indices += layout.find(tokens, place)
-        elif len(place) == 4:
-            indices += layout.positions_in(place)
+    for name in places:
+        if not isinstance(name, tuple):
+            indices += layout.find(tokens, name)
+        elif len(name) == 4:
+            indices += layout.positions_in(name)
         else:
-            start, end = place
+            start, end = name
             covering = [token.index for token in tokens if (token.start or 0) < end and start < (token.end or 0)]
             if not covering:
                 raise InputMismatchError(f"{layout.role} [{start}, {end}]: no token has these characters")
@@ -313,7 +313,7 @@ class PairStats(RunStats):
         if self._left_out and not self._pairs:
             raise InputMismatchError(f"no pair is left; {self._left_out[0]}")
         summary, means = vars(self.summary), np.asarray(self._sums / self._pairs).tolist()
-        heads = [PairSummary(*place, *row) for place, row in zip(self.places, means, strict=True)]
+        heads = [PairSummary(*head, *row) for head, row in zip(self.places, means, strict=True)]
         heads.sort(key=lambda head: (-head.hits, -head.weight))
         return PairReport(**summary, pairs=self._pairs, heads=tuple(heads), left_out=tuple(self._left_out))
 

@@ -69,12 +69,12 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
     for layer in trace:
         query_tokens, key_tokens = trace.sides(layer)
         try:
-            place = _the_token(trace, query_tokens, query, "query")
+            token = _the_token(trace, query_tokens, query, "query")
             other = None if key is None else _the_token(trace, key_tokens, key, "key")
         except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
-        rows += [(AttentionRow(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
+        rows += [(AttentionRow(layer.head(head, [token.index]), token, key_tokens), other) for head in layer.heads]
     if not rows and first_error is not None:
         raise UsageError(str(first_error))
     if key is None:

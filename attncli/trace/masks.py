@@ -74,11 +74,12 @@ def mask_of_trace(name: str, layers: str | None, kind: str | None) -> MaskGrid:
         UsageError: these layers have several masks, or the trace lacks them.
         InputError: the trace cannot be read.
     """
-    mask, *others = layer_masks(load(name, layers, kind=kind))
-    if others:
-        masks = "; ".join(layers_named(each.layers, each.first.kind) for each in (mask, *others))
-        raise UsageError(f"{visible(name)} has several masks: {masks}. Choose one with --layer or --kind")
+    masks = layer_masks(load(name, layers, kind=kind))
+    if len(masks) > 1:
+        named = "; ".join(layers_named(mask.layers, mask.first.kind) for mask in masks)
+        raise UsageError(f"{visible(name)} has several masks: {named}. Choose one with --layer or --kind")
     # Tokens without texts, which have only positions, get no names.
+    (mask,) = masks
     sides = (mask.queries, mask.keys)
     queries, keys = (["" if token.label == str(token.index) else token.label for token in side] for side in sides)
     return MaskGrid(name, mask.allowed, mask.first.mask.past, tokens=(queries, keys))

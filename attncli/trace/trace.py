@@ -251,8 +251,8 @@ class Trace(Displayed, Tabular, Drawable):
         return self._only_layer(f"head({head})").head(head)
 
     def _only_layer(self, wanted: str) -> LayerTrace:
-        layer, *others = self
-        if others:
+        layer, *rest = self
+        if rest:
             raise UsageError(f"this trace has {len(self)} layers; take one: trace[{layer.layer}].{wanted}")
         return layer
 
