@@ -29,9 +29,7 @@ def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: i
         Indices.of("layer", 1).resolve(1, "the toy layer")
 
 
-@pytest.mark.parametrize(
-    "written", ["", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1\n2", "all,1", "1-" + "9" * 5000]
-)
+@pytest.mark.parametrize("written", ["", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1\n2", "all,1", "9" * 5000])
 def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:
     with pytest.raises(UsageError, match=r"a list or all: 0, 2-4, 0,3,-1, or layer and head: L3H2$"):
         chosen(written)
