@@ -19,9 +19,9 @@ from attncli.masks.expressions import Mask, RuleMask, smallest
 from attncli.text import as_ranges
 from attncli.trace.layer import Derived, LayerTrace, Stages
 from attncli.trace.selection import Indices
+from attncli.trace.tokenization import words_of
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Derivation, Mean, Origin, Trace, texts_of
-from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
