@@ -149,9 +149,10 @@ def _with_norms(layer: LayerTrace) -> LayerTrace:
     if layer.v is None or not layer.v.shape[-1]:
         raise NotExposedError(f"--norms needs the values V, and layer {layer.layer} does not expose them")
     values = [layer.head(head).v for head in range(layer.num_heads)]
-    if layer.out_projection is not None:
-        values = list(map(np.matmul, values, np.split(layer.out_projection, layer.num_heads)))
-    norms = np.stack([*map(vector_norms, values)])
+    with np.errstate(invalid="ignore", over="ignore"):
+        if layer.out_projection is not None:
+            values = list(map(np.matmul, values, np.split(layer.out_projection, layer.num_heads)))
+        norms = np.stack([*map(vector_norms, values)])
 
     def rows(heads: Sequence[int], queries: Rows) -> Block:
         with np.errstate(invalid="ignore", over="ignore"):

@@ -34,9 +34,12 @@ def decode_pieces(tokens: Sequence[Token], text: str, pair: str | None = None) -
 
 
 def _is_spelled_in(written: bytes, token: Token, text: str) -> bool:
-    covered = "" if token.start is None else unicodedata.normalize("NFC", text[token.start : token.end])
-    # `½` is itself to most vocabularies. The space before a word may or may not belong to the piece.
-    return token.text != covered and bool(covered) and written.lstrip(b" ") in covered.encode(errors="surrogateescape")
+    covered = text[token.start : token.end]
+    if token.start is None or token.text == covered:  # `½` is itself to most vocabularies
+        return False
+    # The space before a word may or may not belong to the piece.
+    forms = (covered, unicodedata.normalize("NFC", covered))
+    return any(written.lstrip(b" ") in form.encode(errors="surrogateescape") for form in forms)
 
 
 def _shown(written: bytes) -> str:
