@@ -71,11 +71,7 @@ def as_list(value: _One | Iterable[_One]) -> Iterable[_One]:
 
 
 def names_in(option: str, value: str, choices: Collection[str]) -> frozenset[str]:
-    """Parse names separated by commas, the value of an option.
-
-    Raises:
-        UsageError: one of them does not exist.
-    """
+    """Parse names separated by commas, the value of an option. Raises UsageError: one of them does not exist."""
     names = [name.strip() for name in value.split(",")]
     for name in names:
         if name not in choices:

@@ -90,11 +90,7 @@ class HeadReport(RunSummary, Displayed, Tabular):
         return replace(self, heads=tuple(head for group in groups.values() for head in group[:top]))
 
     def only(self, names: Sequence[Metric]) -> HeadReport:
-        """Return the survey with these columns alone.
-
-        Raises:
-            UsageError: there is no such metric.
-        """
+        """Return the survey with these columns alone. Raises UsageError: there is no such metric."""
         for name in names:
             self._check(name)
         return replace(self, names=tuple(dict.fromkeys(names)))
@@ -145,11 +141,7 @@ class HeadStats(RunStats):
         self._rows = self._rows + sentence.rows
 
     def report(self) -> HeadReport:
-        """Return the report.
-
-        Raises:
-            InputError: there is no sentence.
-        """
+        """Return the report. Raises InputError: there is no sentence."""
         summary, measured = vars(self.summary), self._measured
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
         heads, unsure = [], 0

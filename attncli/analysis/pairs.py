@@ -304,12 +304,7 @@ class PairStats(RunStats):
             self._sums = self._sums + sentence.sums
 
     def report(self) -> PairReport:
-        """Return the report.
-
-        Raises:
-            InputError: there is no text.
-            InputMismatchError: no pair can be found.
-        """
+        """Return the report. Raises InputError: there is no text; InputMismatchError: no pair can be found."""
         if self._left_out and not self._pairs:
             raise InputMismatchError(f"no pair is left; {self._left_out[0]}")
         summary, means = vars(self.summary), np.asarray(self._sums / self._pairs).tolist()

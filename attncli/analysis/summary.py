@@ -60,11 +60,7 @@ class RunStats:
         self._masks: dict[str, None] = {}
 
     def add(self, sentence: SentenceFacts) -> None:
-        """Count a sentence.
-
-        Raises:
-            UsageError: it has not the heads of those before it.
-        """
+        """Count a sentence. Raises UsageError: it has not the heads of those before it."""
         if self._first is None:
             self._first, self._source, self._lengths = sentence, sentence.source, (sentence.length, sentence.length)
         elif sentence.places != self._first.places:
@@ -84,11 +80,7 @@ class RunStats:
 
     @property
     def summary(self) -> RunSummary:
-        """Facts of all sentences.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Facts of all sentences. Raises InputError: there is none."""
         if self._first is None:
             raise InputError("no sentence could be read")
         return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))
