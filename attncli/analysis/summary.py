@@ -80,7 +80,7 @@ class RunStats:
 
     @property
     def summary(self) -> RunSummary:
-        """Facts of all sentences. Raises InputError: there is none."""
+        """Facts of all sentences. Raises InputError where no sentence was read."""
         if self._first is None:
             raise InputError("no sentence could be read")
         return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))
