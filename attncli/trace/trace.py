@@ -164,11 +164,9 @@ class Trace(Displayed, Tabular, Drawable):
             raise InputError(f"{self.generated} of {len(self.key_tokens)} tokens are marked as generated")
         for layer in self.layers:
             queries, keys = map(len, self.sides(layer))
-            if (queries, keys) != (layer.num_queries, layer.num_keys):
-                raise InputError(
-                    f"layer {layer.layer} has {layer.num_queries} queries and {layer.num_keys} keys, but there are "
-                    f"{queries} query tokens and {keys} key tokens"
-                )
+            if (queries, keys) != layer.cells[1:]:
+                has = f"layer {layer.layer} has {layer.num_queries} queries and {layer.num_keys} keys"
+                raise InputError(f"{has}, but there are {queries} query tokens and {keys} key tokens")
         for grid in self.grids:
             grid.check(self.pictures, {"query": len(self.query_tokens), "key": len(self.key_tokens)})
 
