@@ -115,11 +115,7 @@ class LayerPair:
 
 
 def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
-    """Return the shared query tokens with one of these names in A; all shared ones if no name is given.
-
-    Raises:
-        UsageError: a token does not exist or is not shared.
-    """
+    """Return the shared query tokens with one of these names, by default all; UsageError where A alone has it."""
     shared = dict(aligned.pairs)
     chosen: dict[int, int] = {} if names else shared
     for name in names:
@@ -135,10 +131,7 @@ def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
 def layer_pairs(
     first: Trace, second: Trace, aligned: tuple[Alignment, Alignment], chosen: Pairs
 ) -> Iterator[LayerPair]:
-    """Yield the layers that both have.
-
-    Where an encoder and a decoder read two texts, the chosen queries are the decoder's, as in `View.cells`.
-    """
+    """Yield the layers that both have; with an encoder and a decoder, the chosen queries are the decoder's."""
     of_queries, of_keys = aligned
     has_target = first.target is not None or second.target is not None
     layers = {(layer.layer, layer.kind): layer for layer in second.layers}

@@ -67,8 +67,8 @@ def labels_of(
 ) -> tuple[Label, ...]:
     """Return the labels of a head by its metrics and those of the uniform head, the highest gain first.
 
-    A wide label is given where no narrower one says the same: `local` without a neighbour, `broad` without any, and
-    `localization` where the head does not always look there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
+    `local` is given without a neighbour, `broad` without any, and `localization` where the head does not always attend
+    there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
     """
 
     def label(name: str, metric: Metric, best: float | None) -> list[Label]:
@@ -95,10 +95,7 @@ def labels_of(
 
 
 def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
-    """Return the labels of the heads of a sentence, by layer, kind of attention and head.
-
-    Derived weights have none, and neither have texts so long that finding them would take seconds.
-    """
+    """Return the labels of the heads of a sentence; derived weights have none, nor have texts of many cells."""
     cells = sum(len(layer.heads) * layer.num_queries * layer.num_keys for layer in trace.layers)
     if cells > _MOST_CELLS or any(layer.derived is not None for layer in trace.layers):
         return {}
@@ -117,11 +114,7 @@ def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
 
 
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
-    """Return this number of heads, those that show most of the labels.
-
-    Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
-    label, and last those whose label says little.
-    """
+    """Return this number of heads: the strongest of each label, then others, and last those of `SAY_LITTLE`."""
     names = {head: strongest(labels, head) for head in heads}
     by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
     firsts = {name: head for head in reversed(by_gain) if (name := names[head])}

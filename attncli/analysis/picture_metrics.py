@@ -81,8 +81,7 @@ class PictureSums:
         `spatial_entropy` is that of Kang et al. 2025 (arXiv 2503.06287), over regions of touching cells above the mean
         of the map. Those of `region` are above twice the mean, as in the authors' program. `visual_sink` is the
         importance score of Gu et al. 2024 (arXiv 2410.10781), of the cell that has most: rows of text and of cells
-        count alike, and a late cell, which few rows see, is no sink. Kang et al. 2025 (arXiv 2503.03321) find such
-        cells by hidden states, which attention does not tell.
+        count alike, and a late cell, which few rows see, is no sink.
         """
         maps, chosen = self._maps(), (regions_of or self)._maps()
         is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)

@@ -25,11 +25,7 @@ class Indices(NamedTuple):
 
     @classmethod
     def of(cls, what: str, choice: str | int | Iterable[int] | Indices | None) -> Indices:
-        """Parse a choice from the shell or from Python.
-
-        Raises:
-            UsageError: it is neither a number, a range, a list of these, nor `all`.
-        """
+        """Parse a number, a range, a list of these, or `all`, or a choice from Python; UsageError for another."""
         if isinstance(choice, Indices):
             return choice
         if choice is None or (isinstance(choice, str) and choice == "all"):
@@ -56,12 +52,7 @@ class Indices(NamedTuple):
         return Indices(self.what, (*self.parts, *((0, last) for _, last in self.parts)))
 
     def resolve(self, count: int, owner: str) -> tuple[int, ...]:
-        """Return the chosen indices among `count`, in the order asked, each once.
-
-        Raises:
-            UsageError: one is out of range; the message has the range.
-            InputError: nothing has this many.
-        """
+        """Return the chosen indices among `count`, in the order asked, each once; UsageError out of range."""
         if count > MOST:
             raise InputError(f"{owner} claims to have {count} {self.what}s; attn reads at most {MOST} {self.what}s")
         if self.parts is None:
@@ -101,10 +92,8 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
 def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> list[tuple[int, int]]:
     """Return the chosen heads as layer and head, each once; heads may name their layers: `18.6,17.3` or `L18H6`.
 
-    `sizes` counts the layers of the owner, and the heads of each.
-
-    Raises:
-        UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.
+    `sizes` counts the layers of the owner, and the heads of each. Raises UsageError where one is out of range, only
+    some heads name their layer, or `layers` are chosen besides.
     """
     named, scope = _named_heads(heads), f"each layer of {owner}"
     if named is None:

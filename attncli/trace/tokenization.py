@@ -58,11 +58,7 @@ class Tokenization(Displayed):
             return None
 
     def shown(self, choice: Choice) -> Tokens:
-        """Return the tokens, or words, to show.
-
-        Raises:
-            UsageError: words were asked for, and no token has a place in the text.
-        """
+        """Return the tokens, or words, to show; UsageError for words where no token has a place in the text."""
         chosen = words_of(self.tokens, self.text, self.pair)[0] if choice.words else self.tokens
         return Tokens([token for token in chosen if not (choice.hide_special and token.special)])
 
@@ -99,13 +95,10 @@ def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
 
 
 def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:
-    """Return the words of a text, and whether they are the tokenizer's own.
+    """Return the words of a text, and whether they are the tokenizer's own; UsageError where tokens lack offsets.
 
     Where the tokenizer splits nothing into words, or its words hold spaces, pieces that touch in the text are one word.
     A special token is a word of its own.
-
-    Raises:
-        UsageError: no token has an offset in the text.
     """
     texts = (text, pair or "")
     if any(not token.special and None in (token.start, token.end) for token in tokens):

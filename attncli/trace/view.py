@@ -55,13 +55,7 @@ class View(NamedTuple):
         return self.show == frozenset({"metrics"})
 
     def check(self, trace: Trace) -> None:
-        """Make sure that there is something to show.
-
-        Raises:
-            InputMismatchError: a token does not exist, or none is left.
-            UsageError: the derived numbers lack all the parts.
-            NotExposedError: the layers lack all the parts.
-        """
+        """Raise an error where a token does not exist, none is left, or the layers lack the parts to show."""
         self.rows(trace)
         self.columns(trace)
         show, first = self.show or frozenset(), trace.layers[0]
