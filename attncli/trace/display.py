@@ -30,31 +30,29 @@ def presentation() -> Any:
 
 
 class Displayed:
-    """A result that a notebook shows as the view that the command draws."""
+    """Result that a notebook shows as the view that the command draws."""
 
-    def _repr_html_(self) -> str | None:
-        html: str | None = presentation().html_of(self)
-        return html
+    def _repr_html_(self) -> Any:
+        return presentation().html_of(self)
 
 
 class Tabular:
-    """A result of rows."""
+    """Result of rows."""
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """Return a data frame of pandas or polars, with the columns of TSV, without the number of the sentence.
+        """Return a data frame with the columns of TSV, without the number of the sentence.
 
         Args:
-            library: its name; None is the one that is imported already, else the one that is installed, and pandas
-                where that leaves both.
+            library: its name; None is the one that is imported, else the one that is installed, else pandas.
 
         Raises:
-            UsageError: neither is installed, or not the one that is asked for.
+            UsageError: it is not installed.
         """
         return presentation().frame_of(self, library)
 
 
 class Drawable:
-    """A result of maps of heads."""
+    """Result of maps of heads."""
 
     def plot(
         self,
@@ -66,11 +64,9 @@ class Drawable:
         colormap: Literal["viridis", "cividis", "gray"] = "viridis",
         size: str | None = None,
     ) -> Figure:
-        """Return the maps as a figure of matplotlib, which `savefig` writes: a row is a query, a column a key.
+        """Return the maps as a figure of matplotlib: a row is a query, a column a key, or a cell of a picture.
 
             trace.layer(3).head(1).plot(size="3.3in").savefig("head.pdf")
-
-        Where keys are cells of pictures, these are drawn under the weights instead.
 
         Args:
             queries: the query rows to draw, a token, its index, or several; empty is all of them.
@@ -78,13 +74,11 @@ class Drawable:
             hide_special: leave out the tokenizer's special tokens.
             ramp: the scale from weights to colours; None is that of a terminal.
             colormap: the colours of weights.
-            size: how wide, such as `3.3in` or `84mm`, or `WIDTHxHEIGHT`; None is as large as it takes.
+            size: how wide, such as `3.3in`, or `WIDTHxHEIGHT`; None is as large as it takes.
 
         Raises:
-            UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
-            InputMismatchError: a wanted token does not exist, or none is left.
+            UsageError: matplotlib is not installed, the layer is of no trace, or a token or a value does not exist.
         """
         rows, columns = tuple(as_list(queries)), tuple(as_list(keys))
         view = {"hide_special": hide_special, "ramp": ramp, "colormap": colormap, "size": size}
-        figure: Figure = presentation().plotted(self, queries=rows, keys=columns, **view)
-        return figure
+        return presentation().plotted(self, queries=rows, keys=columns, **view)

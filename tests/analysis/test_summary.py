@@ -9,7 +9,7 @@ from attncli.analysis.summary import RunningMoments
 
 
 def moments(*columns: list[float]) -> RunningMoments:
-    found = RunningMoments((len(columns), 1))
+    found = RunningMoments()
     for row in zip(*columns, strict=True):
         found.add(np.array(row, np.float32)[:, None])
     return found

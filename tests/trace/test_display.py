@@ -119,5 +119,11 @@ def test_a_trace_is_a_sequence_of_its_layers() -> None:
     np.testing.assert_array_equal(alone.weights[3], trace[1].weights[0])
     with pytest.raises(UsageError, match=r"this trace has 2 layers; take one: trace\[1\].weights"):
         trace.weights  # noqa: B018
+    with pytest.raises(UsageError, match=r"this trace has 2 layers; take one: trace\[1\].head\(3\)"):
+        trace.head(3)
+    for name in ("weights", "scores"):
+        np.testing.assert_array_equal(getattr(alone.head(3), name), getattr(alone, name)[3])
+        np.testing.assert_array_equal(getattr(alone[1], name), getattr(alone, name))
+    assert (alone[1].allowed == [alone.head(3).mask] * 4).all()
     with pytest.raises(UsageError, match=r"^layer 3 was not recorded; this trace has layer 1\. Pass layer='all'\.$"):
         alone[3]

@@ -90,7 +90,7 @@ class LayerViewCache:
             return None
         sides = alignments(self.held, self.trace)
         found = layer_pairs(self.held, self.trace, sides, sides[0].pairs)
-        pair = next((pair for pair in found if pair.place == (self.layer.layer, self.layer.kind)), None)
+        pair = next((pair for pair in found if pair.layer_kind == (self.layer.layer, self.layer.kind)), None)
         return pair if pair and pair.first.num_heads == self.layer.num_heads else None
 
     @cached_property
