@@ -147,7 +147,8 @@ class Explorer(App[None]):
         self._seeks_label = seeks_label  # whether it goes to the head with the strongest label
         self._computation = IncrementalComputation(model)
         self._model = Lock()
-        self._map = "head"  # the last pane of maps that had the focus
+        self._map: What = "head"  # the last pane of maps that had the focus
+        self._has_why = False
         self._prompt: Prompt | None = None
         self._message = ""
         self._mistake: Mistake | None = None  # in the mask that is typed
@@ -280,7 +281,7 @@ class Explorer(App[None]):
     def seen(self) -> ViewSnapshot:
         """The view on the screen: of the numbers that are there."""
         look, shown = self.look, self._shown
-        what: What = "why" if self.screen.has_class("why") else self._map  # type: ignore[assignment]
+        what: What = "why" if self._has_why else self._map
         if shown is None:
             return ViewSnapshot(look, what)
         if not shown.serves(look):
@@ -403,7 +404,7 @@ class Explorer(App[None]):
         if widget is not self._line:
             self._close_prompt()
         if isinstance(widget, Pane):
-            self._map = widget.id or "head"
+            self._map = widget.id  # type: ignore[assignment]  # those that can have the focus
 
     def action_type(self) -> None:
         """Go to the text."""
@@ -418,17 +419,18 @@ class Explorer(App[None]):
             self._to_maps()
         elif self.focused is self._text:
             self._to_maps()
-        elif self.screen.has_class("why"):
+        elif self._has_why:
             self.action_why()
 
     # --- keys ---
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor; in the small maps and in the map of layers go to another head or layer."""
-        content = self._panes[self._map].content
-        if self._map == "map":
+        pane = self.focused.id if isinstance(self.focused, Pane) else self._map
+        content = self._panes[pane or "head"].content
+        if pane == "map":
             self.go(self.look.next_layer(self.limits, rows) if rows else self.look.next_head(self.limits, columns))
-        elif self._map == "heads":
+        elif pane == "heads":
             in_a_strip = len({content.at(1, column) for column in range(content.block.width)} - {None})
             self.go(self.look.next_head(self.limits, columns + rows * in_a_strip))
         else:
@@ -464,8 +466,9 @@ class Explorer(App[None]):
 
     def action_why(self) -> None:
         """Show why the query attends to the key, or close it."""
-        self.screen.toggle_class("why")
-        if self.screen.has_class("why"):
+        self._has_why = not self._has_why
+        self.screen.set_class(self._has_why, "why")
+        if self._has_why:
             self.set_focus(self._panes["head"])
         self._redraw()
 
