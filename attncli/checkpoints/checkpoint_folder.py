@@ -165,14 +165,14 @@ def demo_or(name: str) -> str:
     return str(Path(__file__).with_name(name)) if name in DEMOS else name
 
 
-def map_weights(path: Path) -> Tensors:
-    """Map the tensors of a file; LoadError if it is damaged."""
+def map_weights(path: Path, shown: str = "") -> Tensors:
+    """Map the tensors of a file; LoadError if it is damaged, which names it as `shown`, or by its path."""
     try:
         path.open("rb").close()  # safetensors reports one that it may not open as missing
         return Tensors(path)
     except Exception as error:  # the library raises its own
         reason = getattr(error, "strerror", None) or visible(str(error).partition("\n")[0])
-        raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
+        raise LoadError(f"the weights {shown or visible(str(path))} cannot be read: {reason}") from None
 
 
 # --- the local cache of huggingface_hub ------------------------------------------------------------------------------

@@ -91,14 +91,13 @@ class Snapshot:
         return {} if self.adapter is None else {"adapter": LORA, "base": self.base}
 
 
-def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for_writing: bool = False) -> Snapshot:
+def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> Snapshot:
     """Find a checkpoint's files; of one on the hub, download the small ones.
 
     Args:
         name: a folder, a GGUF file, a name on the hub, or `demo`, the model in the box.
         options: `base`, `offline`, `chat` and `trust_remote_code` choose the files.
         for_tokenizer: whether a tokenizer is enough.
-        for_writing: whether the model is to generate text, so that more files are read.
 
     Raises:
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
@@ -123,10 +122,10 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
         files = CheckpointFolder(cached_snapshot(name, revision), is_listed=False)
         if files.path.is_dir():
             files = CheckpointFolder(files.path)
-        if not _is_whole(files, options, for_writing):
+        if not _is_whole(files, options):
             files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
     if ADAPTER in files:
-        return _with_base(shown, files, remote, options, for_tokenizer, for_writing)
+        return _with_base(shown, files, remote, options, for_tokenizer)
     if options.base not in (None, shown):
         raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
     if is_gguf:
@@ -158,9 +157,9 @@ def _check_config(files: CheckpointFolder) -> None:
     )
 
 
-def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) -> bool:
+def _is_whole(files: CheckpointFolder, options: LoadOptions) -> bool:
     """Return whether a folder of the cache has all the needed files; a download ends with the weights."""
-    if options.trust_remote_code or for_writing:
+    if options.trust_remote_code:
         return False
     if ADAPTER in files:
         return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
@@ -199,7 +198,6 @@ def _with_base(
     remote: Repository | None,
     options: LoadOptions,
     for_tokenizer: bool,
-    for_writing: bool,
 ) -> Snapshot:
     """Return an adapter with its base model."""
     if not for_tokenizer:
@@ -214,8 +212,7 @@ def _with_base(
         )
     base = options.base or _base_of(adapter)
     try:
-        alone = options.changed(base=None)
-        under = resolve(base, alone, for_tokenizer=for_tokenizer, for_writing=for_writing)
+        under = resolve(base, options.changed(base=None), for_tokenizer=for_tokenizer)
     except LoadError as error:
         raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
     if under.gguf is not None or under.adapter is not None:

@@ -7,7 +7,7 @@ like any others, but they are not the model's.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
@@ -112,6 +112,14 @@ def check_unread(
     return (
         f"{whose} have tensors in layers that run which its model does not read ({_first(unexpected)}); check that "
         "the files belong to this config.json",
+    )
+
+
+def wrong_shape(name: str, tensor: str, shape: Sequence[int], expected: Sequence[int]) -> LoadError:
+    """Return the error for a tensor of another shape than its model expects."""
+    return LoadError(
+        f"the weights of {visible(name)} do not fit its config.json: {visible(tensor)} has shape {list(shape)}, "
+        f"the model expects {list(expected)}; check that the files belong together"
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.checkpoints.config_reader import UnsupportedError
-from attncli.errors import LoadError
+from attncli.checkpoints.weight_checks import wrong_shape
 from attncli.files import to_float32
 from attncli.text import visible
 
@@ -106,7 +106,4 @@ class ModelWeights:
         if stored is None or stored.type not in ("F32", "F16", "BF16"):
             raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
         if stored.shape != shape:
-            raise LoadError(
-                f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
-                f"{list(stored.shape)}, the model expects {list(shape)}; check that the files belong together"
-            )
+            raise wrong_shape(self._model, name, stored.shape, shape)

@@ -19,13 +19,11 @@ from attncli.engines.predictor import Predictor
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.configuration import (
-    architecture_of,
     attention_layers,
     head_count,
     instead,
     layer_count,
     other_layers,
-    start_id,
 )
 from attncli.engines.torch.generation import check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
@@ -96,10 +94,9 @@ class Checkpoint(OpenModel):
         self.whole, of_weights, self._form = load.load_model(snapshot, self.part, options, self.request, generate > 0)
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
-        about = architecture_of(config).note
         missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
         unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
-        self.notes = (*unshown, *([about] if about else []), *of_weights)
+        self.notes = (*unshown, *of_weights)
         self.encoder = reader(self.model)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
@@ -118,7 +115,7 @@ class Checkpoint(OpenModel):
             limit=load.position_limit(model),
             truncate=options.truncate,
             rows=load.vocabulary_rows(model),
-            start_id=start_id(name, config, tokenizer) if self.is_encoder_decoder else None,
+            start_id=getattr(config, "decoder_start_token_id", None) if self.is_encoder_decoder else None,
             chat=chat,
         )
 

@@ -15,7 +15,7 @@ from transformers import __version__ as transformers_version
 
 from attncli.checkpoints.hub import Download, first_sentence, translate_errors
 from attncli.checkpoints.tensors.open_store import is_plain, open_store
-from attncli.checkpoints.weight_checks import check_types, check_unread
+from attncli.checkpoints.weight_checks import check_types, check_unread, wrong_shape
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.attention_modules import truncated_class
@@ -74,22 +74,22 @@ def load_model(
         # The whole makes the masks of such a tower. Alone, the fused kernel would run without the causal one.
         set_backend(inner, "eager")
     model = model.eval() if options.device_map else model.eval().to(options.device)
-    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
-    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
+    how = (model.dtype, model.device, torch.get_num_threads(), model.config._attn_implementation)
+    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
     return model, notes, store.form
 
 
 def _check_device(options: LoadOptions) -> None:
-    is_mapped = options.device_map is not None
-    option, device = ("--device-map", options.device_map) if is_mapped else ("--device", options.device)
-    if is_mapped and device in ("auto", "balanced", "balanced_low_0", "sequential"):
+    if options.device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
         return
+    option, device = (
+        ("--device", options.device) if options.device_map is None else ("--device-map", options.device_map)
+    )
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        what = f"{option} {visible(device or '') or 'with no name'}"
-        raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
+        raise LoadError(f"{option} '{visible(device)}': {first_sentence(error)}; give {option} cpu") from None
 
 
 def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:
@@ -142,16 +142,7 @@ class LazyTensor:
 
     def __init__(self, store: Store, name: str, names: list[str] | None = None) -> None:
         self._store, self._name, self._names = store, name, names
-        self._info = store.stored(name)
-        self.shape = torch.Size(self._info.shape)
-
-    def get_shape(self) -> list[int]:
-        """Return its shape, as safetensors has it."""
-        return list(self.shape)
-
-    def get_dtype(self) -> str:
-        """Return the type of its numbers, as safetensors calls it."""
-        return self._info.type
+        self.shape = torch.Size(store.stored(name).shape)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         if self._names is not None:
@@ -165,10 +156,7 @@ class LazyTensor:
 def _check_report(name: str, report: Mapping[str, Any]) -> None:
     """Raise LoadError if a tensor of the model did not come from the checkpoint, or not as it is."""
     for key, shape, expected in sorted(report["mismatched_keys"]):
-        raise LoadError(
-            f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(shape)}, "
-            f"the model expects {list(expected)}; check that the files belong together"
-        )
+        raise wrong_shape(name, key, shape, expected)
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
     if missing:
         raise LoadError(

@@ -26,7 +26,7 @@ from transformers import (
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
 from attncli.engines.torch import check_supported
-from attncli.engines.torch.configuration import architecture_of, is_counted, layer_count
+from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
@@ -43,6 +43,11 @@ _READ = {
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
 }
 
+# Classes of the part that reads text, where the class for their configuration is of a larger system.
+_TEXT_CLASSES = {
+    "seamless_m4t": "SeamlessM4TForTextToText",
+    "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
+}
 # Names of a language model inside of another model, and prefixes of its tensors.
 _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
@@ -130,10 +135,10 @@ def _find_part(name: str, config: Any) -> TextModel:
         raise NotExposedError(f"{_shown(name, config)} reads {read}, not text; {give}")
     # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
     # architectures have none.
-    of_architecture = architecture_of(config).text_class
+    if (text_class := _TEXT_CLASSES.get(config.model_type)) is not None:
+        return TextModel(config, config, getattr(transformers, text_class))
     is_taken = not type(config).__module__.startswith("transformers.") or type(config) in MODEL_MAPPING
-    model_class = None if is_taken else _class_of(config)
-    return TextModel(config, config, getattr(transformers, of_architecture) if of_architecture else model_class)
+    return TextModel(config, config, None if is_taken else _class_of(config))
 
 
 def _shown(name: str, config: Any) -> str:
