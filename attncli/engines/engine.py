@@ -35,12 +35,7 @@ def open_checkpoint(
     model: str, layers: Indices, heads: Indices, *, generate: int, kind: str | None, mask: str | None, special: bool,
     **options: Any,
 ) -> OpenModel:  # fmt: skip
-    """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments.
-
-    Raises:
-        NotExposedError: `--engine native` or `verify`, and that engine does not compute this checkpoint.
-        AttnError: see `Checkpoint`.
-    """
+    """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments and errors."""
     chosen, snapshot = _resolved(model, options)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
     in_torch = cache(partial(_open_in_torch, snapshot, layers, heads, generate, how))
@@ -61,12 +56,7 @@ def open_checkpoint(
 
 
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
-    """Return a checkpoint that predicts next tokens, ready for sentences; see `attncli.open_source` for the arguments.
-
-    Raises:
-        NotExposedError: it predicts no next token, or the chosen engine does not compute it.
-        AttnError: see `open_checkpoint`.
-    """
+    """Return a checkpoint that predicts next tokens; NotExposedError if it predicts none. See `open_checkpoint`."""
     chosen, snapshot = _resolved(model, options)
     if chosen.engine == "verify":
         raise UsageError("--engine verify compares attention, not predictions; give native or transformers")

@@ -99,12 +99,7 @@ class NativeCheckpoint:
         return other
 
     def predictor(self) -> Predictor:
-        """Return the predictor of next tokens.
-
-        Raises:
-            NotExposedError: it is no causal language model.
-            UnsupportedError: its weights have no unembedding.
-        """
+        """Return the predictor of next tokens; NotExposedError if it is no causal language model."""
         from attncli.engines.numpy.ablation import cut_logits
         from attncli.engines.predictor import Predictor
 
@@ -204,12 +199,7 @@ def _open(snapshot: Snapshot) -> tuple[dict[str, Any], Callable[[], Store], Call
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer, int]:
-    """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most.
-
-    Raises:
-        UnsupportedError: this engine does not compute the checkpoint.
-        LoadError: a file is damaged.
-    """
+    """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most."""
     _check_options(options)
     config, _, tokenizer = _open(snapshot)
     limit = model_spec(ConfigReader(config)).positions

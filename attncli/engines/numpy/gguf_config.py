@@ -29,12 +29,7 @@ _LLAMA3 = [
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """Return the fields of a config.json.
-
-    Raises:
-        UnsupportedError: its architecture, or the value of one of its fields, is not known.
-        LoadError: it has no architecture.
-    """
+    """Return the fields of a config.json; UnsupportedError for an unknown architecture, field or value."""
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise file.damaged("it names no architecture")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from inspect import signature
@@ -17,9 +18,9 @@ from attncli.checkpoints.hub import Download, first_sentence, translate_errors
 from attncli.checkpoints.tensors.open_store import is_plain, open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread, wrong_shape
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
-from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.attention_modules import truncated_class
 from attncli.engines.torch.configuration import layer_count
+from attncli.engines.torch.recorder import set_backend
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import LoadError
 from attncli.text import visible
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A checkpoint saved with another head may lack this: it comes after the last attention layer.
-_AFTER_ATTENTION = ("pooler",)
-
 
 def load_model(
     snapshot: Snapshot, part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool
@@ -46,9 +44,6 @@ def load_model(
 
     It is the whole that the part is in, without its other parts; the part is at its path. The layers above those of the
     request are left out where an architecture can be cut, and so is the head unless the model `writes`.
-
-    Raises:
-        LoadError: weights are missing, damaged or of the wrong shape.
     """
     name = snapshot.model_name
     _check_device(options)
@@ -157,26 +152,18 @@ def _check_report(name: str, report: Mapping[str, Any]) -> None:
     """Raise LoadError if a tensor of the model did not come from the checkpoint, or not as it is."""
     for key, shape, expected in sorted(report["mismatched_keys"]):
         raise wrong_shape(name, key, shape, expected)
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
-    if missing:
-        raise LoadError(
-            f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …); "
-            "check that the files belong to this config.json"
-        )
+    # A checkpoint saved with another head may lack a pooler, which comes after the last attention layer.
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler")):
+        lost = f"lack {len(missing)} of the model's tensors ({visible(missing[0])}, …)"
+        raise LoadError(f"the weights of {visible(name)} {lost}; check that the files belong to this config.json")
 
 
-def vocabulary_rows(model: Any) -> int | None:
-    """Return how many token ids a model has embeddings for, or None where that is not known."""
-    try:
-        return model.get_input_embeddings().num_embeddings
-    except (NotImplementedError, AttributeError):
-        return None
-
-
-def position_limit(model: Any) -> int | None:
-    """Return how many positions the model has, or None where the configuration sets no limit."""
-    limit = positions(model.config)
-    return None if limit is None else limit - first_position(model)
+def limits(model: Any) -> tuple[int | None, int | None]:
+    """Return how many positions and token ids a model has embeddings for; None where that is not known."""
+    limit, rows = positions(model.config), None
+    with suppress(NotImplementedError, AttributeError):
+        rows = model.get_input_embeddings().num_embeddings
+    return None if limit is None else limit - first_position(model), rows
 
 
 def first_position(model: Any) -> int:

@@ -213,11 +213,7 @@ class PicturedCheckpoint(Checkpoint):
         super().__init__(*arguments, **options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return the language model, with everything around it, which runs too.
-
-        Raises:
-            NotExposedError: it reads no pictures, or attn does not know in which order.
-        """
+        """Return the language model, with everything around it, which runs too; NotExposedError if it sees nothing."""
         part = super().find_part(snapshot, options)
         if part.architecture not in _FAMILIES or not part.path:
             raise NotExposedError(

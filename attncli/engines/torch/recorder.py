@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from attncli.engines.torch.attention_backend import translate_model_errors
+from attncli.checkpoints.hub import first_sentence, is_exhausted
 from attncli.engines.torch.attention_modules import Sublayer as Sublayer
 from attncli.engines.torch.attention_modules import find_attention_modules
-from attncli.errors import AttnError, NotExposedError, UsageError
+from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
 from attncli.recording.call import AttentionCall
 from attncli.recording.notes import Notes
@@ -60,6 +60,28 @@ class StopForward(Exception):  # noqa: N818
     """Raised to end a forward pass after its last chosen layer; not an error."""
 
 
+def set_backend(model: Any, attention: str) -> None:
+    """Let a model run with this attention from now on, or with its own eager one if it cannot be given another."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
+
+
+@contextmanager
+def translate_model_errors(texts: str, failure: str, kind: type[NotExposedError] = NotExposedError) -> Iterator[None]:
+    """Make one sentence of an error of a model's code: InputError without memory, else the given kind."""
+    try:
+        with torch.inference_mode():
+            yield
+    except AttnError:
+        raise
+    except Exception as error:  # a model's own code may raise anything
+        if is_exhausted(error):
+            raise InputError(f"{texts} do not fit into memory; shorten the text") from None
+        raise kind(f"{failure} ({first_sentence(error)})") from None
+
+
 def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> Recorder:
     """Run a model, which is not changed, on a batch and return its recorded layers.
 
@@ -71,8 +93,6 @@ def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, ki
         InputError: the batch does not fit into memory.
     """
     architecture = model.config.model_type
-    if architecture in ("big_bird", "bigbird_pegasus"):
-        _attend_to_all(model, batch.whole.text.stop)
     inputs = batch.inputs if request.mask is None else _with_mask(part, architecture, batch, request.mask, kinds)
     recorder, notes = Recorder(model, part, batch, request, kinds), Notes()
     read = "the pictures" if part is not model and not model.config.is_encoder_decoder else "the text alone"
@@ -91,17 +111,6 @@ def record(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, ki
     return recorder
 
 
-def _attend_to_all(model: Any, tokens: int) -> None:
-    """Give a BigBird full attention, for good, where it would switch to it; refuse texts that it reads in blocks."""
-    config = model.config
-    most = (5 + 2 * config.num_random_blocks) * config.block_size
-    if config.attention_type == "block_sparse" and tokens > most:
-        raise NotExposedError(
-            f"{config.model_type} attends to blocks, by several softmax, where a text has more than {most} tokens"
-        )
-    (model if hasattr(model, "set_attention_type") else model.encoder).set_attention_type("original_full")
-
-
 def _with_mask(
     part: Any, architecture: str, batch: PaddedBatch, mask: Expression, kinds: Sequence[str]
 ) -> dict[str, Any]:
@@ -115,12 +124,7 @@ def _with_mask(
 
 
 class Recorder:
-    """The layers of one forward pass; see `record` for the arguments.
-
-    Attributes:
-        layers: of each sentence.
-        calls: of the layers, if the request keeps them.
-    """
+    """Layers of one forward pass for each sentence, and their calls if the request keeps them; see `record`."""
 
     def __init__(self, model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]) -> None:
         self._part, self._batch, self._request, self._kinds = part, batch, request, kinds

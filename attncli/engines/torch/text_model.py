@@ -1,7 +1,4 @@
-"""The part of a checkpoint that reads text, or pictures.
-
-It is all of a model, or the language model of one that sees or hears too, or its vision tower.
-"""
+"""The part of a checkpoint that reads text: all of it, the language model of one that sees or hears, or a tower."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ from transformers import (
 
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
-from attncli.engines.torch import check_supported
 from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
@@ -37,19 +33,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PICTURE, _SOUND = "a picture", "a sound"
-_READ = {
-    **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
-    **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
-}
-
+_SOUNDS = ("input_features", "input_values", "audio_values", "audio_codes")
 # Classes of the part that reads text, where the class for their configuration is of a larger system.
-_TEXT_CLASSES = {
-    "seamless_m4t": "SeamlessM4TForTextToText",
-    "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
-}
-# Names of a language model inside of another model, and prefixes of its tensors.
-_PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
+_TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}
+_PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"  # of the tensors of a language model inside of another model
 
 
 @dataclass(frozen=True)
@@ -81,19 +68,13 @@ class TextModel:
 
 
 def read_configuration(snapshot: Snapshot, options: LoadOptions) -> Any:
-    """Read a checkpoint's configuration.
-
-    Raises:
-        LoadError: there is no such checkpoint, or it cannot be read.
-        NotExposedError: it is refused by its name.
-    """
+    """Read a checkpoint's configuration."""
     with translate_errors(snapshot.model_name, "configuration"):
         try:
             config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
         except AttributeError:
             check_quantization(snapshot)
             raise
-        check_supported(snapshot.model_name, config.to_dict())
     return config
 
 
@@ -109,10 +90,8 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     with translate_errors(name, "configuration"):
         part = _find_part(name, config)
         if not is_counted(part.config):
-            raise NotExposedError(
-                f"{_shown(name, config)} has no attention layers over text: its configuration counts no layers or no "
-                "heads. Mamba and RWKV are not supported"
-            )
+            why = "its configuration counts no layers or no heads. Mamba and RWKV are not supported"
+            raise NotExposedError(f"{_shown(name, config)} has no attention layers over text: {why}")
         _check_count(name, part.config)
     return part
 
@@ -124,14 +103,13 @@ def _find_part(name: str, config: Any) -> TextModel:
             inner = config.get_text_config(decoder=True)
             inner = None if type(inner) is type(config) else inner  # of a flat configuration it is a copy
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    read = _READ.get(main_input, _PICTURE)
-    if config.is_encoder_decoder and (read == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
+    read = "a sound" if main_input in _SOUNDS else "a picture"
+    if config.is_encoder_decoder and (main_input in _SOUNDS or not getattr(inner, "is_encoder_decoder", True)):
         raise NotExposedError(f"{_shown(name, config)} reads {read} into its text part; give a text model")
     if inner is not None:
         return find_tower(name, config, inner)
     if main_input != "input_ids":
-        read = _READ.get(main_input, main_input)
-        give = "give a picture alone: --image x.png" if read == _PICTURE else "give a text model"
+        give = "give a text model" if main_input in _SOUNDS else "give a picture alone: --image x.png"
         raise NotExposedError(f"{_shown(name, config)} reads {read}, not text; {give}")
     # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
     # architectures have none.
@@ -146,11 +124,9 @@ def _shown(name: str, config: Any) -> str:
 
 
 def _check_count(name: str, config: Any) -> None:
-    layers = layer_count(config)
-    fewest = getattr(config, "num_hidden_layers", layers)
-    if fewest < 1 or layers > MOST_LAYERS:
-        claimed = layers if layers > MOST_LAYERS else fewest
-        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
+    for layers in (layer_count(config), getattr(config, "num_hidden_layers", 1)):
+        if not 1 <= layers <= MOST_LAYERS:
+            raise InputError(f"{visible(name)} claims to have {layers} layers; expected 1 to {MOST_LAYERS}")
 
 
 def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> TextModel:
