@@ -94,7 +94,8 @@ def _roberta(tokenizer: Tokenizer, settings: Settings) -> PostProcessor:
 
     def post_processor(tokenizer: Tokenizer) -> Any:
         id_of: Any = tokenizer.token_to_id
-        return processors.RobertaProcessing(*((end, id_of(end)) for end in ends), **flags)
+        last, first = ((end, id_of(end)) for end in ends)
+        return processors.RobertaProcessing(last, first, **flags)
 
     return post_processor
 
@@ -153,6 +154,7 @@ _GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endofte
 _QWEN2_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
 _BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _bert, has_segments=True)
 
+PLAIN = TokenizerClass(None, {}, None)
 CLASSES = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT._replace(has_segments=False),
@@ -160,7 +162,9 @@ CLASSES = {
     "GPTNeoXTokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": "<|padding|>"}, _gpt_neox),
     "GemmaTokenizer": TokenizerClass(models.BPE, _GEMMA_TOKENS, _gemma),
     "LlamaTokenizer": TokenizerClass(models.BPE, _LLAMA_TOKENS, _llama),
+    "PreTrainedTokenizer": PLAIN,
+    "PythonBackend": PLAIN,
     "Qwen2Tokenizer": TokenizerClass(models.BPE, _QWEN2_TOKENS, _qwen2),
     "RobertaTokenizer": TokenizerClass(models.BPE, _ROBERTA_TOKENS, _roberta),
-    "TokenizersBackend": TokenizerClass(None, {}, None),
+    "TokenizersBackend": PLAIN,
 }

@@ -26,9 +26,7 @@ from attncli.text import visible
 _PLAIN = {0: ("F32", "<f4"), 1: ("F16", "<f2"), 30: ("BF16", "<u2")}  # types of tensors that are not quantized
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_VERSIONS = (2, 3)
 _MAX_COUNT = 1 << 21  # of fields, tensors and entries of a list; the largest vocabularies have half a million merges
-_MAX_AXES = 4
 
 
 class _Tensor(NamedTuple):
@@ -103,7 +101,7 @@ class GgufFile:
         return np.frombuffer(self._bytes, np.uint8, length, start)
 
     def _read_header(self) -> tuple[dict[str, Any], dict[str, _Tensor]]:
-        if (version := self._scalar("I")) not in _VERSIONS:
+        if (version := self._scalar("I")) not in (2, 3):
             raise self.damaged(f"it is of version {version}, expected 2 or 3")
         tensors, fields = self._count("tensors"), self._count("fields")
         metadata = {self._string(): self._value(self._scalar("I")) for _ in range(fields)}
@@ -113,7 +111,7 @@ class GgufFile:
         table: dict[str, _Tensor] = {}
         for _ in range(tensors):
             name, axes = self._string(), self._scalar("I")
-            if axes > _MAX_AXES or name in table:
+            if axes > 4 or name in table:
                 raise self.damaged(f"it has {name} twice, or with {axes} axes")
             # The axis of adjacent numbers comes first.
             shape = tuple(self._scalar("Q") for _ in range(axes))[::-1]

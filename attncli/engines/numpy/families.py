@@ -198,7 +198,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
 WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations call the kinds of layers
 
 Kinds = tuple[list[str], Any]  # of each layer, and how many keys a query with a window sees
-Biases = tuple[bool, bool, bool]  # of the inputs, the output and the feed-forward network
+Biases = tuple[bool, ...]  # of the inputs, the output and the feed-forward network
 Ropes = dict[str, Frequencies]  # of each kind of layer
 
 

@@ -1,7 +1,6 @@
-"""The config.json of a GGUF file, as transformers would write it, from its metadata.
+"""The config.json of a GGUF file, from its metadata; defaults are those of llama.cpp.
 
-<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>; defaults are those of llama.cpp. An unknown field may
-change the numbers: such a file is declined.
+<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. A file with an unknown field is declined.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Names of tensors are those within a layer, without `.weight`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,8 @@ class Unembedding(NamedTuple):
     softcap: float | None = None  # c in c·tanh(logits/c)
 
 
-class HeadSpec(NamedTuple):
+@dataclass(frozen=True)
+class HeadSpec:
     """Heads of every layer."""
 
     count: int  # of the queries

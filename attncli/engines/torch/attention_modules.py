@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -21,7 +21,8 @@ _CROSS = re.compile("cross|encoder_attn|encdec|enc_dec")  # in lower-case names
 _CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 
-class AttentionModule(NamedTuple):
+@dataclass(frozen=True)
+class AttentionModule:
     """Position of an attention module in the model."""
 
     kind: str  # `self`, or `encoder`, `decoder`, `cross`

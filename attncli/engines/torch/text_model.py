@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import (
-    MODEL_FOR_MULTIMODAL_LM_MAPPING,
-    MODEL_MAPPING,
-    AutoConfig,
-    PreTrainedModel,
-    initialization,
-)
+from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING, AutoConfig, PreTrainedModel, initialization
 
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
@@ -103,13 +97,14 @@ def _find_part(name: str, config: Any) -> TextModel:
             inner = config.get_text_config(decoder=True)
             inner = None if type(inner) is type(config) else inner  # of a flat configuration it is a copy
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    read = "a sound" if main_input in _SOUNDS else "a picture"
     if config.is_encoder_decoder and (main_input in _SOUNDS or not getattr(inner, "is_encoder_decoder", True)):
+        read = "a sound" if main_input in _SOUNDS else "a picture"
         raise NotExposedError(f"{_shown(name, config)} reads {read} into its text part; give a text model")
     if inner is not None:
         return find_tower(name, config, inner)
     if main_input != "input_ids":
-        give = "give a text model" if main_input in _SOUNDS else "give a picture alone: --image x.png"
+        read = "a picture" if main_input == "pixel_values" else main_input
+        give = "give a picture alone: --image x.png, or a text model"
         raise NotExposedError(f"{_shown(name, config)} reads {read}, not text; {give}")
     # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
     # architectures have none.
