@@ -20,7 +20,6 @@ from attncli.checkpoints.weight_checks import check_types, check_unread, wrong_s
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch.attention_modules import truncated_class
 from attncli.engines.torch.configuration import layer_count
-from attncli.engines.torch.recorder import set_backend
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import LoadError
 from attncli.text import visible
@@ -73,6 +72,14 @@ def load_model(
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
     return model, notes, store.form
+
+
+def set_backend(model: Any, attention: str) -> None:
+    """Let a model run with this attention from now on, or with its own eager one if it cannot be given another."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
 
 
 def _check_device(options: LoadOptions) -> None:

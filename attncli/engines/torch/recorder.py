@@ -60,14 +60,6 @@ class StopForward(Exception):  # noqa: N818
     """Raised to end a forward pass after its last chosen layer; not an error."""
 
 
-def set_backend(model: Any, attention: str) -> None:
-    """Let a model run with this attention from now on, or with its own eager one if it cannot be given another."""
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation"):
-            config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
-
-
 @contextmanager
 def translate_model_errors(texts: str, failure: str, kind: type[NotExposedError] = NotExposedError) -> Iterator[None]:
     """Make one sentence of an error of a model's code: InputError without memory, else the given kind."""
