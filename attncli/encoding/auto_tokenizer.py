@@ -56,6 +56,10 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
             if BRINGS_CODE not in str(error):
                 _check_files(name, files)
             raise
+        # An empty special token is in no vocabulary: transformers looks for its id without end.
+        for token in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
+            if getattr(tokenizer, token, None) == "":
+                setattr(tokenizer, token, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
@@ -133,7 +137,7 @@ class PythonTokenizer:
             raise ValueError("its tokenizer does not separate two texts; drop --pair")
         inputs = dict(self._tokenizer(*texts[:1], **how))
         ids = [int(value) for value in inputs["input_ids"]]
-        pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
+        pieces = map(self._tokenizer.convert_ids_to_tokens, ids)
         uncut = how | {"truncation": False, "max_length": None}
         bare = list(self._tokenizer(*texts[:1], **uncut | {"add_special_tokens": False})["input_ids"])
         full = list(self._tokenizer(*texts[:1], **uncut)["input_ids"])

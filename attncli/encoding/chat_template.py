@@ -24,8 +24,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 SECONDS = 5  # of the processor, for each request
 MEMORY = 1 << 30
 _LONGEST_TEXT, _EACH = 1 << 20, 16  # characters that one may write, and how many more for each of the messages
-
-
 # The `generation` block of an assistant's messages is rendered as its content, in a scope of its own.
 _GENERATION = re.compile(r"({%[-+]?\s*)(?:generation|(end)generation)(\s*[-+]?%})")
 

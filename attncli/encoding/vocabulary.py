@@ -76,8 +76,8 @@ class TokenizerVocabulary:
             id_ = tokenizer.token_to_id(unknown)
             return {} if id_ is None else {id_: unknown}
         # Unigram does not name its unknown token, but gives its id to pieces that are spelt otherwise.
-        pieces = {token: str(tokenizer.id_to_token(token.id)) for token in tokens}
-        return {token.id: piece for token, piece in pieces.items() if piece != token.text}
+        pieces = ((token, str(tokenizer.id_to_token(token.id))) for token in tokens)
+        return {token.id: piece for token, piece in pieces if piece != token.text}
 
 
 Vocabulary = WordVocabulary | TokenizerVocabulary
