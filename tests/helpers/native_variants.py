@@ -21,7 +21,7 @@ from transformers import CONFIG_MAPPING, AutoModel, PreTrainedTokenizerFast
 
 from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import ConfigReader
-from attncli.checkpoints.tensors.safetensors_store import Shards
+from attncli.checkpoints.tensors.open_store import Shards
 from attncli.engines.numpy import forward
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.ragged_batch import TokenIds

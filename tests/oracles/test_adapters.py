@@ -149,7 +149,7 @@ def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], t
     ({"peft_type": "PREFIX_TUNING"}, "of the kind PREFIX_TUNING, and attn reads LoRA; give the base model alone"),
     ({"peft_type": None}, "names no peft_type"),
     ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters, which attn ignores"),
-    ({"init_lora_weights": "pissa"}, "began with init_lora_weights 'pissa'"),
+    ({"init_lora_weights": "pissa"}, "sets init_lora_weights 'pissa'"),
     ({"r": 5}, "with tensors of another rank than its adapter_config.json gives"),
     ({"use_dora": True}, "sets use_dora, which attn ignores"), ({"lora_alpha": "much"}, "'much' for alpha"),
 ])  # fmt: skip

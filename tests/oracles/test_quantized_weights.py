@@ -167,7 +167,7 @@ def in_groups(tensor: torch.Tensor, bits: int, group_of: list[int]) -> tuple[tor
 
 @pytest.mark.parametrize(
     ("bits", "layout", "index"),
-    [(8, "gptq", "shuffled"), (4, "gptq_v2", "in order"), (4, "gptq", "none"), (4, "gptq", "one group")],
+    [(8, "gptq", "shuffled"), (4, "gptq_v2", "in order"), (4, "gptq", "one group")],
 )
 def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
@@ -180,8 +180,7 @@ def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -
             "qzeros": packed((zeros - int(layout == "gptq")).T, bits),
             "scales": scales.T,
         }
-        if index != "none":
-            stored["g_idx"] = torch.tensor(group_of, dtype=torch.int32)
+        stored["g_idx"] = torch.tensor(group_of, dtype=torch.int32)
         return Form(stored, numbers)
 
     size = -1 if index == "one group" else 32
@@ -232,15 +231,15 @@ UNREAD = [
     ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "'compressed-tensors'; give the original"),
     (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"),
     (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
-    (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format ['gptq']"),
-    (GPTQ | {"group_size": 10**30}, "group_size 1000"),
+    (GPTQ | {"checkpoint_format": ["gptq"]}, "GPTQ as ['gptq']"),
+    (GPTQ | {"bits": 10**30}, "with 1000"),
     ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or save it dequantized"),
     ({"bits": 4}, "attn does not read 'MLX'"),
     ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
 ]
 # The tensors, by their types and shapes, too.
 MISFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.qzeros is missing"),
+    (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.g_idx is missing"),
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {"q": ("F8_E4M3", 9, 9), "q_scale_inv": ("F32", 3, 1)},
         "q_scale_inv is F32 [3, 1], expected F32 or F16 or BF16 [1, 1]"),
     ({"quant_method": "bitsandbytes"}, {"q.weight": ("I8", 3, 3), "q.SCB": ("F32", 3)}, "int8 of bitsandbytes"),

@@ -42,7 +42,7 @@ TRANSFORMERS = (
 )
 LIBRARIES = {
     "transformers": TRANSFORMERS,
-    "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy_init", "files"),
+    "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy", "files"),
     "rich": ("render", "formats.python", "formats.pictures", "formats.figures.views", "explore", "cli"),
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),

@@ -12,11 +12,10 @@ import torch
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.encoding.encode import EncodedInput
-from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
-from attncli.engines.torch.load import first_position
-from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer, record
+from attncli.engines.torch.load import first_position, set_backend
+from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer, record, translate_model_errors
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
