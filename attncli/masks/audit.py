@@ -35,7 +35,7 @@ from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
 from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.notation import MOST
-from attncli.masks.recognition import Shape, rule_of, shape_of
+from attncli.masks.recognition import Shape, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -85,11 +85,10 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
     else:
-        cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
-        rule = rule_of(cells, shape_of(cells), subject.past)
+        rule = rule_of(subject.batched, past=subject.past)
         if rule.expression is None:  # rows with padding of their own follow one rule
             yield from _varies(subject, None)
-        yield from intrinsic_findings(cells, rule, subject.past)
+        yield from intrinsic_findings(subject.batched, rule, subject.past)
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:

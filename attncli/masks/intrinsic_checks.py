@@ -97,7 +97,7 @@ def _laid_along_queries(rule: Rule) -> Finding | None:
     It hides whole queries, at the beginning or the end of rows, and none of the keys at their places.
     """
     odd = rule.expression
-    if not isinstance(odd, RuleWithExceptions) or (odd.match.kind, odd.match.who) != ("masked", "some"):
+    if not isinstance(odd, RuleWithExceptions) or (odd.match.kind, odd.match.who) != ("see nothing", "some"):
         return None
     where = odd.match.where
     if where is None or rule.shape[2] != rule.shape[3] or rule.padded or not _is_sorted(where):
