@@ -14,6 +14,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
+from attncli.masks.comparison import first_cells
 from attncli.masks.conventions import LEAST
 from attncli.masks.expressions import (
     And,
@@ -144,11 +145,6 @@ def _in_any_plane(cells: Planes) -> Bool[np.ndarray, "Q K"]:
     return np.any(cells, axis=tuple(range(cells.ndim - 2)))
 
 
-def _first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
-    rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]
-    return tuple((int(rows[row]), key) for row, key in np.argwhere(where[rows])[:MOST_CELLS].tolist())
-
-
 def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     """Yield the cells that differ from the expectation; one counts once however many planes agree."""
     queries, keys = subject.shape[-2:]
@@ -167,7 +163,7 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
                     batch[code].update(np.flatnonzero(differs.any(axis=(1, 2, 3))).tolist())
     if not wrong:
         return
-    cells_of = {code: _first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
+    cells_of = {code: first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
     first = np.array(sorted({row for cells in cells_of.values() for row, _ in cells}))
     mistakes = (usual for usual in _mistakes(subject, expected) if _explains(usual, first))
     mistake = next(mistakes, _Mistake((), "", expected, subject))
@@ -266,7 +262,7 @@ def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]
     names += f" and {len(differs) - 5} more" if len(differs) > 5 else ""
     verb, first, count = "differs" if len(differs) == 1 else "differ", next(iter(differs)), int(where.sum())
     message = f"{names} {verb} from {subject.planes[first - first % alike]}, in {count} cell{'s' * (count != 1)}"
-    yield Finding("varies", severity, message, len(differs), _first_cells(where))
+    yield Finding("varies", severity, message, len(differs), first_cells(where))
 
 
 def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.masks.expressions import And, Atom, Expression, Mask, Not, Or, RuleMask, batch_rows, leaves
+from attncli.masks.findings import MOST_CELLS
 from attncli.masks.mask_grid import MaskGrid, MaskSize, materialise
 from attncli.text import visible
 
@@ -33,6 +34,12 @@ class Comparison:
     def count(self) -> int:
         """How many cells differ."""
         return int(np.count_nonzero(self.only_first | self.only_second))
+
+
+def first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
+    """Return the first cells of those that a finding is about, as (query, key)."""
+    rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]
+    return tuple((int(rows[row]), key) for row, key in np.argwhere(where[rows])[:MOST_CELLS].tolist())
 
 
 def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
@@ -59,7 +66,7 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     )
 
 
-_MOST_ATOMS, _MOST_CELLS = 16, 2**24  # limits of the search for atoms without effect
+_MOST_ATOMS, _MOST_COMPARED = 16, 2**24  # limits of the search for atoms without effect
 _BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next to them makes that clear to a reader
 
 
@@ -67,7 +74,7 @@ def idle_note(expression: Expression, size: MaskSize) -> str | None:
     """Return a sentence about the atoms without which the same cells are allowed; None where each has an effect."""
     atoms = list(leaves(expression))
     count = (size.queries or 0) * (size.keys or 0) * (batch_rows(expression) or 1)
-    if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_CELLS:
+    if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_COMPARED:
         return None
     try:
         idle, rest, cells = list[str](), expression, materialise(expression, size)

@@ -92,7 +92,7 @@ class MaskGrid(NamedTuple):
         return self.cells.reshape(-1, *self.cells.shape[-2:])
 
     @property
-    def batched(self) -> Bool[np.ndarray, "B #H Q K"]:
+    def batched(self) -> Bool[np.ndarray, "#B #H Q K"]:
         """The cells with all four axes."""
         return self.cells.reshape((1,) * (4 - self.cells.ndim) + self.cells.shape)
 

@@ -126,7 +126,10 @@ class Rule:
 
 
 def rule_of(
-    allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape | None = None, past: int | None = None, tokens: Keys | None = None
+    allowed: Bool[np.ndarray, "_ _ _ _"],
+    shape: Shape | None = None,
+    past: int | None = None,
+    tokens: Keys | None = None,
 ) -> Rule:
     """Return the rule that a mask `[#B, #H, #Q, #K]` follows in attention of a shape; True = attend.
 

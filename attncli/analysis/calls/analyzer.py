@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import CacheReader, EarlierCall, without_empty_slots
-from attncli.analysis.calls.continuity import contradictions, traits_of, turns_of
+from attncli.analysis.calls.continuity import continued, turns_of
 from attncli.analysis.calls.findings import findings_of
 from attncli.analysis.calls.masks import CallMask, MaskReading, mask_of, read_mask
 from attncli.analysis.calls.steps import RecordedCall, ThreadState
@@ -57,7 +57,7 @@ class CallAnalyzer:
         if call.unsupported is not None and not call.is_mask_read:
             unread = RecordedCall(call.place, None, (), call.findings, call.unsupported)
             key: Hashable = call.place, call.unsupported, call.findings
-            return self._calls.get(key, lambda: unread), EarlierCall(call.shape[3], False, None)
+            return self._calls.get(key, lambda: unread), EarlierCall(call.shape[3])
         masks, unused = (
             tuple(self._read(one, call.dtype) for one in some) for some in (call.masks, call.ignored_masks)
         )
@@ -76,8 +76,7 @@ class CallAnalyzer:
         before = earlier.traits if earlier is not None and state.is_grown else None
         pairs = [(argument, one) for argument, one in zip(call.masks, masks, strict=True) if one.has_bias]
         bias: Any = sum(mask_values(argument)[..., : state.written] for argument, _ in pairs) if pairs else None
-        turns = turns_of(call)
-        broken = () if before is None else (*contradictions(mask, bias, turns, before),)
+        traits, broken = continued(mask, bias, turns_of(call), before)
 
         def make() -> RecordedCall:
             words = None if of_queries is None else of_queries.values.astype(bool)
@@ -86,7 +85,7 @@ class CallAnalyzer:
 
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
         key = *facts, str(call.scale_factors), call.findings, len(unused), mask_key, state, digests, broken
-        return self._calls.get(key, make), after._replace(traits=traits_of(mask, bias, turns, before))
+        return self._calls.get(key, make), after._replace(traits=traits)
 
     def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:
         reading = self._readings.get(argument, dtype)

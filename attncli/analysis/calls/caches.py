@@ -7,12 +7,12 @@ positions of the queries do, the call before, or the slots themselves, which are
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.masks.findings import Finding
+from attncli.masks.findings import Finding, error
 from attncli.text import plural
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class EarlierCall(NamedTuple):
     """The call before at the same place."""
 
     keys: int  # how many it had
-    is_static: bool  # whether its keys were those of a static cache
-    last: Int[np.ndarray, "#B"] | None  # the position of the last query of each batch row, where that is known
+    is_static: bool = False  # whether its keys were those of a static cache
+    last: Int[np.ndarray, "#B"] | None = None  # the position of the last query of each batch row, where that is known
     traits: CallTraits | None = None
 
 
@@ -52,52 +52,48 @@ class CacheReader:
         positions: InputHint | None,
         earlier: EarlierCall | None,
     ) -> None:
-        self.call, self.masks, self.positions, self.earlier = call, masks, positions, earlier
+        self.call, self.positions = call, positions
+        self.earlier = earlier or EarlierCall(0)
         self.queries, self.keys = call.shape[2:]
-        self.is_new = earlier is None or earlier.keys != self.keys
-        self.is_static = earlier is not None and not self.is_new and earlier.is_static
+        self.is_static = self.earlier.keys == self.keys and self.earlier.is_static
         self.first = None  # the position of the first query of each batch row, where they increase by one
         if positions is not None and (positions.values[:, 1:] == positions.values[:, :-1] + 1).all():
             self.first = positions.values[:, 0]
-
-    @cached_property
-    def ends(self) -> Int[np.ndarray, "#B Q"] | None:
-        """The last key that each query sees in some head, −1 where it sees none; None without a mask."""
-        if not self.masks:
-            return None
-        seen: Bool[np.ndarray, "#B #Q #K"] = np.any(reduce(np.logical_and, [one.allowed for one in self.masks]), axis=1)
-        last = np.where(seen.any(axis=2), self.keys - 1 - np.argmax(seen[..., ::-1], axis=2), -1)
-        return np.broadcast_to(last, (len(seen), self.queries))
+        # The last key that each query sees in some head, −1 where it sees none; None without a mask.
+        self.ends: Int[np.ndarray, "#B Q"] | None = None
+        if masks and self.queries < self.keys:
+            seen: Bool[np.ndarray, "#B #Q #K"] = np.any(reduce(np.logical_and, [one.allowed for one in masks]), axis=1)
+            last = np.where(seen.any(axis=2), self.keys - 1 - np.argmax(seen[..., ::-1], axis=2), -1)
+            self.ends = np.broadcast_to(last, (len(seen), self.queries))
 
     def state(self) -> tuple[CacheState, EarlierCall]:
         """Return the state, and what the next call at the place needs."""
         earlier, positions = self.earlier, self.positions
-        is_grown = earlier is not None and 0 < earlier.keys == self.keys - self.queries
+        is_grown = 0 < earlier.keys == self.keys - self.queries
         may_be_static = self.queries < self.keys and not is_grown
         written, rows = self._written() if may_be_static else (None, ())
         empty = self._empty_slots() if may_be_static else 0
         findings = [*self._written_twice()]
         if empty:
             message = f"attends to {plural(empty, 'unwritten slot')} of a static cache"
-            advice = "mask them: torch.arange(slots) <= positions[:, None]"
-            findings.insert(0, Finding("cache", "error", message, empty, advice=advice))
+            findings.insert(0, error("cache", message, empty, "mask them: torch.arange(slots) <= positions[:, None]"))
         last = positions.values[:, -1] if positions is not None and positions.size else None
-        if is_grown and earlier is not None and positions is not None and last is not None:
+        if is_grown and positions is not None and last is not None:
             findings += _positions_again(positions, earlier)
         is_static = written is not None or empty > 0
         return CacheState(is_grown, written, rows, tuple(findings)), EarlierCall(self.keys, is_static, last)
 
     def _written(self) -> tuple[int | None, tuple[int, ...]]:
         """Return how many slots of a static cache are written, and how many in each batch row where they differ."""
-        queries = self.queries
+        queries, own = self.queries, self.ends
         if self.call.is_causal:  # aligned top-left, as it is right for the first queries of a cache
             return (queries if self.is_static or self._are_empty(queries) else None), ()
-        own = self.ends
         written = 0 if own is None else int(own.max()) + 1
         if own is None or not queries <= written < self.keys:
             return None, ()
         is_causal = queries > 1 and bool((own.max(axis=0) == np.arange(written - queries, written)).all())
-        is_at_its_end = self._ends_at(written) and (is_causal or (queries == 1 and self.is_new))
+        is_new = self.earlier.keys != self.keys
+        is_at_its_end = self._ends_at(written) and (is_causal or (queries == 1 and is_new))
         is_shown = self.is_static or is_at_its_end or (is_causal and written > queries)
         if not is_shown and not self._are_empty(written):
             return None, ()
@@ -109,7 +105,6 @@ class CacheReader:
         return self.first is not None and int(self.first.max()) + self.queries == written
 
     def _are_empty(self, slot: int) -> bool:
-        """Return whether nothing was written to any slot from one on."""
         return self.call.k is not None and not bool(self.call.k[..., slot:, :].any())
 
     def _empty_slots(self) -> int:
@@ -131,16 +126,15 @@ class CacheReader:
 
     def _written_twice(self) -> Iterator[Finding]:
         """Yield that the keys of the queries are in the cache twice."""
-        queries, earlier, v = self.queries, self.earlier, self.call.v
-        before = 0 if earlier is None or earlier.keys >= self.keys else earlier.keys
+        queries, v = self.queries, self.call.v
+        before = self.earlier.keys if self.earlier.keys < self.keys else 0
         if self.keys != before + 2 * queries or (queries == 1 and not before) or v is None:
             return
         last, others = v[..., -queries:, :], v[..., -2 * queries : -queries, :]
         if bool(last.any()) and bool((last == others).all()):
-            which = "the last key is" if queries == 1 else f"the last {queries} keys are"
-            message = f"{which} in the cache twice{', with equal values' * (queries > 1)}"
-            advice = "append keys and values once for each layer and step"
-            yield Finding("cache", "error", message, queries, advice=advice)
+            message = "the last key is" if queries == 1 else f"the last {queries} keys are"
+            message += f" in the cache twice{', with equal values' * (queries > 1)}"
+            yield error("cache", message, queries, "append keys and values once for each layer and step")
 
 
 def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Finding]:
@@ -149,11 +143,8 @@ def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Fin
     # As many keys more as there were are another stream of the same words (ProphetNet), unless it is one.
     if last is None or 1 < queries == earlier.keys or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
         return
-    message = (
-        f"the query behind a cache has position {int(first[0])}, and the cache already has keys up to position "
-        f"{int(last[0])}"
-    )
-    yield Finding("positions", "error", message, positions.size, advice="continue positions after the cache")
+    message = f"the query behind a cache has position {int(first[0])}, and the cache already has keys up to position "
+    yield error("positions", f"{message}{int(last[0])}", positions.size, "continue positions after the cache")
 
 
 def without_empty_slots(mask: MaskReading, cache: CacheState) -> MaskReading:

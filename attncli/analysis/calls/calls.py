@@ -20,7 +20,7 @@ from attncli.analysis.calls.caches import EarlierCall
 from attncli.analysis.calls.expectations import Expectations, Expected, UnexpectedError, matches, mismatches
 from attncli.analysis.calls.groups import NOT_CHECKED, NOTHING_EXPECTED, CallGroup, ModuleCalls, call_groups
 from attncli.analysis.calls.step_findings import findings_of_step
-from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState
+from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState, identity_of, size_of
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
 from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite
@@ -33,6 +33,7 @@ _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"attn keeps {_MOST_BYTES >> 20} MiB of masks for check. Later masks are not checked"
 _MOST_DRAWN = 3  # lines of the program whose wrong cells are drawn
 _MOST_STEPS = 64  # whose findings are known when they come again
+_JudgedStep = tuple[ForwardPass, list[tuple[Finding, ...]]]
 
 
 class Calls(Displayed, Sequence[CallGroup]):
@@ -64,7 +65,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         self._tracks: dict[tuple[object, ...], ModuleCalls] = {}
         self._earlier: dict[CallSite, EarlierCall] = {}
         self._threads: dict[int, ThreadState] = {}
-        self._steps = LRUCache[tuple[ForwardPass, list[tuple[Finding, ...]]]](_MOST_STEPS, lambda entry: entry[0].size)
+        self._steps: LRUCache[_JudgedStep] = LRUCache(_MOST_STEPS, lambda entry: size_of(entry[0]))
         self._to_check: list[ForwardPass] = []
         self._drawn: set[tuple[object, ...]] = set()
         self._bytes = 0
@@ -85,7 +86,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             track = self._tracks[key] = self._new_track(call)
         here = self.here()
         is_block = here.take_slices(track, call.slices)
-        if track in here.tracks:
+        if any(each.track is track for each in here.calls):
             self._end(here)
         recorded = self._record(call, here)
         recorded = recorded.as_block() if is_block else recorded
@@ -151,20 +152,20 @@ class Calls(Displayed, Sequence[CallGroup]):
     def _end(self, thread: ThreadState) -> None:
         step = thread.end()
         try:
-            _, found = self._steps.get(step.key, lambda: (step, self._judged(step)))
-            for track, findings in zip(step.tracks, found, strict=True):
-                track.add(findings)
+            _, found = self._steps.get(identity_of(step), lambda: (step, self._judged(step)))
+            for context, findings in zip(step, found, strict=True):
+                context.track.add(findings)
         except Exception as fault:
             self.notes.failed(fault, "the masks of a step could not be held against each other")
 
     def _judged(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
         """Return the findings of each call, and keep the step for `check`."""
-        if self._is_kept and self._bytes + step.size > _MOST_BYTES:
+        if self._is_kept and self._bytes + size_of(step) > _MOST_BYTES:
             self.notes.add(_FULL)
         elif self._is_kept:
-            self._bytes += step.size
+            self._bytes += size_of(step)
             self._to_check.append(step)
-        pairs = zip(step.calls, judge(step, self._expected), strict=True)
+        pairs = zip(step, judge(step, self._expected), strict=True)
         return [tuple(self._with_map(one, each.call.place) for one in own) for each, own in pairs]
 
     def _with_map(self, finding: Finding, place: CallSite) -> Finding:
@@ -235,7 +236,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         expected = Expectations.parse(expect)
         if lengths is not None:
             expected = expected.with_lengths(lengths)
-        found = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        found = [one for step in self._to_check for own in mismatches(step, expected) for one in own]
         wrong = [one for one in found if one.finding.severity == "error"]
         unchecked = self._unchecked(expected)
         if wrong or unchecked:
@@ -250,7 +251,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         """Return what was expected and could not be checked, a sentence each."""
         if not self.calls:
             return [f"no attention ran. attn looks for {LOOKED_FOR}"]
-        kept = [context.call for step in self._to_check for context in step.calls]
+        kept = [context.call for step in self._to_check for context in step]
         if kept and all(call.is_block for call in kept):
             return ["its calls are blocks of a longer attention; attncli.prove checks the whole"]
         places = [call.place for call in kept]
@@ -299,8 +300,8 @@ class Calls(Displayed, Sequence[CallGroup]):
 
 def judge(step: ForwardPass, expected: Expectations | None) -> Iterator[tuple[Finding, ...]]:
     """Yield the findings of each call of a step: of it alone, by the other calls, and by the expectations."""
-    wrong = mismatches(step.calls, expected) if expected is not None else ([] for _ in step.calls)
-    for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
+    wrong = mismatches(step, expected) if expected is not None else ([] for _ in step)
+    for (call, *_), of_step, own in zip(step, findings_of_step(step), wrong, strict=True):
         of_mask = (replace(one.finding, comparison=one.comparison) for one in own)
         findings = [call.with_lines(one) for one in (*call.findings, *of_step, *of_mask)]
         # A note that padding or later keys are seen is nothing new where that is an error, or expected.

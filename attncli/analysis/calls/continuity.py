@@ -6,14 +6,14 @@ turns it by a frequency times the position, however it is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.files import to_numpy
-from attncli.masks.expressions import Atom, conjuncts
-from attncli.masks.findings import Finding
+from attncli.masks.expressions import atoms_named, conjuncts
+from attncli.masks.findings import Finding, error
 from attncli.text import plural
 
 if TYPE_CHECKING:
@@ -37,51 +37,50 @@ class Rotation(NamedTuple):
     frequencies: Float[np.ndarray, " P"]  # radians a position, of each pair
     last: int  # the position of the last row
 
+    def positions(self, turns: Complex[np.ndarray, "R P"], queries: int) -> Int[np.ndarray, " R"] | None:
+        """Return the positions of the last rows of the next queries; None where no whole numbers fit."""
+        if turns.shape[1:] != self.frequencies.shape:
+            return None
+
+        def distances(rows: Complex[np.ndarray, "*N P"], positions: Int[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+            apart = np.abs(rows - np.exp(1j * positions[:, None] * self.frequencies))
+            return np.where(rows == 0, 0, apart).max(axis=-1)  # pairs too small to show a turn are 0
+
+        predicted = self.last + queries + 1 - len(turns) + np.arange(len(turns))
+        if (distances(turns, predicted) < _OTHER).all():
+            return predicted
+        positions = np.array([distances(row, np.arange(_MOST_POSITIONS)).argmin() for row in turns])
+        return positions if (distances(turns, positions) < _SAME).all() else None
+
 
 class CallTraits(NamedTuple):
     """Traits of a call that the calls behind its cache are to share."""
 
     window: int | None = None  # keys that each query sees at most
-    is_causal: bool = False  # whether several queries saw no later key
     # By how much a bias rises from each distance to the next: softmax is the same for a number added to all keys.
     bias: Float[np.ndarray, "H D"] | None = None
     rotations: Mapping[str, Rotation] = {}  # of queries and keys, where they show it
 
 
-def traits_of(mask: CallMask, bias: Bias | None, turns: Turns, earlier: CallTraits | None) -> CallTraits:
-    """Return the traits of a call."""
-    before = earlier or CallTraits()
-    expression = getattr(mask.rule.expression, "inner", mask.rule.expression)
-    atoms = [] if expression is None else conjuncts(expression)
-    windows = [one.arguments[0] for one in atoms if isinstance(one, Atom) and one.name == "window"]
-    found: dict[str, Rotation] = {}
-    for name, own in turns.items():
-        if earlier is None:
-            rotation = _rotation_of(own, mask.shape[2])
-        else:
-            rotation, at = before.rotations.get(name), _positions(own, mask, before.rotations.get(name))
-            rotation = None if rotation is None or at is None else rotation._replace(last=int(at[-1]))
-        if rotation is not None:
-            found[name] = rotation
-    return CallTraits(
-        window=min(windows, default=before.window),
-        is_causal=before.is_causal or (mask.shape[2] > 1 and not mask.sees_later),
-        bias=before.bias if earlier is not None or bias is None else _steps_of_all(bias, mask),
-        rotations=found,
-    )
-
-
-def contradictions(mask: CallMask, bias: Bias | None, turns: Turns, earlier: CallTraits) -> Iterator[Finding]:
-    """Yield contradictions between a call behind a cache and the calls before; see `traits_of`."""
+def continued(
+    mask: CallMask, bias: Bias | None, turns: Turns, earlier: CallTraits | None
+) -> tuple[CallTraits, tuple[Finding, ...]]:
+    """Return the traits of a call, and where they contradict those of the calls before its cache."""
+    rule = getattr(mask.rule.expression, "inner", mask.rule.expression)
+    windows = [one.arguments[0] for one in atoms_named("window", conjuncts(rule) if rule is not None else [])]
     _, _, queries, keys = mask.shape
+    if earlier is None:
+        shown = {name: _rotation_of(own, queries) for name, own in turns.items()}
+        rotations = {name: rotation for name, rotation in shown.items() if rotation is not None}
+        steps = None if bias is None else _steps_of_all(bias, mask)
+        return CallTraits(min(windows, default=None), steps, rotations), ()
+    findings = []
     if earlier.window is not None and earlier.window > 1:
         at = np.arange(keys - queries, keys)[:, None]
         outside = np.any(mask.allowed, axis=(0, 1)) & (np.arange(keys) <= at - earlier.window)
         if count := int(outside.sum()):
             message = f"sees {plural(count, 'key')} outside of the window({earlier.window}) of the calls before"
-            yield Finding("window", "error", message, count, advice="mask the cache's keys as in the first call")
-    if earlier.is_causal and queries > 1 and mask.words_see_later:
-        yield Finding("leak", "note", "sees later keys, which the calls before it hide", queries)
+            findings.append(error("window", message, count, "mask the cache's keys as in the first call"))
     if earlier.bias is not None:
         steps = _steps(np.zeros((1, 1, 1, 1), np.float32) if bias is None else bias, mask, -1)
         size = min(steps.shape[1], earlier.bias.shape[1])
@@ -90,23 +89,20 @@ def contradictions(mask: CallMask, bias: Bias | None, turns: Turns, earlier: Cal
             message = "the bias behind a cache is not that of the same distances in the calls before"
             if bias is None:
                 message = "no bias is added behind a cache, and the calls before add one"
-            yield Finding("bias", "error", message, int(differs.sum()), advice="use the last rows of the whole bias")
-    for name, own in turns.items():
-        places = _positions(own, mask, earlier.rotations.get(name))
+            findings.append(error("bias", message, int(differs.sum()), "use the last rows of the whole bias"))
+    rotations = {}
+    for name, rotation in earlier.rotations.items():
+        places = rotation.positions(turns[name], queries) if name in turns else None
         if places is None:
             continue
-        last = earlier.rotations[name].last
-        if (places != last + queries + 1 - len(places) + np.arange(len(places))).any():
+        rotations[name] = rotation._replace(last=int(places[-1]))
+        is_next = (places == rotation.last + queries + 1 - len(places) + np.arange(len(places))).all()
+        if not is_next and not any(one.code == "positions" for one in findings):
             listed = f"s {places[0]} to {places[-1]}" if len({*places.tolist()}) > 1 else f" {places[0]}"
-            message = f"{name} behind a cache are rotated as position{listed}, and the last one before as {last}"
-            yield Finding("positions", "error", message, queries, advice="continue positions after the cache")
-            return
-
-
-def _positions(
-    turns: Complex[np.ndarray, "R P"], mask: CallMask, earlier: Rotation | None
-) -> Int[np.ndarray, " R"] | None:
-    return None if earlier is None else _positions_of(turns, earlier.frequencies, earlier.last + mask.shape[2])
+            message = f"{name} behind a cache are rotated as position{listed}, and the last one before as "
+            message += f"{rotation.last}"
+            findings.append(error("positions", message, queries, "continue positions after the cache"))
+    return CallTraits(min(windows, default=earlier.window), earlier.bias, rotations), tuple(findings)
 
 
 def _steps_of_all(bias: Bias, mask: CallMask) -> Float[np.ndarray, "H D"] | None:
@@ -131,8 +127,7 @@ def _steps(bias: Bias, mask: CallMask, query: int) -> Float[np.ndarray, "H D"]:
 
 
 def _tolerance(steps: Float[np.ndarray, "H D"]) -> float:
-    finite = np.abs(steps[np.isfinite(steps)])
-    return _ROUNDING * float(finite.max()) if finite.size else 0.0
+    return _ROUNDING * float(np.abs(steps[np.isfinite(steps)]).max(initial=0))
 
 
 # --- rotary positions ----------------------------------------------------------------------------------------
@@ -144,16 +139,15 @@ def turns_of(call: AttentionCall) -> dict[str, Complex[np.ndarray, "R P"]]:
     Of half precision too few digits are left.
     """
     turns_by_name: dict[str, Complex[np.ndarray, "R P"]] = {}
-    if call.q is None or call.k is None or not call.projections or call.dtype not in ("float32", "float64"):
+    queries, keys = call.shape[2:]
+    if call.q is None or call.k is None or call.dtype not in ("float32", "float64") or queries > keys:
         return turns_by_name
-    if call.shape[2] > call.shape[3]:
-        return turns_by_name  # of another sequence
-    rows = min(call.shape[2], _ROWS)
+    rows = min(queries, _ROWS)
     for row in {0, len(call.q) - 1}:  # of which one may be padded
-        before = [each for one in call.projections for each in _by_position(one, row, call.shape[2])]
+        before = [to_numpy(each[-rows:]) for one in call.projections for each in _by_position(one, row, queries)]
         for name, after in (("queries", call.q), ("keys", call.k)):
             own = to_numpy(after[min(row, len(after) - 1), :, -rows:])
-            turns = (_turns_of_heads(own, to_numpy(one[-rows:])) for one in before)
+            turns = (_turns_of_heads(own, one) for one in before)
             if (first := next((each for each in turns if each is not None), None)) is not None:
                 turns_by_name[f"{name} of batch row {row}" if row else name] = first
     return turns_by_name
@@ -163,37 +157,13 @@ def _rotation_of(turns: Complex[np.ndarray, "R P"], queries: int) -> Rotation | 
     """Return the rotary embedding that the last rows of a first call show; None where they show none."""
     if len(turns) < 2:
         return None
-    frequencies = np.angle(turns[-1] * turns[-2].conj())
-    if (np.abs(frequencies) < _ALIKE).all():
-        return None
-    last = _positions_of(turns[-1:], frequencies, queries - 1)
-    if last is None:
+    rotation = Rotation(np.angle(turns[-1] * turns[-2].conj()), -1)
+    last = rotation.positions(turns[-1:], queries)
+    if last is None or (np.abs(rotation.frequencies) < _ALIKE).all():
         return None
     position = int(last[0])  # many positions on, the frequencies are known better
-    rest = np.angle(turns[-1] * np.exp(-1j * position * frequencies))
-    return Rotation(frequencies + rest / max(position, 1), position)
-
-
-def _positions_of(
-    turns: Complex[np.ndarray, "R P"], frequencies: Float[np.ndarray, " P"], expected: int
-) -> Int[np.ndarray, " R"] | None:
-    """Return the positions of rows, the last expected at one; None where no whole numbers fit."""
-    if turns.shape[1:] != frequencies.shape:
-        return None
-    predicted = expected + 1 - len(turns) + np.arange(len(turns))
-    if (_distances(turns, frequencies, predicted) < _OTHER).all():
-        return predicted
-    at = np.arange(_MOST_POSITIONS)
-    found = np.array([_distances(row, frequencies, at).argmin() for row in turns])
-    return found if (_distances(turns, frequencies, found) < _SAME).all() else None
-
-
-def _distances(
-    turns: Complex[np.ndarray, "*N P"], frequencies: Float[np.ndarray, " P"], positions: Int[np.ndarray, " N"]
-) -> Float[np.ndarray, " N"]:
-    """Return how far turns are from those of positions; pairs too small to show one are 0."""
-    distances = np.abs(turns - np.exp(1j * positions[:, None] * frequencies))
-    return np.where(turns == 0, 0, distances).max(axis=-1)
+    rest = np.angle(turns[-1] * np.exp(-1j * position * rotation.frequencies))
+    return Rotation(rotation.frequencies + rest / max(position, 1), position)
 
 
 def _by_position(projection: Any, row: int, queries: int) -> Iterator[Float[Any, "Q E"]]:
@@ -226,8 +196,11 @@ def _turns(after: Float[np.ndarray, "R D"], before: Float[np.ndarray, "R E"]) ->
     if width % 2 or before.shape[1] % width:
         return None
     heads = before.reshape(rows, -1, width)
-    for pairs in _pairings(width):
-        one, others = (each[..., pairs[0]] + 1j * each[..., pairs[1]] for each in (after, heads))
+    # Numbers that turn together: neighbours, or those of two halves of a head or of the part that turns.
+    parts = [part for part in (width, width // 2, width // 4) if part % 2 == 0]
+    halves = [(slice(part // 2), slice(part // 2, part)) for part in parts]
+    for real, imaginary in [(slice(0, None, 2), slice(1, None, 2)), *halves]:
+        one, others = (each[..., real] + 1j * each[..., imaginary] for each in (after, heads))
         if one.size < 2:
             continue  # the length of one pair is that of any other, times a number
         lengths = np.abs(others)
@@ -240,11 +213,3 @@ def _turns(after: Float[np.ndarray, "R D"], before: Float[np.ndarray, "R E"]) ->
             turned = one * others[:, head].conj()
             return np.where(np.abs(one) > 0.01 * most, turned / np.maximum(np.abs(turned), 1e-30), 0)
     return None
-
-
-def _pairings(width: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield which numbers of a head turn together: neighbours, or those of two halves, of a part that turns."""
-    yield range(0, width, 2), range(1, width, 2)
-    for part in (width, width // 2, width // 4):
-        if part % 2 == 0 and part:
-            yield range(part // 2), range(part // 2, part)

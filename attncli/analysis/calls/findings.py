@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.conventions import LEAST, LITTLE
-from attncli.masks.findings import Finding
+from attncli.masks.findings import Finding, error, note
 from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.recognition import rule_of
 from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall
@@ -40,21 +40,24 @@ def findings_of(
     yield from call.findings
     yield from _scale(call)
     yield from _on_heads(mask)
-    yield from _keys(call, mask)
+    yield from _prompt(call, mask)
     yield from _alignment(mask, has_cache)
-    broadcast = [finding for one in masks for finding in _broadcast(one, mask)]
     yield from (finding for one in masks for finding in one.findings)
+    broadcast = [finding for one in masks for finding in _broadcast(one, mask)]
     yield from broadcast
     yield from _added_up(masks, call.dtype)
-    if mask.is_causal:
-        yield from _ignored(unused, mask)
+    yield from _ignored(unused if mask.is_causal else (), mask)
     yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if broadcast else {"shape"}, words)
     if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
-        is_written = call.api == "softmax"
-        advice = f"{'F.dropout(…, training=' if is_written else 'dropout_p=self.dropout if '}self.training"
-        yield Finding("dropout", "error", message, advice=advice + (")" if is_written else " else 0.0"))
+        advice = "dropout_p=self.dropout if self.training else 0.0"
+        yield error(
+            "dropout", message, advice="F.dropout(…, training=self.training)" if call.api == "softmax" else advice
+        )
     yield from _nan(call)
+
+
+# --- scale ---------------------------------------------------------------------------------------------------
 
 
 def _scale(call: AttentionCall) -> Iterator[Finding]:
@@ -66,35 +69,38 @@ def _scale(call: AttentionCall) -> Iterator[Finding]:
     if not factors or q is None or k is None:
         return
     width, sides = q.shape[-1], (*factors[:2], math.prod(factors[2:]))
-    scale, message, advice = math.prod(sides), "", ""
+    scale, everything = math.prod(sides), heads * width
 
     def is_root(number: float, of: int) -> bool:  # 1/√of, as half precision holds it
         return math.isclose(number, of**-0.5, rel_tol=1e-3)
 
-    is_of_model = is_root(scale, heads * width) and any(is_root(each, heads * width) for each in factors)
-    is_error = True
+    is_of_model = is_root(scale, everything) and any(is_root(each, everything) for each in factors)
     if heads > 1 and is_of_model and not math.isclose(scale, 1 / width, rel_tol=1e-3):
-        message = f"q·k is divided by √{heads * width}, the width of all {heads} heads. Each head has width {width}"
-        advice = f"divide by √{width}"
-    elif width >= _LEAST_WIDTH and all(each == 1 for each in factors):
-        is_error, message = False, f"q·k is not scaled by 1/√{width}"
+        message = f"q·k is divided by √{everything}, the width of all {heads} heads. Each head has width {width}"
+        yield error("unscaled", message, advice=f"divide by √{width}")
+    elif width < _LEAST_WIDTH:
+        return
+    elif all(each == 1 for each in factors):
         advice = "correct if the model is made this way, as T5 is"
-    elif width >= _LEAST_WIDTH and sum(is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
-        is_error = call.api == "softmax"
-        message = (
-            f"q·k is divided by √{width} twice, before the {'product and after it' if is_error else 'call and in it'}"
-        )
-        advice = "divide once" if is_error else "correct if 1/D is meant, as in muP"
-    elif width >= _LEAST_WIDTH and math.isclose(scale, width**0.5, rel_tol=1e-3):
-        is_error, message = not _are_normalised(q, k), f"q·k is multiplied by √{width}, not divided"
-        advice = f"divide by √{width}" if is_error else "correct if queries and keys are normalised"
+        yield note("unscaled", f"q·k is not scaled by 1/√{width}", advice=advice)
+    elif sum(is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
+        message = f"q·k is divided by √{width} twice, before the "
+        if call.api == "softmax":
+            yield error("unscaled", message + "product and after it", advice="divide once")
+        else:
+            yield note("unscaled", message + "call and in it", advice="correct if 1/D is meant, as in muP")
+    elif math.isclose(scale, width**0.5, rel_tol=1e-3):
+        message = f"q·k is multiplied by √{width}, not divided"
+        if _are_normalised(q, k):
+            yield note("unscaled", message, advice="correct if queries and keys are normalised")
+        else:
+            yield error("unscaled", message, advice=f"divide by √{width}")
     elif _is_odd(scale, factors, q, k):
         root = round(scale**-2)
         name = f" = 1/√{root}" if is_root(scale, root) and root > 1 else ""
-        is_error, advice = False, f"correct if the model is made this way, as Gemma is; else divide by √{width}"
         message = f"q·k is multiplied by {scale:.4g}{name}; heads of width {width} have {width**-0.5:.4g} = 1/√{width}"
-    if message:
-        yield Finding("unscaled", "error" if is_error else "note", message, advice=advice)
+        advice = f"correct if the model is made this way, as Gemma is; else divide by √{width}"
+        yield note("unscaled", message, advice=advice)
 
 
 def _is_odd(scale: float, factors: Sequence[float], q: Float[Any, "B H Q D"], k: Float[Any, "B H K D"]) -> bool:
@@ -102,14 +108,12 @@ def _is_odd(scale: float, factors: Sequence[float], q: Float[Any, "B H Q D"], k:
 
     It may be meant where queries and keys are normalised, and where zeros behind the other numbers pad heads.
     """
-    width, numbers = q.shape[-1], [each for each in factors if each != 1]
-    if width < _LEAST_WIDTH or len(numbers) != 1 or not 0 < scale < 1:  # a learned one is NaN
-        return False
-    root = scale**-2
-    if any(math.isclose(root, other, rel_tol=2e-3) for other in (width, width**2)):
+    width, root = q.shape[-1], scale**-2 if 0 < scale < 1 else 0  # a learned one is NaN
+    if sum(each != 1 for each in factors) != 1 or not root:
         return False
     is_padded = any(root < width and not bool(side[..., round(root) :].any()) for side in (q, k))
-    return not is_padded and not _are_normalised(q, k)
+    is_usual = any(math.isclose(root, other, rel_tol=2e-3) for other in (width, width**2))
+    return not is_usual and not is_padded and not _are_normalised(q, k)
 
 
 def _are_normalised(*sides: Any) -> bool:
@@ -127,70 +131,36 @@ def _are_normalised(*sides: Any) -> bool:
     return float(lengths[0].mean() * lengths[1].mean()) < max(_NORMALISED, width / 8)
 
 
-# --- keys ----------------------------------------------------------------------------------------------------
+# --- masks ---------------------------------------------------------------------------------------------------
 
 
-def _keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
-    """Yield a prompt that the mask takes for words, or a batch that is repeated in another order than its padding."""
-    differs = mask.shape[0] > 3 and bool((mask.rule.tokens != mask.rule.tokens[:1]).any())
-    if mask.shape[2] == 1 and not differs:  # a step of a generation, whose prompt has shown it
-        return
-    k = call.k if call.project is None else call.project()[1]
-    if k is not None and differs:
-        yield from _repeated_otherwise(k, mask)
-    if k is not None and (prompt := _prompt_taken_for_words(k, mask)):
-        keys = "key is" if prompt == 1 else f"{prompt} keys are"
-        message = f"the mask takes key 0 for the first word, but the first {keys} a prompt, alike in every row"
-        yield Finding("padding-side", "error", message, prompt, advice="prepend ones for the prompt to the mask")
-
-
-def _repeated_otherwise(k: Float[Any, "B Hkv K D"], mask: CallMask) -> Iterator[Finding]:
-    """Yield that a batch is repeated as a whole, and its padding row by row, or the other way round, as for beams."""
-    batch, tokens = len(k), mask.rule.tokens
-
-    def are_alike(part: Float[Any, "B H K D"], rows: Int[np.ndarray, " B"]) -> bool:  # but for rounding
-        return bool(((part - part[rows]).abs() <= 1e-5 * part.abs().amax()).all())
-
-    for rows in (each for each in range(2, batch // 2 + 1) if batch % each == 0 and len(tokens) == batch):
-        times = batch // rows
-        at = np.arange(batch)
-        ways = at % rows, at // times * times  # the row that each one repeats
-        for own, other in (ways, ways[::-1]):
-            is_of_padding = (tokens == tokens[other]).all() and not (tokens == tokens[own]).all()
-            if is_of_padding and are_alike(k[:, :1, :1], own) and are_alike(k, own) and not are_alike(k, other):
-                one = int(np.flatnonzero((tokens != tokens[own]).any(axis=1))[0])
-                message = f"batch rows {own[one]} and {one} have the same keys and different padding: one is repeated "
-                message += "as a whole, the other row by row"
-                yield Finding("batch", "error", message, batch, advice="use repeat_interleave for both")
-                return
-
-
-def _prompt_taken_for_words(k: Float[Any, "B Hkv K D"], mask: CallMask) -> int:
-    """Return how many keys of a prompt come before words whose mask begins before them; 0 where none does.
+def _prompt(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
+    """Yield that the mask begins at the keys of a prompt, and not at the words behind them.
 
     Keys of a prompt are the same in all rows of a batch. Then the mask hides the last words in place of the padding
     behind them, which is alike in the rows that have it.
     """
     batch, _, queries, keys = mask.shape
     hidden = ~np.any(mask.allowed, axis=(1, 2))
-    if hidden.shape != (batch, keys) or len(k) != batch or hidden[:, 0].any() or mask.rule.varies == "heads":
-        return 0
     padded = np.flatnonzero(hidden.any(axis=1)).tolist()
+    if queries == 1 or hidden.shape != (batch, keys) or hidden[:, 0].any() or mask.rule.varies == "heads":
+        return  # a single query is a step of a generation, whose prompt has shown it
     if len(padded) < 2 or (hidden[:, 1:] & ~hidden[:, :-1]).sum(axis=1).max() > 1:
-        return 0
+        return
     behind = hidden[padded, ::-1].argmax(axis=1)  # keys behind the last one that is hidden
     more, gap = int(behind[0]), int(hidden[padded].sum(axis=1).min())
-    if not more or (behind != more).any() or queries not in (keys, keys - more):
-        return 0
+    k = call.k if call.project is None else call.project()[1]
+    if not more or (behind != more).any() or queries not in (keys, keys - more) or k is None or len(k) != batch:
+        return
 
     def are_alike(rows: Any, part: slice) -> bool:
         return bool((rows[..., part, :] == rows[:1, ..., part, :]).all())
 
     last = slice(keys - min(more, gap), keys)
-    return more if are_alike(k, slice(0, more)) and are_alike(k[padded], last) and not are_alike(k, last) else 0
-
-
-# --- masks ---------------------------------------------------------------------------------------------------
+    if are_alike(k, slice(0, more)) and are_alike(k[padded], last) and not are_alike(k, last):
+        prompt = "key is" if more == 1 else f"{more} keys are"
+        message = f"the mask takes key 0 for the first word, but the first {prompt} a prompt, alike in every row"
+        yield error("padding-side", message, more, "prepend ones for the prompt to the mask")
 
 
 def _on_heads(mask: CallMask) -> Iterator[Finding]:
@@ -202,8 +172,7 @@ def _on_heads(mask: CallMask) -> Iterator[Finding]:
     if heads % batch and len(allowed) < batch:
         return
     seen = np.broadcast_to(allowed, (batch, heads, keys)).reshape(batch * heads, keys)
-    rows = seen[:batch]
-    lengths = rows.sum(axis=1)
+    rows, lengths = seen[:batch], seen[:batch].sum(axis=1)
     real = np.arange(keys) < lengths[:, None]
     # Two rows or more have padding, all at the same end, as windows of one sequence do not have.
     is_at_one_end = any((rows[:, ::step] == real).all() for step in (1, -1))
@@ -211,62 +180,57 @@ def _on_heads(mask: CallMask) -> Iterator[Finding]:
     if is_padding and np.array_equal(seen, np.tile(rows, (heads, 1))):
         message = f"head {heads - 1} of row 0 has the padding of batch row {(heads - 1) % batch}"
         advice = "use the shape [B, 1, 1, K], or repeat_interleave(heads, 0) for [B·H, Q, K]"
-        yield Finding("batch", "error", message, batch * heads, advice=advice)
+        yield error("batch", message, batch * heads, advice)
 
 
 def _alignment(mask: CallMask, has_cache: bool) -> Iterator[Finding]:
     """Yield queries that are aligned with the first keys, although they are fewer, or come behind a cache."""
     _, _, queries, keys = mask.shape
     if mask.is_causal and queries < keys:
-        sizes = f"{queries} {'query' if queries == 1 else 'queries'} and {keys} keys"
         sees = "it sees only the first key" if queries == 1 else "query i sees only the keys up to i"
+        message = (
+            f"is_causal aligns {queries} {'query' if queries == 1 else 'queries'} and {keys} keys top-left: {sees}"
+        )
         advice = "torch.nn.attention.bias.causal_lower_right aligns the last query with the last key"
-        message = f"is_causal aligns {sizes} top-left: {sees}"
-        yield Finding("shape", "error", message, queries, advice=advice)
+        yield error("shape", message, queries, advice)
     elif has_cache and mask.is_top_left and not mask.is_causal:
         message = f"the mask of {queries}×{keys} is aligned top-left: query 0 sees no key of the cache but the first"
-        advice = "tril(diagonal=keys - queries) aligns the last query with the last key"
-        yield Finding("shape", "error", message, queries, advice=advice)
+        yield error("shape", message, queries, "tril(diagonal=keys - queries) aligns the last query with the last key")
 
 
 def _broadcast(one: MaskReading, mask: CallMask) -> Iterator[Finding]:
     """Yield that a mask is the same for every key and differs from query to query."""
-    _, _, queries, keys = mask.shape
-    allowed = one.allowed
-    if keys == 1 or queries == 1 or allowed.shape[2] == 1:
+    allowed, is_of_keys = one.allowed, one.allowed.shape[3] > 1
+    if 1 in mask.shape[2:] or allowed.shape[2] == 1 or (is_of_keys and not allowed.any()):
         return
-    if allowed.shape[3] == 1:
-        is_laid = one.convention != "additive" or not allowed.all()  # added to all scores of a query, it does nothing
-    else:
-        is_laid = not allowed.all() and bool(allowed.any()) and bool((allowed == allowed[..., :1]).all())
-    if is_laid:
+    # Added to all scores of a query, a number does nothing.
+    hides = not allowed.all() or (one.convention != "additive" and not is_of_keys)
+    if hides and bool((allowed == allowed[..., :1]).all()):
         hidden = int(np.count_nonzero(~allowed[:, 0, :, 0]))
         message = f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
         message += f". {hidden} of them see no key" * (hidden > 0)
-        yield Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
+        yield error("broadcast", message, hidden, "a mask of keys has shape [B, 1, 1, K]")
 
 
 def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
     """Yield masks whose numbers come to −inf where two of them forbid a key."""
     filled = [one for one in masks if any(math.isfinite(fill) for fill in one.fills)]
     for one, other in combinations(filled, 2):
-        both = ~one.allowed & ~other.allowed
+        both = int(np.count_nonzero(~one.allowed & ~other.allowed))
         sums = [first + second for first in one.fills for second in other.fills]
-        if both.any() and any(total < LEAST.get(dtype, -math.inf) for total in sums if math.isfinite(total)):
+        if both and any(total < LEAST.get(dtype, -math.inf) for total in sums if math.isfinite(total)):
             message = "two added masks sum to -inf where both mask a key"
-            advice = "combine masks before they become numbers"
-            yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
+            yield error("double-fill", message, both, "combine masks before they become numbers")
 
 
 def _ignored(unused: Sequence[MaskReading], mask: CallMask) -> Iterator[Finding]:
     """Yield masks that is_causal replaces by another one."""
     causal = np.tri(*mask.shape[2:], dtype=bool)
     for one in unused:
-        allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], *causal.shape))
-        if count := int(np.count_nonzero((allowed != causal).any(axis=(0, 1)))):
+        if count := int(np.count_nonzero((one.allowed != causal).any(axis=(0, 1)))):
             differ = f"{plural(count, 'cell')} of it {'differs' if count == 1 else 'differ'}"
             message = f"{one.name} is not applied, as is_causal takes its place. {differ}"
-            yield Finding("backend", "error", message, count, advice="leave is_causal out")
+            yield error("backend", message, count, "leave is_causal out")
 
 
 def _by_itself(
@@ -279,7 +243,7 @@ def _by_itself(
     """Yield what the mask shows to be wrong, but for findings with these codes."""
     rule, allowed = mask.rule, mask.allowed
     if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
-        yield Finding("varies", "note", f"heads have different masks: {rule.text}", mask.shape[1])
+        yield note("varies", f"heads have different masks: {rule.text}", mask.shape[1])
     if allowed.all():  # as in every step of a generation
         return
     dead = np.argwhere(~allowed.any(axis=3))
@@ -290,18 +254,13 @@ def _by_itself(
     is_meant = _sees_itself_alone(call, dead) or (call.api not in ZERO_WHERE_BLIND and becomes == _ZERO)
     if len(dead) and (not are_words or is_meant):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
-    parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, masks))
+    parts = []
+    if not any(one.code == "leak" for one in found) and rule.expression is None and len(masks) + mask.is_causal > 1:
+        for one in masks:  # which together follow no rule, and one of which may be the wrong way round
+            alone = intrinsic_findings(one.allowed, rule_of(one.allowed, mask.shape), mask.past)
+            parts += [replace(each, message=f"{one.name} {each.message}") for each in alone if each.code == "leak"]
     yield from parts
     yield from (one for one in found if not parts or one.code != "dead-row")  # they follow from it
-
-
-def _swapped_parts(mask: CallMask, masks: Sequence[MaskReading]) -> Iterator[Finding]:
-    """Yield which of several masks is the wrong way round, where together they follow no rule."""
-    if mask.rule.expression is not None or len(masks) + mask.is_causal < 2:
-        return
-    for one in masks:
-        findings = intrinsic_findings(one.allowed, rule_of(one.allowed, mask.shape), mask.past)
-        yield from (replace(each, message=f"{one.name} {each.message}") for each in findings if each.code == "leak")
 
 
 def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
@@ -333,9 +292,9 @@ def _nan(call: AttentionCall) -> Iterator[Finding]:
         return
     inputs = (call.q, call.k, call.v) if call.project is None else call.project()
     sources = [name for name, one in zip(("queries", "keys", "values"), inputs, strict=True) if has_nan(one)]
-    if sources:
-        yield Finding("nan", "note", f"NaN enters with its {' and '.join(sources)}, and leaves again")
-        return
     module = call.place.module
     where = "" if module is None else f", in {module or 'the model itself'}"
-    yield Finding("nan", "error", f"NaN comes out of this attention first{where}")
+    if sources:
+        yield note("nan", f"NaN enters with its {' and '.join(sources)}, and leaves again")
+    else:
+        yield error("nan", f"NaN comes out of this attention first{where}")

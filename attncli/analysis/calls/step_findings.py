@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +12,8 @@ import numpy as np
 from attncli.analysis.calls.groups import NOT_CHECKED
 from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.steps import CallContext
-from attncli.masks.comparison import Comparison
-from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.masks.comparison import Comparison, first_cells
+from attncli.masks.findings import Finding, error, in_batch, note
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
 from attncli.text import plural
@@ -54,14 +55,11 @@ def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[Batch
     is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
     encoded = [one for one in context.hints_of("encoded") if one.is_sure or is_other]
     hints = encoded[-1:] or context.hints_of("tokens") or context.hints_of("mask")
-    tokens = [BatchPadding(one.values.astype(bool), hint=one) for one in hints]
-    if tokens or mask is None:
-        return tokens
-    for call, _ in calls:
-        other = call.mask
-        if other is not None and other.rule.padded and other.rule.tokens.shape == (mask.shape[0], mask.shape[3]):
-            return [BatchPadding(other.rule.tokens, call.place)]
-    return []
+    if hints or mask is None:
+        return [BatchPadding(one.values.astype(bool), hint=one) for one in hints]
+    others = (each.call for each in calls if each.call.mask is not None and each.call.mask.rule.padded)
+    found = ((call.mask.rule.tokens, call.place) for call in others if call.mask is not None)
+    return [BatchPadding(*one) for one in found if one[0].shape == (mask.shape[0], mask.shape[3])][:1]
 
 
 def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ...]]:
@@ -77,31 +75,30 @@ def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ..
 
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
-    own, place, found = mask.rule.tokens, context.call.place, padding_of(calls, context)
+    own, place, known = mask.rule.tokens, context.call.place, padding_of(calls, context)
     is_open = mask.words_see_later and not mask.rule.padded
     if is_open and (sizes := unmatched_padding(calls, context, mask)) is not None:
-        yield Finding(NOT_CHECKED, "note", f"padding: {sizes}")
+        yield note(NOT_CHECKED, f"padding: {sizes}")
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
         return  # what is seen follows from it
-    if not found or any(one.place == place or np.array_equal(one.tokens, own) for one in found):
+    if not known or any(one.place == place or np.array_equal(one.tokens, own) for one in known):
         return
-    padding = found[0]
+    padding = known[0]
+    source = "its encoder masks" if padding.is_encoded else f"{marked_by(padding.hint)} marks"
     if padding.place is not None:
         is_line = padding.place.module and padding.place[:3] == place[:3]
         source = f"{padding.place.module if is_line else padding.place} masks"
-    else:
-        source = "its encoder masks" if padding.is_encoded else f"{marked_by(padding.hint)} marks"
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
         if padding.is_stated or padding.place is not None:
             return
         if is_reversed:
             message = f"masks the other end of the rows than the padding that {source}"
-            yield Finding("padding-side", "error", message, len(mask.rule.padded))
+            yield error("padding-side", message, len(mask.rule.padded))
         else:
-            message = f"masks the padding that {source}, but in another batch order"
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
-            yield Finding("batch", "error", message, count, advice="sort the mask as the batch is sorted")
+            message = f"masks the padding that {source}, but in another batch order"
+            yield error("batch", message, count, "sort the mask as the batch is sorted")
         return
     is_sure = _is_sure(calls, mask, place, padding) and not context.hints_of("unpadded")  # of another sequence
     if not is_sure and padding.place is not None:
@@ -109,14 +106,14 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
     seen = _seen_padding(mask, padding)
     if seen.any():
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
-        message = f"attends to padding that {source}{in_batch(rows)}"
-        yield _of_cells("pad", message, mask, seen, "error" if is_sure else "note")
+        finding = _of_cells("pad", f"attends to padding that {source}{in_batch(rows)}", mask, seen)
+        yield finding if is_sure else replace(finding, severity="note")
     hidden = padding.tokens & ~own
     if padding.place is None and mask.rule.expression is not None and hidden.any():
         rows, count = np.flatnonzero(hidden.any(axis=1)).tolist(), int(hidden.sum())
         verb = "does not mask" if padding.is_encoded else "does not mark as padding"
         message = f"hides {plural(count, 'key')} from every query that {source.rpartition(' ')[0]} {verb}"
-        yield Finding("missing", "note", message + in_batch(rows), count)
+        yield note("missing", message + in_batch(rows), count)
 
 
 def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> str | None:
@@ -166,7 +163,7 @@ def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padd
         return False
     first = next(
         call
-        for call, hints in calls
+        for call, hints, _ in calls
         if any(each.digest == hint.digest for each in hints) and call.mask is not None and call.mask.shape[3] == keys
     )
     return first.place.module == place.module or _are_layers(calls, first.place, place)
@@ -202,10 +199,7 @@ def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
     Of queries that see later keys nothing is known: the columns of a picture's patches begin again in every row.
     """
     batch, _, queries, keys = mask.shape
-    if queries != keys or mask.sees_later:
-        return
-    for one in hints:
-        document = one.values
+    for document in (one.values for one in hints if queries == keys and not mask.sees_later):
         is_one = (document[:, :, None] >= 0) & (document[:, None, :] >= 0)
         crossing = np.any(mask.allowed, axis=1) & is_one & (document[:, :, None] != document[:, None, :])
         if crossing.any():
@@ -216,19 +210,16 @@ def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
             return
 
 
-def _of_cells(
-    code: str, message: str, mask: CallMask, wrong: Bool[np.ndarray, "#B Q K"], severity: Severity = "error"
-) -> Finding:
-    """Return a finding about cells that should be hidden, drawn in the first batch row that has some."""
+def _of_cells(code: str, message: str, mask: CallMask, wrong: Bool[np.ndarray, "#B Q K"]) -> Finding:
+    """Return an error about cells that should be hidden, drawn in the first batch row that has some."""
     row = int(wrong.any(axis=(1, 2)).argmax())
     seen = np.any(mask.allowed, axis=1)
     seen = np.broadcast_to(seen[row if len(seen) > 1 else 0], wrong.shape[1:])
     name = f"the call, batch row {row}" if len(wrong) > 1 else "the call"
     hidden = np.zeros_like(wrong[row])
     comparison = Comparison((name, "expected"), wrong[row], hidden, seen & ~wrong[row], mask.past, batch_row=row)
-    cells = tuple((query, key) for query, key in np.argwhere(wrong[row])[:MOST_CELLS].tolist())
     count = int(np.count_nonzero(wrong)) * (mask.shape[0] // len(wrong))
-    return Finding(code, severity, message, count, cells, comparison=comparison)
+    return error(code, message, count, cells=first_cells(wrong[row]), comparison=comparison)
 
 
 def _positions(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
@@ -237,13 +228,11 @@ def _positions(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
     tokens = mask.rule.tokens
     begins = tokens.argmax(axis=1)
     padded = np.flatnonzero((begins > 0) & (tokens == (np.arange(keys) >= begins[:, None])).all(axis=1))
-    if queries != keys or not padded.size:
-        return
-    for one in hints:
+    for one in hints if queries == keys and padded.size else ():
         positions = np.broadcast_to(one.values, tokens.shape)[padded]
         if one.is_sure and (positions[:, 1:] == positions[:, :-1] + 1).all():
             message = f"positions count the padding on the left{in_batch(padded.tolist())}: the first word of row "
             message += f"{padded[0]} has position {positions[0, begins[padded[0]]]}"
             advice = "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)"
-            yield Finding("positions", "error", message, int(begins[padded].sum()), advice=advice)
+            yield error("positions", message, int(begins[padded].sum()), advice)
             return
