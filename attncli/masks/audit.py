@@ -32,11 +32,12 @@ from attncli.masks.expressions import (
     leaves,
     map_leaves,
 )
-from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
+from attncli.masks.findings import MOST_CELLS, Finding, error, in_batch, note
+from attncli.masks.intrinsic_checks import WHAT_BECOMES, intrinsic_findings
 from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.notation import MOST
 from attncli.masks.recognition import Shape, rule_of
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -67,14 +68,14 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
     shape = [size.queries or queries, size.keys or keys]
     if keys == 1 and queries > 1 and size.keys != 1:
         message = "applies to every key, so it masks queries. A mask of keys has the shape [1, keys]"
-        yield Finding("shape", "error", f"one column for {queries} queries {message}", queries)
+        yield error("shape", f"one column for {queries} queries {message}", queries)
     elif shape != [queries, keys]:
         message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {shape}"
         message += ". It is transposed" if [keys, queries] == shape else ""
         message += ". Broadcast, every query gets the same keys" if queries == 1 and keys == shape[1] else ""
-        yield Finding("shape", "error", message)
+        yield error("shape", message)
     if subject.reading is not None and subject.is_ambiguous:
-        yield Finding("ambiguous", "error", f"{subject.reading.why}. Use --for sdpa or --for mha to decide")
+        yield error("ambiguous", f"{subject.reading.why}. Use --for sdpa or --for mha to decide")
         yield from _varies(subject, None)
     elif expected is not None and shape == [queries, keys]:  # it applies to no mask of another size
         planes = expected.allowed(grid_rows(subject, np.arange(1))).shape[:-2]
@@ -169,11 +170,11 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     mistake = next(mistakes, _Mistake((), "", expected, subject))
     for code, cells in cells_of.items():
         count = int(np.count_nonzero(wrong[code]))
-        message = f"{_MESSAGES[code]} in {count} cell{'s' * (count != 1)}{in_batch(batch[code])}"
+        message = f"{_MESSAGES[code]} in {plural(count, 'cell')}{in_batch(batch[code])}"
         message += f": {mistake.hint}" if code in mistake.codes else ""
-        yield Finding(code, "error", message, count, cells)
-    for code in {*mistake.codes} & {"shape", "broadcast"}:
-        yield Finding(code, "error", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
+        yield error(code, message, count, cells=cells)
+    if "shape" in mistake.codes:
+        yield error("shape", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
 
 
 class _Mistake(NamedTuple):
@@ -185,43 +186,26 @@ class _Mistake(NamedTuple):
     subject: MaskGrid
 
 
-class _AlongQueries(NamedTuple):
-    """Padding that is laid along the queries by mistake: it hides queries, and no keys."""
-
-    pad: Expression
-
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
-        """See `Expression.allowed`."""
-        keys = self.pad.allowed(grid._replace(queries=np.zeros((1, 1), int)))
-        return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
-
-
 def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
     (queries, keys), causal = subject.shape[-2:], Atom("causal")
     of_cells = ("window", "missing", "leak")
 
-    def changed(old: Atom, new: Expression) -> Expression:
-        return map_leaves(expected, lambda leaf: new if leaf == old else leaf)
+    def changed(hint: str, old: Atom, new: Expression) -> _Mistake:
+        return _Mistake(of_cells, hint, map_leaves(expected, lambda leaf: new if leaf == old else leaf), subject)
 
-    windows = set(atoms_named("window", leaves(expected)))
-    if len(windows) == 1:
-        (window,) = windows
+    windows = {*atoms_named("window", leaves(expected))}
+    for window in windows if len(windows) == 1 else ():
         (width,) = window.arguments
-        for other in (width + 1, width - 1):
-            if other:
-                hint = f"the window has {other} keys, not {width} ({other - width:+d})"
-                yield _Mistake(of_cells, hint, changed(window, Atom("window", (other,))), subject)
+        for other in {width + 1, max(width - 1, 1)} - {width}:
+            hint = f"the window has {other} keys, not {width} ({other - width:+d})"
+            yield changed(hint, window, Atom("window", (other,)))
     if queries == keys:
-        if any(map(is_padding, leaves(expected))):
-            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
-            yield _Mistake(("broadcast",), LAID_ALONG_QUERIES, along, subject)
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
         yield _Mistake(("shape",), hint, expected, subject._replace(cells=subject.cells.swapaxes(-1, -2)))
     if causal in leaves(expected):
-        later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
-        hint = "the diagonal is shifted by "
-        yield _Mistake(of_cells, hint + "+1, a query sees the key after itself", changed(causal, later), subject)
-        yield _Mistake(of_cells, hint + "-1, a query does not see itself", changed(causal, earlier), subject)
+        hint, strict = "the diagonal is shifted by ", And((causal, Not(Atom("window", (1,)))))
+        yield changed(hint + "+1, a query sees the key after itself", causal, Atom("band", (MOST, 1)))
+        yield changed(hint + "-1, a query does not see itself", causal, strict)
     for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
         if past >= 0 and past != subject.past:
             hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
@@ -249,20 +233,19 @@ def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]
     planes = subject.allowed
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
     alike = len(planes) // subject.shape[0] if has_rows else len(planes)  # planes compared with their first one
-    differs = {plane: cells ^ planes[plane - plane % alike] for plane, cells in enumerate(planes) if plane % alike}
+    differs = {plane: cells ^ planes[plane - plane % alike] for plane, cells in enumerate(planes)}
     differs = {plane: cells for plane, cells in differs.items() if cells.any()}
     if not differs:
         return
-    severity: Severity = "note"
-    if expected is not None:
-        row = expected.allowed(grid_rows(subject, np.arange(1)))
-        severity = "error" if row.ndim == 2 or row.shape[-3] == 1 else "note"  # where it is the same for all heads
+    row = None if expected is None else expected.allowed(grid_rows(subject, np.arange(1)))
+    is_same = row is not None and (row.ndim == 2 or row.shape[-3] == 1)  # for all heads
     where = np.logical_or.reduce([*differs.values()])
     names = ", ".join(subject.planes[plane] for plane in [*differs][:5])
     names += f" and {len(differs) - 5} more" if len(differs) > 5 else ""
-    verb, first, count = "differs" if len(differs) == 1 else "differ", next(iter(differs)), int(where.sum())
-    message = f"{names} {verb} from {subject.planes[first - first % alike]}, in {count} cell{'s' * (count != 1)}"
-    yield Finding("varies", severity, message, len(differs), first_cells(where))
+    first, count = min(differs), int(where.sum())
+    message = f"{names} {'differs' if len(differs) == 1 else 'differ'} from {subject.planes[first - first % alike]}"
+    message += f", in {plural(count, 'cell')}"
+    yield (error if is_same else note)("varies", message, len(differs), cells=first_cells(where))
 
 
 def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
@@ -274,12 +257,12 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     grid = grid_rows(subject, rows)
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
-    severity: Severity
-    for severity, dead_rows, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
+    for finding, dead_rows, addition in ((error, rows[wrong], ""), (note, rows[~wrong], ", as expected")):
         if dead_rows.size:
-            who = "1 row is" if len(dead_rows) == 1 else f"{len(dead_rows)} rows are"
+            who = f"{plural(len(dead_rows), 'row')} {'is' if len(dead_rows) == 1 else 'are'}"
+            listed = tuple(dead_rows[:MOST_CELLS].tolist())
             message = f"{who} fully masked{addition}: {WHAT_BECOMES}"
-            yield Finding("dead-row", severity, message, len(dead_rows), rows=tuple(dead_rows[:MOST_CELLS].tolist()))
+            yield finding("dead-row", message, len(dead_rows), rows=listed)
 
 
 # --- numbers -----------------------------------------------------------------------------------------------
@@ -293,30 +276,22 @@ def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
         return
     values, fills = subject.stored.values, subject.reading.fills
     counts = {fill: int((values == fill).sum()) for fill in fills}
-
-    def stand_apart(fill: float, other: float) -> bool:
-        """Whether two fills hide keys of two kinds, in masks that are concatenated: none of them was added twice.
-
-        A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
-        """
-        of_fill, of_other, of_zero = ((values == number).any(axis=-2) for number in (fill, other, 0))
-        return bool((of_other & of_zero).any() and not (of_fill & of_other).any())
-
     twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
     for fill, other in twice:
-        if math.isinf(other) and not stand_apart(fill, other):  # what stays finite hides as well
-            message = (
-                f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice. Combine masks before they become numbers"
-            )
-            yield Finding("double-fill", "error", message, counts[other])
+        of_fill, of_other, of_zero = ((values == number).any(axis=-2) for number in (fill, other, 0))
+        # In masks that are concatenated, `other` hides keys that some query sees, and no query has `fill` there.
+        stand_apart = (of_other & of_zero).any() and not (of_fill & of_other).any()
+        if math.isinf(other) and not stand_apart:  # a number that stays finite hides as well
+            message = f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice. "
+            yield error("double-fill", f"{message}Combine masks before they become numbers", counts[other])
     if len(fills) > 1 and len(twice) < len(fills) - 1:
         listed = ", ".join(f"{fill:.5g} ({count})" for fill, count in counts.items())
         message = f"forbidden cells hold different values: {listed}. Rows with several are masked unevenly"
-        yield Finding("mixed-fill", "note", message, len(fills))
-    for fill in fills:
-        if dtype is not None and math.isfinite(fill) and fill < LEAST[dtype]:
+        yield note("mixed-fill", message, len(fills))
+    for fill in fills if dtype is not None else ():
+        if math.isfinite(fill) and fill < LEAST[dtype]:
             message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
-            yield Finding("overflow", "error", message, counts[fill])
+            yield error("overflow", message, counts[fill])
 
 
 def _is_twice(value: float, fill: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     """
     cells, other = first.cells, second.cells
     try:
-        planes = tuple(range(len(np.broadcast_shapes(cells.shape[:-2], other.shape[:-2]))))
+        planes = tuple(range(len(np.broadcast_shapes(cells.shape, other.shape)) - 2))
         differ = cells.shape[-2:] != other.shape[-2:]
     except ValueError:
         differ = True
@@ -72,24 +73,21 @@ _BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next t
 
 def idle_note(expression: Expression, size: MaskSize) -> str | None:
     """Return a sentence about the atoms without which the same cells are allowed; None where each has an effect."""
-    atoms = list(leaves(expression))
+    atoms, idle, rest = [*leaves(expression)], list[str](), expression
     count = (size.queries or 0) * (size.keys or 0) * (batch_rows(expression) or 1)
     if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_COMPARED:
         return None
-    try:
-        idle, rest, cells = list[str](), expression, materialise(expression, size)
-    except InputError:  # it does not fit this many positions
-        return None
-    for atom in atoms:
-        less = _without(rest, atom)
-        names = {leaf.name for leaf in leaves(*filter(None, [less])) if isinstance(leaf, Atom)}
-        if less is None or (atom == Atom("causal") and not names.isdisjoint(_BACKWARD)):
-            continue
-        if not np.any(materialise(less, size) != cells):
-            idle, rest = [*idle, str(atom)], less
-    *most, last = idle or [""]
-    names_text = f"{', '.join(most)} and {last} have" if most else f"{last} has"
-    return f"{names_text} no effect at this size: the expression equals {rest}" if idle else None
+    with suppress(InputError):  # it does not fit this many positions
+        cells = materialise(expression, size)
+        for atom in atoms:
+            less = _without(rest, atom)
+            names = {leaf.name for leaf in leaves(rest) if isinstance(leaf, Atom)}
+            if less is None or (atom == Atom("causal") and names & _BACKWARD):
+                continue
+            if not np.any(materialise(less, size) != cells):
+                idle, rest = [*idle, str(atom)], less
+    verb = "has" if len(idle) == 1 else "have"
+    return f"{', '.join(idle)} {verb} no effect at this size: the expression equals {rest}" if idle else None
 
 
 def idle_notes(masks: Iterable[Mask]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks of a mask that need no expectation: swapped, shifted and inverted masks, and queries that see no key."""
+"""Checks of a mask that need no expectation: inverted and misaligned masks, and queries that see no key."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.masks.expressions import Atom, atoms_named, conjuncts, leaves
-from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.masks.expressions import Atom, leaves
+from attncli.masks.findings import MOST_CELLS, Finding, error, in_batch, note
 from attncli.masks.recognition import Rule, RuleWithExceptions, rule_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     Allowed = Bool[np.ndarray, "#B #H #Q #K"]
 
 WHAT_BECOMES = "softmax gives NaN with −inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
-LAID_ALONG_QUERIES = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
 _LEAST = 3  # queries; of fewer, a triangle is too small to be one
 _LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 
@@ -27,7 +26,6 @@ def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = W
 
     `past` is the number of keys before the first query, `becomes` the output of a fully masked query in the program.
     """
-    yield from _turned(rule)
     inverted = _inverted(allowed, rule)
     if inverted is not None:
         yield inverted
@@ -35,31 +33,9 @@ def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = W
     laid = _laid_along_queries(rule)
     yield from _dead_queries(allowed, rule, becomes) if laid is None else [laid]
     if any(variant.past == 0 != past for variant in rule.variants):
-        message = f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
-        yield Finding("shape", "note", message)
-
-
-def _turned(rule: Rule) -> Iterator[Finding]:
-    """Yield upper triangles, and causal masks whose diagonal is one key too far to the right."""
-    _, _, queries, keys = rule.shape
-    if queries != keys or queries < _LEAST:
-        return
-    for variant in rule.variants:
-        expression = getattr(variant.expression, "inner", variant.expression)
-        rows = "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
-        for band in atoms_named("band", conjuncts(expression) if expression else []):
-            back, ahead = band.arguments
-            if back == 0 and ahead >= keys - 1:
-                message = "each query sees itself and later keys only: a causal mask with queries and keys swapped"
-                advice, count = "right in a language model that reads backwards", keys * (keys - 1) // 2
-                cells = [(0, key) for key in range(1, keys)]
-            elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
-                message = "each query sees one key after itself: the diagonal of a causal mask is shifted by +1"
-                advice, count = "right with one key of lookahead, as in streaming speech", keys - 1
-                cells = [(query, query + 1) for query in range(keys - 1)]
-            else:
-                continue
-            yield Finding("leak", "note", message + rows, count, (*cells[:MOST_CELLS],), advice=advice)
+        yield note(
+            "shape", f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
+        )
 
 
 def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
@@ -72,7 +48,7 @@ def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
     empty, swapped = ~rule.tokens.any(axis=1), ~rule.tokens
     if rule.expression is not None and empty.any() and swapped.any(axis=1).all() and _is_sorted(swapped):
         message = f"attends to padding only, so that rows without padding see nothing{in_batch(np.flatnonzero(empty))}"
-        return Finding("leak", "error", f"{message}: True and False are swapped", int(rule.tokens.sum()))
+        return error("leak", f"{message}: True and False are swapped", int(rule.tokens.sum()))
     if queries != keys or queries < _LEAST or rule.expression is not None:
         return None
     other = rule_of(~allowed, rule.shape, 0)
@@ -83,7 +59,7 @@ def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
     if not names & _LOOKING_BACK or (sees_itself & other.tokens).any():
         return None
     count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
-    return Finding("leak", "error", f"attends only where {other.text} forbids: True and False are swapped", count)
+    return error("leak", f"attends only where {other.text} forbids: True and False are swapped", count)
 
 
 def _is_sorted(rows: Bool[np.ndarray, "B N"]) -> bool:
@@ -105,8 +81,9 @@ def _laid_along_queries(rule: Rule) -> Finding | None:
     if (where == where[:1]).all() and odd.inner != Atom("full"):
         return None
     rows, hidden = (np.flatnonzero(where.any(axis=axis)) for axis in (1, 0))
-    message = LAID_ALONG_QUERIES + (in_batch(rows) if len(where) > 1 else "")
-    return Finding("broadcast", "error", message, int(where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
+    message = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
+    message += in_batch(rows) if len(where) > 1 else ""
+    return error("broadcast", message, int(where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
 
 
 def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Finding]:
@@ -123,12 +100,9 @@ def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Findin
     padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries are all fully masked is not padded
     if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
         padding |= dead & np.any(allowed, axis=(1, 3))
-    severity: Severity
-    for severity, which in (("error", dead & ~padding), ("note", dead & padding)):
+    for finding, which, kind in ((error, dead & ~padding, ""), (note, dead & padding, "padding ")):
         hidden = np.flatnonzero(which.any(axis=0)).tolist()
         if hidden:
-            who = "query is" if len(hidden) == 1 else "queries are"
-            message = f"{len(hidden)} {'padding ' if severity == 'note' else ''}{who} fully masked"
+            message = f"{len(hidden)} {kind}{'query is' if len(hidden) == 1 else 'queries are'} fully masked"
             message += in_batch(np.flatnonzero(which.any(axis=1))) if batch > 1 else ""
-            rows = tuple(hidden[:MOST_CELLS])
-            yield Finding("dead-row", severity, f"{message}: {becomes}", len(hidden), rows=rows)
+            yield finding("dead-row", f"{message}: {becomes}", len(hidden), rows=tuple(hidden[:MOST_CELLS]))

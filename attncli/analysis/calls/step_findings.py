@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.calls.groups import NOT_CHECKED
 from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.steps import CallContext
 from attncli.masks.comparison import Comparison, first_cells
-from attncli.masks.findings import Finding, error, in_batch, note
+from attncli.masks.findings import Finding, error, in_batch
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
-from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -76,18 +74,18 @@ def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ..
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
     own, place, known = mask.rule.tokens, context.call.place, padding_of(calls, context)
-    is_open = mask.words_see_later and not mask.rule.padded
-    if is_open and (sizes := unmatched_padding(calls, context, mask)) is not None:
-        yield note(NOT_CHECKED, f"padding: {sizes}")
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
         return  # what is seen follows from it
     if not known or any(one.place == place or np.array_equal(one.tokens, own) for one in known):
         return
     padding = known[0]
-    source = "its encoder masks" if padding.is_encoded else f"{marked_by(padding.hint)} marks"
     if padding.place is not None:
         is_line = padding.place.module and padding.place[:3] == place[:3]
         source = f"{padding.place.module if is_line else padding.place} masks"
+    elif padding.hint is None or padding.is_encoded:
+        source = "its encoder masks"
+    else:
+        source = _MARKED.get(padding.hint.source, f"the model's {padding.hint.source} argument") + " marks"
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
         if padding.is_stated or padding.place is not None:
@@ -108,38 +106,6 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         finding = _of_cells("pad", f"attends to padding that {source}{in_batch(rows)}", mask, seen)
         yield finding if is_sure else replace(finding, severity="note")
-    hidden = padding.tokens & ~own
-    if padding.place is None and mask.rule.expression is not None and hidden.any():
-        rows, count = np.flatnonzero(hidden.any(axis=1)).tolist(), int(hidden.sum())
-        verb = "does not mask" if padding.is_encoded else "does not mark as padding"
-        message = f"hides {plural(count, 'key')} from every query that {source.rpartition(' ')[0]} {verb}"
-        yield note("missing", message + in_batch(rows), count)
-
-
-def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> str | None:
-    """Return how many words padding leaves that is of no keys of the step, and how many keys a call has, in words.
-
-    Such keys may be text and picture together, or a part of the text. None where they hide as many as are padding.
-    """
-    sizes = {each.call.mask.shape[3] for each in calls if each.call.mask is not None}
-    batch, _, _, keys = mask.shape
-    seen = np.broadcast_to(np.any(mask.allowed, axis=(1, 2)), (batch, keys)).sum(axis=1)
-    for hint in sorted(context.hints, key=lambda one: one.kind != "tokens"):
-        if hint.kind not in ("tokens", "mask") or hint.size in sizes or len(hint.values) != batch:
-            continue
-        words = hint.values.sum(axis=1)
-        is_trimmed = keys < hint.size and not hint.values[:, keys:].any()  # to the longest row
-        if not is_trimmed and words.min() < hint.size and (hint.size - words != keys - seen).any():
-            counts = " and ".join(map(str, words.tolist())) if batch < 3 else f"{words.min()} to {words.max()}"
-            marks = f"{marked_by(hint)} leaves {counts} words of {hint.size} positions"
-            return f"{marks}, and {plural(keys, 'key')} are attended to"
-    return None
-
-
-def marked_by(hint: InputHint | None) -> str:
-    """Return the mark of padding, in words."""
-    source = "both" if hint is None else hint.source
-    return _MARKED.get(source, f"the model's {source} argument")
 
 
 def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:
