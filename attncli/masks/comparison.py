@@ -37,6 +37,20 @@ class Comparison:
         return int(np.count_nonzero(self.only_first | self.only_second))
 
 
+def first_difference(
+    allowed: Bool[np.ndarray, "#B #H Q K"], expected: Bool[np.ndarray, "#B #H Q K"], past: int
+) -> Comparison | None:
+    """Return the first batch row and head of a call in which a mask is not as expected; None where there is none."""
+    allowed, expected = np.broadcast_arrays(allowed, expected)
+    places = np.argwhere((allowed != expected).any(axis=(2, 3)))
+    if not len(places):
+        return None
+    row, head = places[0].tolist()
+    name = "the call" + f", batch row {row}" * (len(allowed) > 1) + f", head {head}" * (allowed.shape[1] > 1)
+    first, second = allowed[row, head], expected[row, head]
+    return Comparison((name, "expected"), first & ~second, second & ~first, first & second, past, batch_row=row)
+
+
 def first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
     """Return the first cells of those that a finding is about, as (query, key)."""
     rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]

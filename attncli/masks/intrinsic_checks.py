@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.masks.expressions import Atom, leaves
 from attncli.masks.findings import MOST_CELLS, Finding, error, in_batch, note
-from attncli.masks.recognition import Rule, RuleWithExceptions, rule_of
+from attncli.masks.recognition import Rule, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -30,8 +30,7 @@ def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = W
     if inverted is not None:
         yield inverted
         return  # rows that see nothing follow from it
-    laid = _laid_along_queries(rule)
-    yield from _dead_queries(allowed, rule, becomes) if laid is None else [laid]
+    yield from _dead_queries(allowed, rule, becomes)
     if any(variant.past == 0 != past for variant in rule.variants):
         yield note(
             "shape", f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
@@ -65,25 +64,6 @@ def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
 def _is_sorted(rows: Bool[np.ndarray, "B N"]) -> bool:
     """Return whether every row begins with its True cells, or every row ends with them."""
     return bool((rows[:, :-1] >= rows[:, 1:]).all() or (rows[:, :-1] <= rows[:, 1:]).all())
-
-
-def _laid_along_queries(rule: Rule) -> Finding | None:
-    """Return that a padding mask was broadcast along the queries: `[B, 1, T, 1]` in place of `[B, 1, 1, T]`.
-
-    It hides whole queries, at the beginning or the end of rows, and none of the keys at their places.
-    """
-    odd = rule.expression
-    if not isinstance(odd, RuleWithExceptions) or (odd.match.kind, odd.match.who) != ("see nothing", "some"):
-        return None
-    where = odd.match.where
-    if where is None or rule.shape[2] != rule.shape[3] or rule.padded or not _is_sorted(where):
-        return None
-    if (where == where[:1]).all() and odd.inner != Atom("full"):
-        return None
-    rows, hidden = (np.flatnonzero(where.any(axis=axis)) for axis in (1, 0))
-    message = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
-    message += in_batch(rows) if len(where) > 1 else ""
-    return error("broadcast", message, int(where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
 
 
 def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ class Match(NamedTuple):
     tokens: Keys
     where: Queries | None = None
     kind: str = ""  # the keys of these, one of `_KINDS` or `see other keys`; empty where none deviates
-    who: str = "padding"  # these in words: `padding`, `some padding` or `some`
+    who: str = "padding"
 
 
 class RuleWithExceptions(NamedTuple):
@@ -220,8 +220,7 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
         expression = _padded(joint.rule, joint.tokens)
         if joint.kind:
             where = np.concatenate([match.where for match in recognised if match.where is not None])
-            who = joint.who if len({match.who for match in recognised}) == 1 else "some padding"
-            expression = RuleWithExceptions(expression, joint._replace(where=where, who=who))
+            expression = RuleWithExceptions(expression, joint._replace(where=where))
         return RuleVariant(expression, joint.past, joint.tokens, rows)
 
     everyone = tuple(range(batch))
@@ -254,7 +253,7 @@ class _Planes:
     def match(self, known: Keys | None = None) -> Match | None:
         """Return the rule of all queries; else that of words, with padding as it is known or as the cells show it.
 
-        The last try is the rule of all queries but some, be they padding or not, that are fully masked.
+        The last try is the rule of all queries but those that are fully masked.
         """
         if known is not None and (match := self._with_padding(known, is_known=True)) is not None:
             return match
@@ -287,13 +286,14 @@ class _Planes:
                 continue
             kind = self.kind_of(guess, where)
             if is_known or not kind or kind in _KINDS:
-                is_all = kind not in _KINDS or self._is_kind(kind, guess, self._padding(guess))
-                return guess._replace(where=where, kind=kind, who="padding" if is_all else "some padding")
+                return guess._replace(where=where, kind=kind)
         return None
 
     def deviating(self, guess: Match, free: Queries | None = None) -> Queries | None:
         """Return the queries that do not follow a rule; None if one does that is not free to, as padding is."""
-        free = self._padding(guess) if free is None else free
+        if free is None:
+            end = guess.past + self.queries  # where queries have no key of their own, none is padding
+            free = self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
         where = np.zeros((self.batch, self.queries), bool)
         with suppress(InputError):  # documents that do not fit another alignment
             for rows in (self.sample, *self.blocks):
@@ -320,11 +320,6 @@ class _Planes:
     def _laid(self, guess: Match, rows: Int[np.ndarray, " R"]) -> Bool[np.ndarray, "R K"]:
         allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries))
         return allowed.reshape(-1, *allowed.shape[-2:])[0]
-
-    def _padding(self, guess: Match) -> Queries:
-        """Return the queries at the positions of padding; none where queries have no key of their own."""
-        end = guess.past + self.queries
-        return self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
 
     def words_of(self, rule: Expression, least: float) -> Iterator[Bool[np.ndarray, " K"]]:
         """Yield the words of the only row, as many as follow a rule, with padding at its right or at its left end."""

@@ -66,7 +66,6 @@ def test_a_healthy_mask_shows_nothing(name: str) -> None:
 
 
 WRONG: dict[str, tuple[np.ndarray, str, str]] = {
-    "the same under a causal mask": (LOWER & of_queries(LEFT), "broadcast", "in batch rows 1-2"),
     "inverted causal": (~LOWER, "leak", "attends only where causal forbids: True and False are swapped"),
     "inverted documents": (
         ~HEALTHY["documents"], "leak", "attends only where chunk(3) forbids: True and False are swapped",

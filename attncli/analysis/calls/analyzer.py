@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -19,25 +18,22 @@ Value = TypeVar("Value")
 _MOST_BYTES = 2**25  # of the masks of what is kept
 
 
-class LRUCache(Generic[Value]):
-    """Keeps what was made last, so that a program whose masks are new at every step fills no memory."""
+class BoundedCache(Generic[Value]):
+    """Keeps values up to a number and a size, so that a program whose masks are new at every step fills no memory."""
 
     def __init__(self, most: int, size: Callable[[Value], int]) -> None:
-        self._made: OrderedDict[Hashable, Value] = OrderedDict()
-        self._most, self._size = most, size
-        self._bytes = 0
+        self._values: dict[Hashable, Value] = {}
+        self._most, self._size, self._bytes = most, size, 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return what was made for a key, or make it."""
-        if key in self._made:
-            self._made.move_to_end(key)
-            return self._made[key]
-        made = self._made[key] = make()
-        self._bytes += self._size(made)
-        while len(self._made) > 1 and (len(self._made) > self._most or self._bytes > _MOST_BYTES):
-            _, oldest = self._made.popitem(last=False)
-            self._bytes -= self._size(oldest)
-        return made
+        """Return the value of a key, or make it."""
+        if key not in self._values:
+            if len(self._values) >= self._most or self._bytes > _MOST_BYTES:
+                self._values.clear()
+                self._bytes = 0
+            self._values[key] = make()
+            self._bytes += self._size(self._values[key])
+        return self._values[key]
 
 
 class CallAnalyzer:
@@ -45,8 +41,8 @@ class CallAnalyzer:
 
     def __init__(self) -> None:
         self._readings: TensorCache[MaskReading] = TensorCache()
-        self._masks: LRUCache[CallMask] = LRUCache(64, lambda mask: mask.size)
-        self._calls: LRUCache[RecordedCall] = LRUCache(128, lambda call: call.size)
+        self._masks: BoundedCache[CallMask] = BoundedCache(64, lambda mask: mask.size)
+        self._calls: BoundedCache[RecordedCall] = BoundedCache(128, lambda call: call.size)
 
     def record(
         self, call: AttentionCall, here: ThreadState, earlier: EarlierCall | None = None

@@ -15,7 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from attncli.analysis.calls.analyzer import CallAnalyzer, LRUCache
+from attncli.analysis.calls.analyzer import BoundedCache, CallAnalyzer
 from attncli.analysis.calls.caches import EarlierCall
 from attncli.analysis.calls.expectations import Expectations, Expected, UnexpectedError, matches, mismatches
 from attncli.analysis.calls.groups import NOT_CHECKED, NOTHING_EXPECTED, CallGroup, ModuleCalls, call_groups
@@ -65,7 +65,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         self._tracks: dict[tuple[object, ...], ModuleCalls] = {}
         self._earlier: dict[CallSite, EarlierCall] = {}
         self._threads: dict[int, ThreadState] = {}
-        self._steps: LRUCache[_JudgedStep] = LRUCache(_MOST_STEPS, lambda entry: size_of(entry[0]))
+        self._steps: BoundedCache[_JudgedStep] = BoundedCache(_MOST_STEPS, lambda entry: size_of(entry[0]))
         self._to_check: list[ForwardPass] = []
         self._drawn: set[tuple[object, ...]] = set()
         self._bytes = 0
@@ -81,10 +81,9 @@ class Calls(Displayed, Sequence[CallGroup]):
             self.left_out += 1
             return
         key = call.api, call.place, call.dtype, call.shape[1], call.shape[2] == 1
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._tracks[key] = self._new_track(call)
-        here = self.here()
+        if key not in self._tracks:
+            self._tracks[key] = self._new_track(call)
+        track, here = self._tracks[key], self.here()
         is_block = here.take_slices(track, call.slices)
         if any(each.track is track for each in here.calls):
             self._end(here)
@@ -94,11 +93,9 @@ class Calls(Displayed, Sequence[CallGroup]):
         here.add_call(track, recorded)
 
     def _new_track(self, call: AttentionCall) -> ModuleCalls:
-        expected = None
-        if self._expected is not None:
-            here = self._expected.at(call.place)
-            expected = NOTHING_EXPECTED if here is None else here.text
-        track = ModuleCalls(call.api, call.place, call.dtype, call.shape, expected)
+        here = None if self._expected is None else self._expected.at(call.place)
+        nothing = None if self._expected is None else NOTHING_EXPECTED
+        track = ModuleCalls(call.api, call.place, call.dtype, call.shape, nothing if here is None else here.text)
         try:
             track.first = detached(call) if self._is_kept else None
         except Exception as fault:
@@ -112,11 +109,11 @@ class Calls(Displayed, Sequence[CallGroup]):
             anywhere = call.place._replace(line=0)  # what has a mask and what has none may be two lines of a function
             earlier = self._earlier.get(call.place) or self._earlier.get(anywhere)
             recorded, after = self._analyzer.record(call, here, earlier)
+            self._earlier[call.place] = self._earlier[anywhere] = after
+            return recorded
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be looked at")
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
-        self._earlier[call.place] = self._earlier[anywhere] = after
-        return recorded
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -159,20 +156,23 @@ class Calls(Displayed, Sequence[CallGroup]):
             self.notes.failed(fault, "the masks of a step could not be held against each other")
 
     def _judged(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
-        """Return the findings of each call, and keep the step for `check`."""
-        if self._is_kept and self._bytes + size_of(step) > _MOST_BYTES:
+        """Return the findings of each call, and keep the step for `check`.
+
+        Wrong cells are kept with findings of the first places alone, as they take memory.
+        """
+        size = size_of(step) if self._is_kept else 0
+        if self._bytes + size > _MOST_BYTES:
             self.notes.add(_FULL)
         elif self._is_kept:
-            self._bytes += size_of(step)
+            self._bytes += size
             self._to_check.append(step)
-        pairs = zip(step, judge(step, self._expected), strict=True)
-        return [tuple(self._with_map(one, each.call.place) for one in own) for each, own in pairs]
-
-    def _with_map(self, finding: Finding, place: CallSite) -> Finding:
-        """Return a finding with its wrong cells at the first places alone, as these take memory."""
-        if finding.comparison is not None and len(self._drawn) < _MOST_DRAWN:
-            self._drawn.add(place[:3])
-        return finding if place[:3] in self._drawn else replace(finding, comparison=None)
+        judged = []
+        for each, own in zip(step, judge(step, self._expected), strict=True):
+            place = each.call.place[:3]
+            if len(self._drawn) < _MOST_DRAWN and any(one.comparison is not None for one in own):
+                self._drawn.add(place)
+            judged.append(own if place in self._drawn else tuple(replace(one, comparison=None) for one in own))
+        return judged
 
     def source(self, line: str) -> str:
         """Return a line of the program, `train.py:40`, as it is written; nothing where it cannot be read."""
@@ -261,9 +261,9 @@ class Calls(Displayed, Sequence[CallGroup]):
         return unused
 
     def _unused(self, expected: Expectations) -> list[str]:
-        sentences = []
-        for one in expected.idle(track.place for track in self.tracks):
-            if any(matches(track.place, one.pattern) for track in self.tracks):
+        places, sentences = [track.place for track in self.tracks], []
+        for one in expected.idle(places):
+            if any(matches(place, one.pattern) for place in places):
                 sentences.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
             else:
                 ran = f"{plural(self.calls, 'call')} ran elsewhere"

@@ -16,10 +16,10 @@ from attncli.analysis.calls.step_findings import padding_of
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
 from attncli.masks.audit import audit_allowed, word_queries
-from attncli.masks.comparison import Comparison
-from attncli.masks.expressions import And, Expression, Grid, Pad, conjuncts, leaves, with_lengths, with_numbers
+from attncli.masks.comparison import Comparison, first_difference
+from attncli.masks.expressions import And, Expression, Pad, conjuncts, leaves, with_lengths, with_numbers
 from attncli.masks.findings import Finding, error, note
-from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
+from attncli.masks.mask_grid import MaskGrid, MaskSize, bind_lengths, grid_rows, materialise
 from attncli.masks.parser import parse
 from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
@@ -129,19 +129,9 @@ class CallMismatch(NamedTuple):
         if mask is None or expected is None or not self.finding.cells:
             return None
         *_, queries, keys = mask.shape
-        grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries)
-        right = materialise(expected, MaskSize(queries, keys, mask.past))
-        right = right.reshape((1,) * (4 - right.ndim) + right.shape)
-        planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
-        differs = (planes != right) & word_queries(expected, grid)
-        places = np.argwhere(differs.any(axis=(2, 3)))
-        if not len(places):
-            return None
-        row, head = places[0].tolist()
-        names = ["the call", *[f"batch row {row}"] * (len(planes) > 1), *[f"head {head}"] * (planes.shape[1] > 1)]
-        plane, seen = differs[row, head], planes[row, head]
-        cells = plane & seen, plane & ~seen, seen & ~plane
-        return Comparison((", ".join(names), "expected"), *cells, mask.past, batch_row=row)
+        laid = MaskGrid("", materialise(expected, MaskSize(queries, keys, mask.past)), mask.past)
+        counts = word_queries(expected, grid_rows(laid, np.arange(queries)))
+        return first_difference(mask.allowed, np.where(counts, laid.batched, mask.allowed), mask.past)
 
 
 class UnexpectedError(AssertionError):

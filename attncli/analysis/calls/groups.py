@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.analysis.calls.masks import UNKNOWN
 from attncli.errors import NotExposedError
-from attncli.masks.findings import Finding
+from attncli.masks.findings import Finding, note
 from attncli.recording.call import Api, AttentionCall, CallSite
 from attncli.text import as_ranges, plural, visible
 
@@ -184,7 +184,7 @@ class CallGroup:
         *_, queries, keys = self.tracks[0].shape
         message, advice = self.mask, "give --expect EXPR to check it"
         if any(rule.startswith(_NOT_READ) for rule in rules):
-            return Finding(NOT_CHECKED, "note", f"the mask is {self.mask}")
+            return note(NOT_CHECKED, f"the mask is {self.mask}")
         if blocks := sum(track.blocks for track in self.tracks):
             message = "a block of a longer attention"
             message += "" if blocks == self.calls else f" ({blocks} of {self.calls} calls)"
@@ -201,7 +201,7 @@ class CallGroup:
                 is_full = {_unpadded(rule) for rule in rules} == {"full"}
                 other = f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
                 advice = f"give --expect {decoder} for a decoder, {other}"
-        return Finding(NOT_CHECKED, "note", message, advice=advice)
+        return note(NOT_CHECKED, message, advice=advice)
 
     @property
     def traces(self) -> tuple[Trace, ...]:

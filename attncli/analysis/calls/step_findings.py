@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.steps import CallContext
-from attncli.masks.comparison import Comparison, first_cells
+from attncli.masks.comparison import first_cells, first_difference
 from attncli.masks.findings import Finding, error, in_batch
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
@@ -178,14 +178,11 @@ def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
 
 def _of_cells(code: str, message: str, mask: CallMask, wrong: Bool[np.ndarray, "#B Q K"]) -> Finding:
     """Return an error about cells that should be hidden, drawn in the first batch row that has some."""
-    row = int(wrong.any(axis=(1, 2)).argmax())
-    seen = np.any(mask.allowed, axis=1)
-    seen = np.broadcast_to(seen[row if len(seen) > 1 else 0], wrong.shape[1:])
-    name = f"the call, batch row {row}" if len(wrong) > 1 else "the call"
-    hidden = np.zeros_like(wrong[row])
-    comparison = Comparison((name, "expected"), wrong[row], hidden, seen & ~wrong[row], mask.past, batch_row=row)
+    seen = np.broadcast_to(np.any(mask.allowed, axis=1, keepdims=True), (len(wrong), 1, *wrong.shape[1:]))
+    comparison = first_difference(seen, seen & ~wrong[:, None], mask.past)
     count = int(np.count_nonzero(wrong)) * (mask.shape[0] // len(wrong))
-    return error(code, message, count, cells=first_cells(wrong[row]), comparison=comparison)
+    cells = () if comparison is None else first_cells(comparison.only_first)
+    return error(code, message, count, cells=cells, comparison=comparison)
 
 
 def _positions(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
