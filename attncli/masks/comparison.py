@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Mask, Not, Or, RuleMask, batch_rows, leaves
+from attncli.masks.expressions import And, Atom, Expression, Mask, Or, RuleMask, batch_rows, leaves
 from attncli.masks.findings import MOST_CELLS
 from attncli.masks.mask_grid import MaskGrid, MaskSize, materialise
 from attncli.text import visible
@@ -81,27 +81,27 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     )
 
 
-_MOST_ATOMS, _MOST_COMPARED = 16, 2**24  # limits of the search for atoms without effect
+_MOST_SIDES, _MOST_COMPARED = 16, 2**24  # cells, in the search for atoms without effect
 _BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next to them makes that clear to a reader
 
 
 def idle_note(expression: Expression, size: MaskSize) -> str | None:
-    """Return a sentence about the atoms without which the same cells are allowed; None where each has an effect."""
-    atoms, idle, rest = [*leaves(expression)], list[str](), expression
+    """Return a sentence about the sides of `&` or `|` without which the same cells are allowed; None without any."""
     count = (size.queries or 0) * (size.keys or 0) * (batch_rows(expression) or 1)
-    if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_COMPARED:
+    if not isinstance(expression, And | Or) or len(expression.sides) > _MOST_SIDES or count > _MOST_COMPARED:
         return None
+    idle, rest = list[str](), expression.sides
     with suppress(InputError):  # it does not fit this many positions
         cells = materialise(expression, size)
-        for atom in atoms:
-            less = _without(rest, atom)
-            names = {leaf.name for leaf in leaves(rest) if isinstance(leaf, Atom)}
-            if less is None or (atom == Atom("causal") and names & _BACKWARD):
-                continue
-            if not np.any(materialise(less, size) != cells):
-                idle, rest = [*idle, str(atom)], less
+        for side in expression.sides:
+            sides = tuple(one for one in rest if one is not side)
+            names = {leaf.name for leaf in leaves(*sides) if isinstance(leaf, Atom)}
+            is_clear = side == Atom("causal") and not names.isdisjoint(_BACKWARD)
+            if sides and not is_clear and not np.any(materialise(type(expression)(sides), size) != cells):
+                idle, rest = [*idle, str(side)], sides
     verb = "has" if len(idle) == 1 else "have"
-    return f"{', '.join(idle)} {verb} no effect at this size: the expression equals {rest}" if idle else None
+    equal = type(expression)(rest)
+    return f"{', '.join(idle)} {verb} no effect at this size: the expression equals {equal}" if idle else None
 
 
 def idle_notes(masks: Iterable[Mask]) -> list[str]:
@@ -109,14 +109,3 @@ def idle_notes(masks: Iterable[Mask]) -> list[str]:
     rules = {mask[1:]: mask for mask in masks if isinstance(mask, RuleMask)}
     notes = (idle_note(rule.expression, MaskSize(rule.queries, rule.keys, rule.past)) for rule in rules.values())
     return list(dict.fromkeys(filter(None, notes)))
-
-
-def _without(expression: Expression, atom: Expression) -> Expression | None:
-    """Return an expression without one of its atoms; None where nothing is left."""
-    if isinstance(expression, And | Or):
-        sides = tuple(left for side in expression.sides if (left := _without(side, atom)) is not None)
-        return type(expression)(sides) if len(sides) > 1 else next(iter(sides), None)
-    if isinstance(expression, Not):
-        inner = _without(expression.inner, atom)
-        return None if inner is None else Not(inner)
-    return None if expression is atom else expression

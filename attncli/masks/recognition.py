@@ -340,10 +340,7 @@ class _Planes:
                 yield words
 
     def _rules(self, words: Queries) -> list[tuple[Expression, int]]:
-        """Return the candidates, the simplest first, each with its past.
-
-        They are read from the batch row that has most words, and of these the one in which most is allowed.
-        """
+        """Return the candidates, the simplest first, each with its past, read from the batch row with most words."""
         allowed = np.where(words, self.counts, 0).sum(axis=1)
         row = int(np.lexsort((allowed, words.sum(axis=1)))[-1])
         candidates = (_candidates(self.cells[row], self.past, chosen) for chosen in (words[row], self.every[row]))
@@ -353,10 +350,7 @@ class _Planes:
         return rules[:_PLAIN] + aligned + rules[_PLAIN:]
 
     def _shown_words(self) -> Iterator[Keys]:
-        """Yield the words as the cells show them: keys that are seen, but for queries that may be padding.
-
-        Queries of padding may see every key, themselves alone, or the words and themselves.
-        """
+        """Yield the keys that are seen, but by padding that sees every key, itself alone, or the words and itself."""
         yield self._seen_keys(self.every)
         places = np.arange(self.queries)
         diagonal = self.cells[:, places, self.diagonal] & (places + self.past < self.keys)
@@ -373,10 +367,7 @@ class _Planes:
         return np.stack([plane[rows].any(axis=0) for plane, rows in zip(self.cells, queries, strict=True)])
 
     def _words(self, guess: Match, visible: Keys) -> Keys:
-        """Return the words by a rule: each key that some query sees, or that the rule itself hides from all.
-
-        Keys that the rule hides at either end are taken for the same as their neighbour.
-        """
+        """Return the visible keys, and those that the rule itself hides; at either end they are as their neighbour."""
         shown = np.zeros(self.keys, bool)
         with suppress(InputError):  # documents that do not fit another alignment
             for rows in self.blocks:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from attncli.errors import InputError, UsageError
-from attncli.masks.audit import audit_allowed
+from attncli.masks.audit import audit_allowed, intrinsic_findings
 from attncli.masks.expressions import with_lengths
 from attncli.masks.findings import CODES, Finding
-from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.parser import parse
 from attncli.masks.recognition import rule_of
 

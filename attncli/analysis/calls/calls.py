@@ -6,34 +6,106 @@ import linecache
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from attncli.analysis.calls.analyzer import BoundedCache, CallAnalyzer
-from attncli.analysis.calls.caches import EarlierCall
+from attncli.analysis.calls.caches import CacheReader, EarlierCall, continued, turns_of, without_empty_slots
 from attncli.analysis.calls.expectations import Expectations, Expected, UnexpectedError, matches, mismatches
+from attncli.analysis.calls.findings import findings_of, findings_of_step
 from attncli.analysis.calls.groups import NOT_CHECKED, NOTHING_EXPECTED, CallGroup, ModuleCalls, call_groups
-from attncli.analysis.calls.step_findings import findings_of_step
-from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState, identity_of, size_of
+from attncli.analysis.calls.masks import CallMask, MaskReading, mask_of, read_mask
+from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState, size_of
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite
-from attncli.recording.detach import detached
+from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite, MaskArgument
+from attncli.recording.detach import TensorCache, detached, mask_values
 from attncli.recording.notes import Notes
 from attncli.text import plural, visible
 from attncli.trace.display import Displayed, presentation
 
-_MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
+Value = TypeVar("Value")
+_MOST_BYTES, _MOST_CACHED = 2**26, 2**25  # of masks that are kept for `check`, and for calls that come again
 _FULL = f"attn keeps {_MOST_BYTES >> 20} MiB of masks for check. Later masks are not checked"
 _MOST_DRAWN = 3  # lines of the program whose wrong cells are drawn
 _MOST_STEPS = 64  # whose findings are known when they come again
 _JudgedStep = tuple[ForwardPass, list[tuple[Finding, ...]]]
+
+
+class BoundedCache(Generic[Value]):
+    """Keeps values up to a number and a size, so that a program whose masks are new at every step fills no memory."""
+
+    def __init__(self, most: int, size: Callable[[Value], int]) -> None:
+        self._values: dict[Hashable, Value] = {}
+        self._most, self._size, self._bytes = most, size, 0
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return the value of a key, or make it."""
+        if key not in self._values:
+            if len(self._values) >= self._most or self._bytes > _MOST_CACHED:
+                self._values.clear()
+                self._bytes = 0
+            self._values[key] = make()
+            self._bytes += self._size(self._values[key])
+        return self._values[key]
+
+
+class CallAnalyzer:
+    """Analyses calls while the program waits; it keeps none of the program's tensors alive."""
+
+    def __init__(self) -> None:
+        self._readings: TensorCache[MaskReading] = TensorCache()
+        self._masks: BoundedCache[CallMask] = BoundedCache(64, lambda mask: mask.size)
+        self._calls: BoundedCache[RecordedCall] = BoundedCache(128, lambda call: call.size)
+
+    def record(self, call: AttentionCall, here: ThreadState, earlier: EarlierCall) -> tuple[RecordedCall, EarlierCall]:
+        """Return a call with its findings, and what the next one at its place needs."""
+        if call.device == "meta" and call.unsupported is None:
+            call = replace(call, unsupported="tensors without numbers (meta)")
+        if call.unsupported is not None and not call.is_mask_read:
+            unread = RecordedCall(call.place, None, (), call.findings, call.unsupported)
+            key: Hashable = call.place, call.unsupported, call.findings
+            return self._calls.get(key, lambda: unread), EarlierCall(call.shape[3])
+        masks, unused = (
+            tuple(self._read(one, call.dtype) for one in some) for some in (call.masks, call.ignored_masks)
+        )
+        state, after = CacheReader(call, masks, here.positions(call.shape[2]), earlier).state()
+        shape = call.shape if state.written is None else (*call.shape[:3], state.written)
+        of_keys, of_queries = (here.tokens(shape[0], size) for size in (shape[3], shape[2]))
+        digests = of_keys and of_keys.digest, of_queries and of_queries.digest
+        mask_key = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*masks, *unused))
+        cut = tuple(without_empty_slots(one, state) for one in masks)
+
+        def make_mask() -> CallMask:
+            tokens = None if of_keys is None else of_keys.values.astype(bool)
+            return mask_of(cut, call.is_causal, shape, tokens, state.written is not None)
+
+        mask = self._masks.get((call.is_causal, shape, mask_key, state.rows, digests[0]), make_mask)
+        before = earlier.traits if state.is_grown else None
+        pairs = [(argument, one) for argument, one in zip(call.masks, masks, strict=True) if one.has_bias]
+        bias: Any = sum(mask_values(argument)[..., : state.written] for argument, _ in pairs) if pairs else None
+        traits, broken = continued(mask, bias, turns_of(call), before)
+
+        def make() -> RecordedCall:
+            words = None if of_queries is None else of_queries.values.astype(bool)
+            found = (*state.findings, *broken, *findings_of(call, mask, cut, unused, state.is_grown, words))
+            return RecordedCall(call.place, mask, cut, found, unused=unused)
+
+        facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
+        key = *facts, str(call.scale_factors), call.findings, len(unused), mask_key, state, digests, broken
+        return self._calls.get(key, make), after._replace(traits=traits)
+
+    def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:
+        reading = self._readings.get(argument, dtype)
+        if reading is None:
+            reading = read_mask(argument, dtype)
+            self._readings.put(argument, dtype, reading)
+        return reading._replace(made_at=argument.made_at)
 
 
 class Calls(Displayed, Sequence[CallGroup]):
@@ -107,7 +179,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         """Analyse a call; a fault of ours is a note, and ends no program."""
         try:
             anywhere = call.place._replace(line=0)  # what has a mask and what has none may be two lines of a function
-            earlier = self._earlier.get(call.place) or self._earlier.get(anywhere)
+            earlier = self._earlier.get(call.place) or self._earlier.get(anywhere) or EarlierCall(0)
             recorded, after = self._analyzer.record(call, here, earlier)
             self._earlier[call.place] = self._earlier[anywhere] = after
             return recorded
@@ -148,8 +220,10 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     def _end(self, thread: ThreadState) -> None:
         step = thread.end()
+        # Calls that are equal are one object, as long as they are kept.
+        key = tuple((id(track), id(call), *(one.digest for one in hints)) for call, hints, track in step)
         try:
-            _, found = self._steps.get(identity_of(step), lambda: (step, self._judged(step)))
+            _, found = self._steps.get(key, lambda: (step, self._judged(step)))
             for context, findings in zip(step, found, strict=True):
                 context.track.add(findings)
         except Exception as fault:

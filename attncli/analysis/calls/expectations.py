@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.findings import padding_of
 from attncli.analysis.calls.groups import NOT_CHECKED, joined_places
-from attncli.analysis.calls.step_findings import padding_of
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
 from attncli.masks.audit import audit_allowed, word_queries
@@ -197,7 +197,12 @@ def _of_call(
     if parts:
         rest = And(tuple(parts)) if len(parts) > 1 else parts[0]
         yield from ((one, rest) for one in _findings(mask, rest) if one.code != "missing")
-    yield _unknown_lengths(mask, calls), None
+    # An error where no mask of the step can hide the padding of single rows, unless it is known of another sequence.
+    is_by_row = any(one.allowed.shape[::3] == (batch, mask.shape[3]) for each in calls for one in each.call.masks)
+    finding = note if is_by_row or any(padding_of(calls, each) for each in calls) else error
+    advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
+    code = NOT_CHECKED if finding is note else "pad"
+    yield finding(code, "cannot check `pad`: sequence lengths unknown", advice=advice), None
 
 
 def _tokens(
@@ -212,7 +217,7 @@ def _tokens(
         candidates = [*(one.tokens for one in padding), *unpadded]
         tokens = next((one for one in candidates if np.array_equal(one, own)), candidates[0])
         is_sorted = not np.array_equal(own, tokens) and sorted(own.tolist()) == sorted(tokens.tolist())
-        if padding[0].is_stated and tokens is candidates[0] and is_sorted:
+        if padding[0].kind == "mask" and tokens is candidates[0] and is_sorted:
             return None  # the model may have sorted its batch
     elif prompt := context.hints_of("prompt"):
         return prompt[0].values.astype(bool) if prompt[0].is_sure or batch == 1 else None
@@ -223,20 +228,6 @@ def _tokens(
         tokens = infer_padding(expected, cells, mask.past, tokens)
     is_known = padding or unpadded or batch == 1 or not tokens.all()
     return tokens if is_known else None
-
-
-def _unknown_lengths(mask: CallMask, calls: Sequence[CallContext]) -> Finding:
-    """Return that padding is expected and not known.
-
-    It is an error where no mask of the step can hide that of single rows, unless what is known is another sequence's.
-    """
-    batch, _, _, keys = mask.shape
-    is_by_row = any(one.allowed.shape[::3] == (batch, keys) for each in calls for one in each.call.masks)
-    advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
-    message = "cannot check `pad`: sequence lengths unknown"
-    if is_by_row or any(padding_of(calls, each) for each in calls):
-        return note(NOT_CHECKED, message, advice=advice)
-    return error("pad", message, advice=advice)
 
 
 def _findings(mask: CallMask, expected: Expression) -> list[Finding]:

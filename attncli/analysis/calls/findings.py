@@ -1,27 +1,36 @@
-"""Findings of one call: its scale, its keys, its masks alone and together, and its output."""
+"""Findings of one call, by its scale, keys, masks and output, and of the calls of a step in the light of the others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from itertools import combinations, zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, MaskReading
+from attncli.analysis.calls.steps import CallContext
+from attncli.masks.audit import intrinsic_findings
+from attncli.masks.comparison import first_cells, first_difference
 from attncli.masks.conventions import LEAST, LITTLE
-from attncli.masks.findings import Finding, error, note
-from attncli.masks.intrinsic_checks import intrinsic_findings
+from attncli.masks.findings import Finding, error, in_batch, note
 from attncli.masks.recognition import rule_of
-from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall
+from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall, CallSite
 from attncli.recording.detach import has_nan, is_zero
+from attncli.recording.input_hint import InputHint
 from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
+    Masks = Sequence[MaskReading]
+    Words = Bool[np.ndarray, "B Q"] | None
+
+_LAID_WRONGLY = ("batch", "padding-side")
+_PADDING_IDX, _PAD_TOKEN = "the embedding's padding_idx", "the configuration's pad_token_id"
+_MARKED = {"embedding": _PADDING_IDX, "configuration": _PAD_TOKEN, "both": _PADDING_IDX}
 _ZERO = "their output is 0"
 _LEAST_WIDTH = 4  # of fewer numbers √D may be any factor
 _CONSTANT = 0.01  # how much the lengths of vectors vary at most that were normalised
@@ -29,12 +38,7 @@ _NORMALISED = 2.0  # how long queries times keys may be that were, with learned 
 
 
 def findings_of(
-    call: AttentionCall,
-    mask: CallMask,
-    masks: Sequence[MaskReading],
-    unused: Sequence[MaskReading],
-    has_cache: bool = False,
-    words: Bool[np.ndarray, "B Q"] | None = None,
+    call: AttentionCall, mask: CallMask, masks: Masks, unused: Masks, has_cache: bool = False, words: Words = None
 ) -> Iterator[Finding]:
     """Yield what is wrong with a call, while the program waits."""
     yield from call.findings
@@ -45,8 +49,7 @@ def findings_of(
     yield from (finding for one in masks for finding in one.findings)
     broadcast = [finding for one in masks for finding in _broadcast(one, mask)]
     yield from broadcast
-    yield from _added_up(masks, call.dtype)
-    yield from _ignored(unused if mask.is_causal else (), mask)
+    yield from _together(masks, unused, mask, call.dtype)
     yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if broadcast else {"shape"}, words)
     if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
@@ -212,8 +215,8 @@ def _broadcast(one: MaskReading, mask: CallMask) -> Iterator[Finding]:
         yield error("broadcast", message, hidden, "a mask of keys has shape [B, 1, 1, K]")
 
 
-def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
-    """Yield masks whose numbers come to −inf where two of them forbid a key."""
+def _together(masks: Masks, unused: Masks, mask: CallMask, dtype: str) -> Iterator[Finding]:
+    """Yield masks whose numbers come to −inf where two forbid a key, and those that is_causal replaces by another."""
     filled = [one for one in masks if any(math.isfinite(fill) for fill in one.fills)]
     for one, other in combinations(filled, 2):
         both = int(np.count_nonzero(~one.allowed & ~other.allowed))
@@ -221,25 +224,15 @@ def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
         if both and any(total < LEAST.get(dtype, -math.inf) for total in sums if math.isfinite(total)):
             message = "two added masks sum to -inf where both mask a key"
             yield error("double-fill", message, both, "combine masks before they become numbers")
-
-
-def _ignored(unused: Sequence[MaskReading], mask: CallMask) -> Iterator[Finding]:
-    """Yield masks that is_causal replaces by another one."""
     causal = np.tri(*mask.shape[2:], dtype=bool)
-    for one in unused:
+    for one in unused if mask.is_causal else ():
         if count := int(np.count_nonzero((one.allowed != causal).any(axis=(0, 1)))):
             differ = f"{plural(count, 'cell')} of it {'differs' if count == 1 else 'differ'}"
             message = f"{one.name} is not applied, as is_causal takes its place. {differ}"
             yield error("backend", message, count, "leave is_causal out")
 
 
-def _by_itself(
-    call: AttentionCall,
-    mask: CallMask,
-    masks: Sequence[MaskReading],
-    others: set[str],
-    words: Bool[np.ndarray, "B Q"] | None,
-) -> Iterator[Finding]:
+def _by_itself(call: AttentionCall, mask: CallMask, masks: Masks, others: set[str], words: Words) -> Iterator[Finding]:
     """Yield what the mask shows to be wrong, but for findings with these codes."""
     rule, allowed = mask.rule, mask.allowed
     if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
@@ -265,9 +258,9 @@ def _by_itself(
 
 def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
     """Return what was made of a query that sees no key."""
+    zero = is_zero(call, row, head, query)
     if has_nan(_result(call)):
         return "they became NaN"
-    zero = is_zero(call, row, head, query)
     if zero is None:
         return "their output is not attention"
     return _ZERO if zero else "the fill is finite, so they attend to masked keys"
@@ -298,3 +291,170 @@ def _nan(call: AttentionCall) -> Iterator[Finding]:
         yield note("nan", f"NaN enters with its {' and '.join(sources)}, and leaves again")
     else:
         yield error("nan", f"NaN comes out of this attention first{where}")
+
+
+# --- the calls of a step together ------------------------------------------------------------------------------
+
+
+class BatchPadding(NamedTuple):
+    """The keys of each batch row that are tokens, by a hint or by the mask of a place."""
+
+    tokens: Bool[np.ndarray, "B K"]  # True = token
+    place: CallSite | None = None
+    hint: InputHint | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the hint; empty for padding that a mask shows."""
+        return "" if self.hint is None else self.hint.kind
+
+
+def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[BatchPadding]:
+    """Return the padding of a call, the surest first.
+
+    It is known from the encoder whose output it attends to, else from numbers of words, else from a mask that the model
+    was called with, else from the first mask of its step.
+    """
+    mask = context.call.mask
+    # A decoder's own layers may get the output of the one before, to be added to theirs.
+    is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
+    encoded = [one for one in context.hints_of("encoded") if one.is_sure or is_other]
+    hints = encoded[-1:] or context.hints_of("tokens") or context.hints_of("mask")
+    if hints or mask is None:
+        return [BatchPadding(one.values.astype(bool), hint=one) for one in hints]
+    others = (each.call for each in calls if each.call.mask is not None and each.call.mask.rule.padded)
+    found = ((call.mask.rule.tokens, call.place) for call in others if call.mask is not None)
+    return [BatchPadding(*one) for one in found if one[0].shape == (mask.shape[0], mask.shape[3])][:1]
+
+
+def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ...]]:
+    """Yield what is wrong with each of the calls in the light of the others."""
+    for each in calls:
+        findings: list[Finding] = []
+        if (mask := each.call.mask) is not None and not each.call.is_block:
+            findings += _padding(calls, each, mask)
+            findings += _documents(mask, each.hints_of("documents"))
+            findings += _positions(mask, each.hints_of("positions"))
+        yield tuple(findings)
+
+
+def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
+    """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
+    own, place, known = mask.rule.tokens, context.call.place, padding_of(calls, context)
+    if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
+        return  # what is seen follows from it
+    if not known or any(one.place == place or np.array_equal(one.tokens, own) for one in known):
+        return
+    padding = known[0]
+    if padding.place is not None:
+        is_line = padding.place.module and padding.place[:3] == place[:3]
+        source = f"{padding.place.module if is_line else padding.place} masks"
+    elif padding.hint is None or padding.kind == "encoded":
+        source = "its encoder masks"
+    else:
+        source = _MARKED.get(padding.hint.source, f"the model's {padding.hint.source} argument") + " marks"
+    is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
+    if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
+        if padding.kind == "mask" or padding.place is not None:
+            return
+        if is_reversed:
+            message = f"masks the other end of the rows than the padding that {source}"
+            yield error("padding-side", message, len(mask.rule.padded))
+        else:
+            count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
+            message = f"masks the padding that {source}, but in another batch order"
+            yield error("batch", message, count, "sort the mask as the batch is sorted")
+        return
+    is_sure = _is_sure(calls, mask, place, padding) and not context.hints_of("unpadded")  # of another sequence
+    if not is_sure and padding.place is not None:
+        return
+    _, _, queries, keys = mask.shape
+    seen = np.any(mask.allowed, axis=1) & ~padding.tokens[:, None, :]
+    if queries + mask.past == keys and padding.kind != "encoded":  # whose queries are of another sequence
+        seen = seen & padding.tokens[:, mask.past :, None]  # and of padding no query is judged
+    seen = np.broadcast_to(seen, (len(padding.tokens), queries, keys))
+    if seen.any():
+        rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
+        finding = _of_cells("pad", f"attends to padding that {source}{in_batch(rows)}", mask, seen)
+        yield finding if is_sure else replace(finding, severity="note")
+
+
+def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:
+    """Return whether padding that is seen is that of this very call, and seen by mistake.
+
+    Keys of the same number may be another sequence: padding is that of the words in the layers of the first call after
+    them whose queries are its keys. Decoders that are padded on the left attend to it in some designs, and encoders of
+    language are made to by models of pictures. Keys that are hidden in all rows alike are not padding alone.
+    """
+    hint = padding.hint
+    differs = bool((padding.tokens != padding.tokens[:1]).any())
+    if hint is None:
+        return differs and padding.place is not None and _are_layers(calls, padding.place, place)
+    if padding.kind == "encoded":
+        return differs
+    _, _, queries, keys = mask.shape
+    sources = ("embedding", "both") if mask.sees_later else ("configuration", "both")
+    if not hint.is_sure or queries != keys or hint.source not in sources:
+        return False
+    first = next(
+        call
+        for call, hints, _ in calls
+        if any(each.digest == hint.digest for each in hints) and call.mask is not None and call.mask.shape[3] == keys
+    )
+    return first.place.module == place.module or _are_layers(calls, first.place, place)
+
+
+def _are_layers(calls: Sequence[CallContext], one: CallSite, other: CallSite) -> bool:
+    """Return whether two modules are layers of one stack, in one pass: their names differ by one number.
+
+    Where the line that called the one called the other too, what called it elsewhere is another pass.
+    """
+    if one.module is None or other.module is None or one.module == other.module:
+        return False
+    if one[:3] != other[:3] and any(each.call.place == (*one[:3], other.module) for each in calls):
+        return False
+    pairs = zip_longest(one.module.split("."), other.module.split("."))
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    return len(different) == 1 and all(part is not None and part.isdecimal() for part in different[0])
+
+
+def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
+    """Yield documents that attend to others, in rows whose positions begin again.
+
+    Of queries that see later keys nothing is known: the columns of a picture's patches begin again in every row.
+    """
+    batch, _, queries, keys = mask.shape
+    for document in (one.values for one in hints if queries == keys and not mask.sees_later):
+        is_one = (document[:, :, None] >= 0) & (document[:, None, :] >= 0)
+        crossing = np.any(mask.allowed, axis=1) & is_one & (document[:, :, None] != document[:, None, :])
+        if crossing.any():
+            rows = np.flatnonzero(crossing.any(axis=(1, 2))).tolist()
+            where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
+            message = f"attends to other documents, where positions begin again{where}"
+            yield _of_cells("document", message, mask, crossing)
+            return
+
+
+def _of_cells(code: str, message: str, mask: CallMask, wrong: Bool[np.ndarray, "#B Q K"]) -> Finding:
+    """Return an error about cells that should be hidden, drawn in the first batch row that has some."""
+    seen = np.broadcast_to(np.any(mask.allowed, axis=1, keepdims=True), (len(wrong), 1, *wrong.shape[1:]))
+    comparison = first_difference(seen, seen & ~wrong[:, None], mask.past)
+    count = int(np.count_nonzero(wrong)) * (mask.shape[0] // len(wrong))
+    cells = () if comparison is None else first_cells(comparison.only_first)
+    return error(code, message, count, cells=cells, comparison=comparison)
+
+
+def _positions(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
+    """Yield padding on the left that learned positions count, so that the first word is not at the first position."""
+    _, _, queries, keys = mask.shape
+    tokens = mask.rule.tokens
+    begins = tokens.argmax(axis=1)
+    padded = np.flatnonzero((begins > 0) & (tokens == (np.arange(keys) >= begins[:, None])).all(axis=1))
+    for one in hints if queries == keys and padded.size else ():
+        positions = np.broadcast_to(one.values, tokens.shape)[padded]
+        if one.is_sure and (positions[:, 1:] == positions[:, :-1] + 1).all():
+            message = f"positions count the padding on the left{in_batch(padded.tolist())}: the first word of row "
+            message += f"{padded[0]} has position {positions[0, begins[padded[0]]]}"
+            advice = "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)"
+            yield error("positions", message, int(begins[padded].sum()), advice)
+            return

@@ -87,11 +87,6 @@ class CallContext(NamedTuple):
 ForwardPass = tuple[CallContext, ...]  # the calls of a step
 
 
-def identity_of(step: ForwardPass) -> tuple[tuple[int, ...], ...]:
-    """Return the identity of a step, as long as it is kept: calls that are equal are one object."""
-    return tuple((id(track), id(call), *(one.digest for one in hints)) for call, hints, track in step)
-
-
 def size_of(step: ForwardPass) -> int:
     """Return the bytes of a step's masks, and of its calls, about."""
     masks = [context.call.mask for context in step if context.call.mask is not None]
@@ -100,11 +95,9 @@ def size_of(step: ForwardPass) -> int:
 
 
 class _PendingHint(NamedTuple):
-    """A hint about the calls to come, with how many calls and hints there had been then."""
-
-    calls: int
-    order: int
     hint: InputHint
+    calls: int  # of the thread before it
+    order: int  # among its hints
 
 
 @dataclass(eq=False)
@@ -163,11 +156,11 @@ class ThreadState:
     def add(self, hint: InputHint) -> None:
         """See `Hints`."""
         self.hints_made += 1
-        self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(self.calls_made, self.hints_made, hint)]
+        self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(hint, self.calls_made, self.hints_made)]
 
     def begin_forward(self) -> None:
         """See `Hints`."""
-        self.forward = self.calls_made, self.hints_made
+        self.forward = self.begin_module()
 
     def begin_module(self) -> tuple[int, int]:
         """See `Hints`."""

@@ -9,7 +9,8 @@ import pytest
 import torch
 from live_calls import CAUSAL, REAL, B, H, T, mask_argument, padding, place, sdpa
 
-from attncli.analysis.calls import analyzer, steps
+from attncli.analysis.calls import calls as analyzer
+from attncli.analysis.calls import steps
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.analysis.calls.groups import joined_modules
