@@ -57,7 +57,7 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     parts = [*leaves(*expressions)]
     files = [part.mask.shape for part in parts if isinstance(part, File)]
     if size.queries is None and size.keys is None and files:
-        size = MaskSize(*files[0][-2:], size.past)
+        size = MaskSize(files[0][-2], files[0][-1], size.past)
     lengths = [sum(documents.arguments) for documents in atoms_named("docs", parts)]
     rows = [part.stated for part in parts if isinstance(part, Pad)]
     lengths = lengths or [max(int(row.max()), 1) if row.ndim == 1 else row.shape[1] for row in rows]
