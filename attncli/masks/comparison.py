@@ -40,7 +40,7 @@ class Comparison:
 def first_difference(
     allowed: Bool[np.ndarray, "#B #H Q K"], expected: Bool[np.ndarray, "#B #H Q K"], past: int
 ) -> Comparison | None:
-    """Return the first batch row and head of a call in which a mask is not as expected; None where there is none."""
+    """Compare a call with the expected mask in the first batch row and head that differ; None without any."""
     allowed, expected = np.broadcast_arrays(allowed, expected)
     places = np.argwhere((allowed != expected).any(axis=(2, 3)))
     if not len(places):

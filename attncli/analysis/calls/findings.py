@@ -54,9 +54,9 @@ def findings_of(
     if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
         advice = "dropout_p=self.dropout if self.training else 0.0"
-        yield error(
-            "dropout", message, advice="F.dropout(…, training=self.training)" if call.api == "softmax" else advice
-        )
+        if call.api == "softmax":
+            advice = "F.dropout(…, training=self.training)"
+        yield error("dropout", message, advice=advice)
     yield from _nan(call)
 
 
