@@ -284,6 +284,9 @@ class _Planes:
             guess = unpadded._replace(tokens=tokens if is_known else self._words(unpadded, tokens))
             if (where := self.deviating(guess)) is None:
                 continue
+            if not is_known and (unlike := self.deviating(unpadded, self.every)) is not None:
+                is_padded = unlike.any(axis=1, keepdims=True)  # rows that follow the rule without padding have none
+                guess, where = guess._replace(tokens=guess.tokens | ~is_padded), where & is_padded
             kind = self.kind_of(guess, where)
             if is_known or not kind or kind in _KINDS:
                 return guess._replace(where=where, kind=kind)
@@ -422,7 +425,7 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
     if last.min() > 0 and (last == own).any():
         yield Or((causal, Atom("prefix", (int(last.min()) + 1,))))
     total = max(keys, past + len(plane))  # a document begins where a query sees nothing before itself
-    starts = sorted({0, *own[first == own].tolist()} - {total})
+    starts = sorted({0, *own[(first == own) & (own > first.min())].tolist()} - {total})
     if 1 < len(starts) <= min(_MOST_DOCUMENTS, total // 2 + 1):
         documents = Atom("docs", tuple(np.diff([*starts, total]).tolist()))
         yield from (documents, And((causal, documents)), And((window, documents)))
