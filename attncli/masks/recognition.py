@@ -262,12 +262,13 @@ class _Planes:
         for guess in rules:
             if self.deviating(guess) is not None:
                 return guess
-        for tokens in self._shown_words():
-            if tokens.any(axis=1).all() and not tokens.all() and (match := self._with_padding(tokens)) is not None:
+        seen = self._seen_keys(self.every)
+        for tokens in chain([seen], (tokens for tokens in self._shown_words() if tokens.any(axis=1).all())):
+            if not tokens.all() and (match := self._with_padding(tokens)) is not None:
                 return match
         blind = self.counts == 0
         for guess in rules if blind.any() else []:
-            for tokens in (no_padding, self._words(guess, self._seen_keys(self.every))):
+            for tokens in (no_padding, self._words(guess, seen)):
                 padded = guess._replace(tokens=tokens)
                 if (where := self.deviating(padded, blind)) is not None:
                     return padded._replace(where=where, kind="see nothing", who="some")
@@ -354,7 +355,6 @@ class _Planes:
 
     def _shown_words(self) -> Iterator[Keys]:
         """Yield the keys that are seen, but by padding that sees every key, itself alone, or the words and itself."""
-        yield self._seen_keys(self.every)
         places = np.arange(self.queries)
         diagonal = self.cells[:, places, self.diagonal] & (places + self.past < self.keys)
         for odd, is_at_end in ((self.counts == self.keys, False), (diagonal & (self.counts == 1), True)):
