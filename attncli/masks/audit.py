@@ -280,7 +280,15 @@ def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = W
     if inverted is not None:
         yield inverted
         return  # rows that see nothing follow from it
-    yield from _dead_queries(allowed, rule, becomes)
+    where = ~np.any(allowed, axis=(1, 3))  # queries that see nothing, [#B, #Q]
+    is_of_queries = where.shape[1] == rule.shape[3] > 1 and bool((allowed == allowed[..., :1]).all())
+    if is_of_queries and where.any() and not where.all(axis=1).any() and _is_sorted(where):
+        message = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
+        message += in_batch(np.flatnonzero(where.any(axis=1))) if len(where) > 1 else ""
+        hidden = np.flatnonzero(where.any(axis=0))[:MOST_CELLS].tolist()
+        yield error("broadcast", message, int(where.sum()), rows=tuple(hidden))
+    else:
+        yield from _dead_queries(allowed, rule, becomes)
     if any(variant.past == 0 != past for variant in rule.variants):
         yield note(
             "shape", f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
