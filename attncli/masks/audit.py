@@ -14,7 +14,6 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.comparison import first_cells
 from attncli.masks.conventions import LEAST
 from attncli.masks.expressions import (
     And,
@@ -147,6 +146,12 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
 
 def _in_any_plane(cells: Planes) -> Bool[np.ndarray, "Q K"]:
     return np.any(cells, axis=tuple(range(cells.ndim - 2)))
+
+
+def first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
+    """Return the first cells of those that a finding is about, as (query, key)."""
+    rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]
+    return tuple((int(rows[row]), key) for row, key in np.argwhere(where[rows])[:MOST_CELLS].tolist())
 
 
 def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.masks.expressions import And, Atom, Expression, Mask, Or, RuleMask, batch_rows, leaves
-from attncli.masks.findings import MOST_CELLS
 from attncli.masks.mask_grid import MaskGrid, MaskSize, materialise
 from attncli.text import visible
 
@@ -49,12 +48,6 @@ def first_difference(
     name = "the call" + f", batch row {row}" * (len(allowed) > 1) + f", head {head}" * (allowed.shape[1] > 1)
     first, second = allowed[row, head], expected[row, head]
     return Comparison((name, "expected"), first & ~second, second & ~first, first & second, past, batch_row=row)
-
-
-def first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
-    """Return the first cells of those that a finding is about, as (query, key)."""
-    rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]
-    return tuple((int(rows[row]), key) for row, key in np.argwhere(where[rows])[:MOST_CELLS].tolist())
 
 
 def compare(first: MaskGrid, second: MaskGrid) -> Comparison:

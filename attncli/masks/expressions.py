@@ -280,6 +280,11 @@ def batch_rows(expression: Expression) -> int | None:
     return next((len(leaf.stated) for leaf in leaves(expression) if isinstance(leaf, Pad | Unnumbered)), None)
 
 
+def files_of(*expressions: Expression) -> list[File]:
+    """Return the files that expressions read, as they are written from left to right."""
+    return [leaf for leaf in leaves(*expressions) if isinstance(leaf, File)]
+
+
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 

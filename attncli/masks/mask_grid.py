@@ -12,7 +12,7 @@ import numpy as np
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
 from attncli.masks.conventions import Reader, Reading, read_convention
-from attncli.masks.expressions import Expression, File, Grid, Pad, atoms_named, batch_rows, leaves, with_lengths
+from attncli.masks.expressions import Expression, Grid, Pad, atoms_named, batch_rows, files_of, leaves, with_lengths
 from attncli.masks.files import StoredMask, as_stored, read_values
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
@@ -55,7 +55,7 @@ class MaskSize(NamedTuple):
 def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     """Return the size, by default that of a file, of the documents or of the lengths in the expressions."""
     parts = [*leaves(*expressions)]
-    files = [part.mask.shape for part in parts if isinstance(part, File)]
+    files = [file.mask.shape for file in files_of(*expressions)]
     if size.queries is None and size.keys is None and files:
         size = MaskSize(files[0][-2], files[0][-1], size.past)
     lengths = [sum(documents.arguments) for documents in atoms_named("docs", parts)]

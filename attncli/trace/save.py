@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncli.files import atomic_write
-from attncli.masks.expressions import File, RuleMask, leaves
+from attncli.masks.expressions import RuleMask, files_of
 from attncli.trace.layer import ARRAYS, LayerTrace
 from attncli.trace.tokens import Tokens
 
@@ -39,9 +39,7 @@ def write_layers(
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
         entry["fill"] = str(layer.fill)
         entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
-        if isinstance(layer.mask, RuleMask) and not any(
-            isinstance(leaf, File) for leaf in leaves(layer.mask.expression)
-        ):
+        if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
             arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))

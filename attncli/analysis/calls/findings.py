@@ -12,8 +12,8 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.analysis.calls.steps import CallContext
-from attncli.masks.audit import intrinsic_findings
-from attncli.masks.comparison import first_cells, first_difference
+from attncli.masks.audit import first_cells, intrinsic_findings
+from attncli.masks.comparison import first_difference
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding, error, in_batch, note
 from attncli.masks.recognition import rule_of
