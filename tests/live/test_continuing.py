@@ -1,4 +1,4 @@
-"""Calls behind a cache beside the calls before: their window, bias and rotary positions; and repeated batches."""
+"""Calls behind a cache beside the calls before: their window, bias and rotary positions."""
 
 import pytest
 from watched_programs import Run, errors, watched
@@ -16,11 +16,8 @@ WRONG = {
     "stands_still": "positions",
     "keys_from_the_beginning": "positions",
     "padded_row": "positions",
-    "beams": "batch",
-    "beams_with_cached_memory": "batch",
-    "several_answers": "batch",
 }
-DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts", "longer_and_longer"]
+DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts"]
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -22,7 +22,7 @@ from growing import STYLES, Endless, total
 from torch import nn
 from whole_program import forked
 
-from attncli.analysis.calls import analyzer
+from attncli.analysis.calls import calls as analyzer
 from attncli.analysis.calls.calls import Calls
 from attncli.recording.readers.origins import Origins
 from attncli.recording.watch import watching
@@ -126,7 +126,7 @@ def test_five_thousand_steps(name: str) -> None:
 
 
 def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyzer, "_MOST_BYTES", 2**22)
+    monkeypatch.setattr(analyzer, "_MOST_CACHED", 2**22)
     x, size = torch.randn(1, 1, 1024, 4), 2**20
     causal = torch.ones(1024, 1024, dtype=torch.bool).tril()
     tracemalloc.start()

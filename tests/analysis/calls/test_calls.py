@@ -9,7 +9,8 @@ import pytest
 import torch
 from live_calls import CAUSAL, REAL, B, H, T, mask_argument, padding, place, sdpa
 
-from attncli.analysis.calls import analyzer, steps
+from attncli.analysis.calls import calls as analyzer
+from attncli.analysis.calls import steps
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.analysis.calls.groups import joined_modules
@@ -76,9 +77,9 @@ def sdpa_bias() -> Any:
 def test_masks_that_vary_say_how() -> None:
     full, padded = sdpa(padding(REAL[:1].expand(B, T))), sdpa(padding())
     (row,) = taken(*[full] * 3, *[padded] * 9)
-    assert row.mask == "varies: pad in 9 of 12 calls"
+    assert row.mask == "varies: pad in 9, full in 3"
     (row,) = taken(sdpa(is_causal=True), sdpa(padding(), is_causal=True))
-    assert row.mask == "causal, varies: pad in 1 of 2 calls"
+    assert row.mask == "varies: causal in 1, causal & pad in 1"
     (row,) = taken(sdpa(is_causal=True), sdpa(), sdpa())
     assert row.mask == "varies: full in 2, causal in 1"
 
@@ -103,7 +104,7 @@ def test_a_mask_that_changed_is_read_again(guard: Any) -> None:
         real[:, 5:] = False
         calls.take(sdpa(mask))
     calls.finish()
-    assert calls[0].mask == "varies: pad in 1 of 2 calls"
+    assert calls[0].mask == "varies: full in 1, pad in 1"
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
