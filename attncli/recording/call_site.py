@@ -12,9 +12,10 @@ import sysconfig
 from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +33,7 @@ def user_line(start: str) -> tuple[str, int, str]:
     """Return file, line and qualified function of the running line, with files named from the folder `start`."""
     frame: FrameType | None = sys._getframe(1)
     library: FrameType | None = None
-    while frame is not None:
-        owner = _owner(frame.f_code.co_filename)
-        if owner == "user":
-            break
+    while frame is not None and (owner := _owner(frame.f_code.co_filename)) != "user":
         if owner == "library" and library is None:
             library = frame
         frame = frame.f_back
@@ -93,10 +91,9 @@ class ModuleNames:
     """The names of modules in the models that a program calls."""
 
     def __init__(self) -> None:
-        self._names: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._unnamed: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
+        self._names = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, str | None]]()
 
-    def name(self, running: Sequence[torch.nn.Module]) -> str | None:
+    def name(self, running: Sequence[nn.Module]) -> str | None:
         """Return the name of the innermost of the modules that run, outermost first, in the outermost of them.
 
         A module that its model does not hold has the name of the one that called it.
@@ -106,23 +103,9 @@ class ModuleNames:
         names = (self._name(running[0], module) for module in reversed(running))
         return next((name for name in names if name is not None), None)
 
-    def _name(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
-        if module is root:
-            return ""
-        for is_new in (False, True):
-            if is_new and module in self._unnamed.get(root, ()):  # walking through all modules takes long
-                return None
-            if is_new or root not in self._names:
-                self._names[root] = {id(each): name for name, each in root.named_modules()}
-            name = self._names[root].get(id(module))
-            if name is not None and _submodule(root, name) is module:
-                return name
-        self._unnamed.setdefault(root, WeakSet()).add(module)
-        return None
-
-
-def _submodule(root: torch.nn.Module, name: str) -> torch.nn.Module | None:
-    module: torch.nn.Module | None = root
-    for part in name.split("."):
-        module = None if module is None else module._modules.get(part)
-    return module
+    def _name(self, root: nn.Module, module: nn.Module) -> str | None:
+        names = self._names.setdefault(root, WeakKeyDictionary())
+        if module not in names:
+            names.update({inside: name for name, inside in root.named_modules()})
+            names.setdefault(module, None)
+        return names[module]

@@ -34,15 +34,13 @@ def detached(call: AttentionCall) -> AttentionCall:
     """
     has_inputs = call.project is not None or (call.q is not None and call.k is not None)
     is_derived = has_inputs and call.scale is not None and call.unsupported is None
-    is_derived = is_derived and (call.weights is None or not _has_blind_rows(call.masks))
-    scores, weights = (None, None) if is_derived else (_copy(call.scores), _copy(call.weights))
+    if is_derived and (call.weights is None or not _has_blind_rows(call.masks)):
+        call = replace(call, scores=None, weights=None)
     masks = tuple(one._replace(values=_compact(one.values).cpu().clone(), source_tensor=None) for one in call.masks)
+    tensors = {name: _copy(getattr(call, name)) for name in ("sinks", "scores", "weights", "output")}
     inputs = call.project() if call.q is None and call.project is not None else (call.q, call.k, call.v)
     q, k, v = map(_copy, inputs)
-    return replace(
-        call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), sinks=_copy(call.sinks), scores=scores,
-        weights=weights, output=_copy(call.output), projections=(),
-    )  # fmt: skip
+    return replace(call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), projections=(), **tensors)
 
 
 def _has_blind_rows(masks: Sequence[MaskArgument]) -> bool:
@@ -77,8 +75,8 @@ class TensorCache(Generic[Value]):
 
     def get(self, argument: MaskArgument, dtype: str) -> Value | None:
         """Return what is known of a mask in a call of this dtype."""
-        found = self._values.get(_identity(argument, dtype))
-        return None if found is None or found[0].expired() else found[1]
+        storage, value = self._values.get(_identity(argument, dtype), (None, None))
+        return None if storage is None or storage.expired() else value
 
     def put(self, argument: MaskArgument, dtype: str, value: Value) -> None:
         """Remember what is known of a mask in a call of this dtype."""
@@ -102,8 +100,8 @@ def _identity(argument: MaskArgument, dtype: str) -> tuple[Any, ...]:
     tensor = _source_tensor(argument)
     if tensor.is_inference():
         return ()
-    laid_out = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-    return (*laid_out, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
+    layout = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return (*layout, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
 
 
 def _compact(values: torch.Tensor) -> torch.Tensor:

@@ -54,10 +54,10 @@ class Notes(list[str]):
             self.remove(self._of_lost)
         count = sum(number for number, _ in self._lost.values())
         where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
-        more = [plural(len(where) - _MOST_PLACES, "more place")] * (len(where) > _MOST_PLACES)
+        if len(where) > _MOST_PLACES:
+            where[_MOST_PLACES:] = [plural(len(where) - _MOST_PLACES, "more place")]
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
-        places = ", ".join([*where[:_MOST_PLACES], *more])
-        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {places}"
+        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(where)}"
         self.append(self._of_lost)
 
 

@@ -67,10 +67,13 @@ def is_of_nothing(*tensors: Tensor) -> bool:
 
 def emit(context: ThreadContext, api: Api, query: Tensor, key: Tensor, scale: float, **parts: Any) -> None:
     """Emit the call of a function that does everything itself; `scale` is what it multiplies q·k with."""
-    factors = () if query.is_nested else (*(context.origins.factor(each).scale for each in (query, key)), scale)
+    if "scale_factors" not in parts and not query.is_nested:
+        parts["scale_factors"] = *(context.origins.factor(each).scale for each in (query, key)), scale
+    place, is_training = parts.pop("place", None) or context.place(), parts.pop("is_training", context.is_training())
+    dtype = parts.pop("dtype", None) or str(query.dtype).removeprefix("torch.")
+    shape = parts.pop("shape")
     context.emit(AttentionCall(
-        api=api, place=context.place(), dtype=str(query.dtype).removeprefix("torch."), device=str(query.device),
-        scale=scale, scale_factors=factors, is_training=context.is_training(), **parts,
+        api, place, shape, dtype, str(query.device), scale=scale, is_training=is_training, **parts
     ))  # fmt: skip
 
 
