@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import CallSite
-from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, head_axes
+from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, SoftmaxCall, head_axes
 from attncli.recording.slices import CallSlices, PositionSlice
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
@@ -44,9 +44,9 @@ class Contraction(NamedTuple):
 
 def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Contraction | None:
     """Return what one of `PRODUCTS` multiplied; None unless it was two tensors of several axes."""
-    if name == "einsum":
-        return _einsum(*args)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+    if name == "einsum":
+        return _einsum(args[0], *(tensors or args[1]))
     added = None
     if name == "baddbmm":
         added = tensors.pop(0), float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
@@ -59,9 +59,7 @@ def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Con
     return Contraction(left, right, first, second, (*batch, "left", "right"), added)
 
 
-def _einsum(equation: Any, *tensors: Any) -> Contraction | None:
-    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
-        tensors = tuple(tensors[0])
+def _einsum(equation: Any, *tensors: Tensor) -> Contraction | None:
     if not isinstance(equation, str) or "->" not in equation or len(tensors) != 2:
         return None
     factors, _, out = equation.replace(" ", "").partition("->")
@@ -81,30 +79,27 @@ def _labels(part: str, axes: int) -> Labels:
 
 def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
     """Return a product, and the axes of the result as the program has them; None where it makes no pairs."""
-    sides, out = (matmul.first, matmul.second), matmul.out
+    sides, out, tensors = (matmul.first, matmul.second), matmul.out, (matmul.left, matmul.right)
     own = [[each for each in out if each in side and each not in other] for side, other in (sides, sides[::-1])]
     lone = {*matmul.first, *matmul.second} - {*out, *matmul.summed}
     if lone or len(matmul.summed) != 1 or not all(own):
         return None
-    sizes = dict(zip(out, result.shape, strict=True))
-    tensors = matmul.left, matmul.right
     heads = {
         labels[axis]
         for tensor, labels, factor in zip(tensors, sides, factors, strict=True)
         for axis in head_axes(tensor, labels.index(matmul.summed[0])) | factor.head_axes
     }
     rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
-    shared = [label for label in out if label in matmul.first and label in matmul.second]
-    shared.sort(key=lambda label: label in heads)  # the batch comes first
+    shared = sorted((label for label in out if label in matmul.first and label in matmul.second), key=heads.__contains__)
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
-    axes = torch.empty([sizes[label] for label in order], device="meta")
+    axes = torch.empty([result.shape[out.index(label)] for label in order], device="meta")
     left, right = (
         Operand(tensor, in_order(tensor, labels, [*batch, row, *matmul.summed]), len(each), factor)
         for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
-    axes_of_heads = frozenset(i for i, label in enumerate(order) if label in heads)
-    product = Product(left, right, axes, len(shared), result.dtype, axes_of_heads)
+    head_places = frozenset(i for i, label in enumerate(order) if label in heads)
+    product = Product(left, right, axes, len(shared), result.dtype, head_places)
     return product, axes.permute([order.index(label) for label in out])
 
 
@@ -113,23 +108,17 @@ def joined_product(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
 
     None is that both are scaled or laid out otherwise.
     """
-    product = one.product
-    are_sums = all(each.product.is_of_pairs and each.sinks is None for each in (one, two))
-    if one.scale != two.scale or not are_sums:
+    product, last = one.product, two.product.axes.ndim - 1
+    if one.scale != two.scale or not all(each.product.is_of_pairs and each.joined is None for each in (one, two)):
         return None
-    last = two.product.axes.ndim - 1
+    places = [product.axis(one.axes, i) for i in range(one.axes.ndim)]
     for axis in range(last - 1, -1, -1):
         other = two.product.with_row(axis, last - 1)
-        ways = (
-            [each.axis(scores.axes, i) for i in range(scores.axes.ndim)]
-            for each, scores in ((product, one), (other, two))
-        )
-        if other.axes.shape == product.axes.shape and [*next(ways)] == [*next(ways)]:
+        if other.axes.shape == product.axes.shape and places == [other.axis(two.axes, i) for i in range(two.axes.ndim)]:
             left, right = product.left.joined(other.left), product.right.joined(other.right)
             if left is None or right is None:
                 return None
-            heads = product.head_axes | other.head_axes
-            return product._replace(left=left, right=right, head_axes=heads), one.axes
+            return product._replace(left=left, right=right, head_axes=product.head_axes | other.head_axes), one.axes
     return None
 
 
@@ -165,18 +154,16 @@ class Points:
         if k.positions > 1 or k.is_learned or (k.ndim == 2 and q.ndim > 2):
             return None  # rows of a parameter or a table are classes, words or experts
         row = 2 * last - 1 - keys
-        # Values of each query's own are no values.
-        strides = dict(zip(matmul.second, matmul.right.stride(), strict=True))
-        sizes = dict(zip(matmul.second, matmul.right.shape, strict=True))
-        of_values = {places[each] for each in matmul.first if sizes.get(each, 1) > 1 and strides[each] > 0}
+        right = zip(matmul.second, matmul.right.shape, matmul.right.stride(), strict=True)
+        of_values = {places.get(label) for label, size, step in right if label in places and size > 1 and step}
         queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
-        if queries in of_values:
+        if queries in of_values:  # values of each query's own are no values
             return None
-        return cls(weights, product.with_row(queries, row), keys, matmul, result)
+        return cls(weights, weights.softmax, product.with_row(queries, row), keys, matmul, result)
 
-    def __init__(self, weights: Scores, product: Product, keys: int, matmul: Contraction, result: Tensor) -> None:
-        softmax = weights.softmax
-        assert softmax is not None
+    def __init__(
+        self, weights: Scores, softmax: SoftmaxCall, product: Product, keys: int, matmul: Contraction, result: Tensor
+    ) -> None:
         self.origin, self.changes, self.product = weights, weights.changes, product
         self._softmax_axes, self.softmax_at = softmax.scores.axes, len(softmax.scores.changes)
         self.keys_are_left = keys != product.axes.ndim - 1
@@ -193,16 +180,17 @@ class Points:
         self.v, self.output = self._values(matmul, result)
         self.final = self.four(matmul.left.detach(), weights.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
-        logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
-        self.sinks = None if logits is None else compact(self.four(logits, self._softmax_axes)[..., :1])
-        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong_axis is None:
+        joined = None if weights.joined is None else weights.joined.tensor
+        self.sinks = None if joined is None else compact(self.four(joined[..., -1:], self._softmax_axes)[..., :1])
+        if self.weights is None and weights.joined is None and self.scores is not None and self.wrong_axis is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
 
     def tensor(self, change: Change) -> Tensor | None:
         """Return what a change was done with, if it is a tensor, as `[B, H, Q, K]`."""
-        tensor = change.tensor
-        found = None if tensor is None else self.four(tensor, change.axes)
-        return found if found is None or tensor is None or found.stride() == tensor.stride() else compact(found)
+        if (tensor := change.tensor) is None:
+            return None
+        values = self.four(tensor, change.axes)
+        return values if values.stride() == tensor.stride() else compact(values)
 
     def four(self, tensor: Tensor, moved: Tensor) -> Tensor:
         """Return a tensor that broadcasts to scores whose axes moved, as `[B, H, Q, K]`."""
@@ -239,23 +227,19 @@ class Points:
 
     def _values(self, matmul: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         batch, heads, queries, keys = self.shape
-        (summed,) = matmul.summed
+        (summed,), axes = matmul.summed, self.origin.axes
         width = [label for label in matmul.out if label not in matmul.first]
         if not width:
             return None, None
-        axes, moved = self.product.axes, self.origin.axes
-        last = axes.ndim - 1 - self.keys_are_left  # of the keys
+        last = self.product.axes.ndim - 1 - self.keys_are_left  # of the keys
         rest = [label for label in matmul.first if label != summed and label in matmul.second]
-        rest.sort(key=lambda label: self.product.axis(moved, matmul.first.index(label)) or 0)
+        rest.sort(key=lambda label: self.product.axis(axes, matmul.first.index(label)) or 0)
         values = in_order(matmul.right.detach(), matmul.second, [*rest, summed, *width]).flatten(-len(width))
         output = in_order(result.detach(), matmul.out, [*matmul.first, *width]).flatten(-len(width))
-        is_whole = output.numel() == batch * heads * queries * output.shape[-1]
-        if is_whole:
-            output = self.product.undone(output, moved, last).squeeze(last)
-        return (
-            self._with_heads(values) if values.shape[-2] == keys else None,
-            output.reshape(batch, heads, queries, -1) if is_whole else None,
-        )
+        whole = None
+        if output.numel() == batch * heads * queries * output.shape[-1]:
+            whole = self.product.undone(output, axes, last).squeeze(last).reshape(batch, heads, queries, -1)
+        return self._with_heads(values) if values.shape[-2] == keys else None, whole
 
 
 def _query_axis(
@@ -289,7 +273,7 @@ def _query_axis(
     if len(fits) == 1:
         earlier[key] = fits[0]
         return fits[0]
-    return row if row in axes else max(axes, key=lambda axis: (sizes[axis] > 1, axis))
+    return row if row in axes else axes[-1]
 
 
 def _masked_axes(product: Product, axes: list[int], changes: Iterable[Change]) -> list[int]:

@@ -40,8 +40,7 @@ class Held:
     """A tensor of the program as it was at a time, by an alias that has no history."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()
-        self._version = version(tensor)
+        self._tensor, self._version = tensor.detach(), version(tensor)
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
         self.is_learned = is_learned(tensor)
 
@@ -73,8 +72,7 @@ class Operand(Held):
             return None
         outer = torch.broadcast_shapes(one.shape[:-1], two.shape[:-1])  # type: ignore[no-untyped-call]
         both = self.changed(lambda _: torch.cat([each.expand(*outer, -1) for each in (one, two)], -1))
-        both._version = 0
-        both.scale = self.scale if self.scale == other.scale else math.nan
+        both._version, both.scale = 0, self.scale if self.scale == other.scale else math.nan
         return both
 
 
@@ -100,10 +98,8 @@ class Product(NamedTuple):
             The axis, −1 for one of a single position, None for one that is part of another, or several of them.
         """
         size, stride = moved.shape[index], moved.stride(index)
-        if size == 1:
-            return -1
-        own = zip(self.axes.shape, self.axes.stride(), strict=True)
-        return next((i for i, each in enumerate(own) if each == (size, stride)), None)
+        own = enumerate(zip(self.axes.shape, self.axes.stride(), strict=True))
+        return -1 if size == 1 else next((i for i, each in own if each == (size, stride)), None)
 
     def undone(self, tensor: Tensor, moved: Tensor, keys: int | None = None) -> Tensor:
         """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result."""
@@ -139,14 +135,10 @@ class Product(NamedTuple):
             if at and each.ndim > self.axes.ndim and 1 in (each.shape[at - 1], each.shape[at + 1]):  # of one query
                 parts = [size, 1] if each.shape[at + 1] == 1 else [1, size]
             if len(parts) == 2 and math.prod(parts) == size:
-                split = partial(_unflattened, parts=parts)
-                left, right = self.left.changed(split), self.right.changed(lambda tensor: tensor.unsqueeze(row))
+                split = partial(Tensor.unflatten, dim=row, sizes=parts)
+                left, right = self.left.changed(split), self.right.changed(partial(Tensor.unsqueeze, dim=row))
                 return self._replace(left=left, right=right, axes=split(self.axes))
         return self
-
-
-def _unflattened(tensor: Tensor, parts: list[int]) -> Tensor:
-    return tensor.reshape(*tensor.shape[:-2], *parts, tensor.shape[-1])
 
 
 class Change(NamedTuple):
@@ -176,33 +168,15 @@ class Change(NamedTuple):
         return other.tensor if isinstance(other, Held) and math.prod(other.shape) > 1 else None
 
 
-class Sinks(NamedTuple):
-    """One more logit of each query, next to its scores, which takes weight and gives no value."""
-
-    joined: Held  # scores and logits, `[…, K + 1]`, before anything was done to both
-    first: int  # key of `joined` that the scores begin with: 0, or 1 where the logit is first
-
-    def scores(self, tensor: Tensor) -> Tensor:
-        """Return the cells of keys, of a tensor as wide as `joined`."""
-        return tensor[..., self.first : self.first + tensor.shape[-1] - 1]
-
-    @property
-    def logits(self) -> Tensor | None:
-        """The logits `[…, 1]`, unless they were changed in place since."""
-        tensor = self.joined.tensor
-        return None if tensor is None else tensor[..., :1] if self.first else tensor[..., -1:]
-
-
 class Scores(NamedTuple):
     """Scores that came of a product, number by number; behind a softmax they are weights."""
 
     product: Product
     axes: Tensor  # of the product, as they moved since
     changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
-    sinks: Sinks | None = None
+    joined: Held | None = None  # scores and a last column of logits that take weight and give no value, `[…, K + 1]`
     softmax: SoftmaxCall | None = None
     dropout: float = 0.0  # with which weights are dropped since
-    in_dropout: bool | None = None  # whether the module that did was in training mode
 
     @property
     def scale(self) -> float:
@@ -213,12 +187,11 @@ class Scores(NamedTuple):
     def projected(self) -> Factor:
         """Facts of it where it was multiplied with a matrix, or with one for each head."""
         product, axes = self.product, self.axes
-        if any(side.is_learned and side.ndim > 2 and side.shape[-1] > 1 for side in (product.left, product.right)):
-            learned = product.left if product.left.is_learned else product.right
-            places = {i: axis for i in range(axes.ndim) if (axis := product.axis(axes, i)) is not None}
-            heads = [i for i, axis in places.items() if 0 <= axis < product.shared and learned.shape[axis] > 1]
-            if len(heads) == 1:
-                return Factor(1, self.scale, frozenset(heads))
+        for side in (product.left, product.right):
+            if side.is_learned and side.ndim > 2 and side.shape[-1] > 1:
+                places = {i: axis for i in range(axes.ndim) if (axis := product.axis(axes, i)) is not None}
+                heads = [i for i, axis in places.items() if 0 <= axis < product.shared and side.shape[axis] > 1]
+                return Factor(1, self.scale, frozenset(heads if len(heads) == 1 else ()))
         return Factor(scale=self.scale)
 
     def changed(

@@ -22,7 +22,6 @@ from attncli.recording.readers.origins import (
     MadeMask,
     Origin,
     Scores,
-    Sinks,
     SoftmaxCall,
     Untracked,
     has_values,
@@ -147,19 +146,17 @@ class Softmax:
                     self._origins.put(result, Untracked())
                     return
         made = product_of(matmul, result, (self._origins.factor(matmul.left), self._origins.factor(matmul.right)))
-        if made is None:
-            return
-        scores = Scores(*made)
-        if matmul.added is not None:
-            added, beta, alpha = matmul.added
-            scores = scores if alpha == 1 else scores.changed("mul", alpha)
-            scores = scores if beta == 0 else scores.changed("add", added if beta == 1 else added * beta)
-        self._origins.put(result, scores)
+        if made is not None:
+            scores = Scores(*made)
+            if matmul.added is not None:
+                added, beta, alpha = matmul.added
+                scores = scores if alpha == 1 else scores.changed("mul", alpha)
+                scores = scores if beta == 0 else scores.changed("add", added if beta == 1 else added * beta)
+            self._origins.put(result, scores)
 
     def _weigh(self, ran: _Operation, weights: Tensor) -> None:
         """Record a softmax, which makes weights."""
-        tensor = ran.tensors[0]
-        axis = ran.argument(1, "dim", None)
+        tensor, axis = ran.tensors[0], ran.argument(1, "dim", None)
         if axis is None:  # as torch takes it of old programs
             axis = 0 if tensor.ndim in (0, 1, 3) else 1
         axis = int(axis) % max(tensor.ndim, 1)
@@ -168,12 +165,10 @@ class Softmax:
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
             if origin.shape is None and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
                 self.context.count_lost(tuple(weights.shape))
-        elif isinstance(origin, Scores) and origin.softmax is not None:
-            self._propagate(ran, weights)
         elif isinstance(origin, Scores):
             received, result = Held(tensor), Held(weights)
-            if origin.sinks is not None and (joined := origin.sinks.joined.tensor) is not None:
-                received, result = (Held(origin.sinks.scores(each)) for each in (joined, weights))
+            if origin.joined is not None and (joined := origin.joined.tensor) is not None:
+                received, result = Held(joined[..., :-1]), Held(weights[..., :-1])
             self._origins.put(weights, origin._replace(softmax=SoftmaxCall(origin, axis, received, result)))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
             self._origins.put(weights, Untracked(tuple(weights.shape)))
@@ -228,9 +223,8 @@ class Softmax:
             source = next((each for each in ran.tensors if each.shape == result.shape), source)
         axes = factor.head_axes or head_axes(source, source.ndim - 1)
         outer = max(axes, default=0) + 1
-        if ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
-            axes = frozenset()
-        return Factor(heads, scale, axes)
+        is_moved = ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]
+        return Factor(heads, scale, frozenset() if is_moved else axes)
 
     def _change(self, ran: _Operation, source: Tensor, origin: Scores, parts: list[Scores], result: Tensor) -> None:
         """Give a result the origin of scores or weights, or record that these are followed no further."""
@@ -238,25 +232,25 @@ class Softmax:
         if ran.name == "add" and not softmaxes and len(parts) == 2 and (both := joined_product(*parts)) is not None:
             self._origins.put(result, Scores(*both, changes=origin.changes))
             return
-        is_sum = ran.name in ("add", "sub") and len(softmaxes) > 1
-        after = None if is_sum else self._changed(ran, origin, source, result)
+        after = None
+        if ran.name not in ("add", "sub") or len(softmaxes) < 2:
+            after = self._changed(ran, origin, source, result)
         if after is None and origin.softmax is None and not origin.product.is_of_pairs:
             factor = self._factor(ran, source, result)
             self._origins.put(result, factor if factor.head_axes else None)
             return
         if after is not None and after.softmax is not None and ran.name == "dropout":
-            p = float(ran.argument(1, "p", 0.5)) if ran.argument(2, "training", True) else 0.0
-            after = after._replace(dropout=p, in_dropout=self.context.is_training()) if p else after
+            after = after._replace(dropout=float(ran.argument(1, "p", 0.5)) * bool(ran.argument(2, "training", True)))
         self._origins.put(result, after)
         for each in parts if after is None else ():
             self._lose(ran.name, each, result)
 
     def _changed(self, ran: _Operation, scores: Scores, source: Tensor, result: Tensor) -> Scores | None:
         """Return the origin of a result of scores or weights; None where it is neither any more."""
-        if ran.name == "cat" and (sinks := _joined_sinks(ran, source, result)) is not None and scores.sinks is None:
-            return scores._replace(sinks=sinks)
-        if scores.sinks is not None and source.shape[-1] == scores.axes.shape[-1] + 1:
-            return scores if _keeps_sinks(ran, scores.sinks, source, result) else None
+        if ran.name == "cat" and scores.joined is None and _is_joined(ran, source, result):
+            return scores._replace(joined=Held(result))
+        if scores.joined is not None and source.shape[-1] == scores.axes.shape[-1] + 1:
+            return scores if _keeps_sinks(ran, source, result) else None
         if source.shape != result.shape or ran.name in _ORDERS:
             if result.numel() != source.numel() or result is source:
                 return None
@@ -264,21 +258,27 @@ class Softmax:
             return scores._replace(axes=axes) if axes is not None and axes.shape == result.shape else None
         if ran.name in _COPIES:
             return scores
-        others = [each for each in ran.tensors if each is not source and _broadcasts(each, result)]
+        name, others = ran.name, [each for each in ran.tensors if each is not source and _broadcasts(each, result)]
         other: Tensor | float | None = others[0] if others else None
         is_first = bool(ran.tensors) and ran.tensors[0] is source
-        if ran.name in ("where", "masked_fill") and others:
+        if name in ("where", "masked_fill") and others:
             other = next((each for each in others if each.dtype == torch.bool), others[0])
             is_first = any(each is source for each in ran.args[:2])
-        elif ran.name in ("tril", "triu"):
+        elif name in ("tril", "triu"):  # as a product with a mask of 0 and 1
             ones = torch.ones(result.shape[-2:], dtype=torch.bool, device=result.device)
-            other = getattr(ones, ran.name)(int(ran.argument(1, "diagonal", 0)))
-        elif not others and ran.name in ("mul", "div", "add", "sub", "rsub"):
+            name, other = "mul", getattr(ones, name)(int(ran.argument(1, "diagonal", 0)))
+        elif name == "neg":
+            name, other = "mul", -1.0
+        elif not others and name in ("mul", "div", "add", "sub", "rsub"):
             values = (*ran.args, *ran.kwargs.values())
             numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
             if numbers:
                 other, is_first = float(numbers[0]), isinstance(ran.args[0], Tensor)
-        return scores.changed(ran.name, other, is_first, self._origins.made_at(other))
+        if name == "rsub" or (name == "sub" and not is_first):
+            name, scores = "add", scores.changed("mul", -1.0)
+        elif name == "div" and not is_first:
+            other = None
+        return scores.changed(name, other, is_first, self._origins.made_at(other))
 
     def _lose(self, name: str, origin: Scores, result: Tensor) -> None:
         """Record scores or weights that are put elsewhere, or changed in number."""
@@ -352,21 +352,19 @@ def _moved(ran: _Operation, axes: Tensor, source: Tensor) -> Tensor | None:
     return moved if is_view else None
 
 
-def _joined_sinks(ran: _Operation, source: Tensor, result: Tensor) -> Sinks | None:
-    """Return the logits that are joined to scores as one more key; None where something else is."""
+def _is_joined(ran: _Operation, source: Tensor, result: Tensor) -> bool:
+    """Return whether a last column of logits was joined to scores, as one more key."""
     dim = ran.argument(1, "dim", ran.kwargs.get("axis", 0))
     is_column = len(ran.tensors) == 2 and result.shape == (*source.shape[:-1], source.shape[-1] + 1)
-    if not is_column or dim not in (-1, result.ndim - 1):
-        return None
-    return Sinks(Held(result), int(ran.tensors[1] is source))
+    return is_column and ran.tensors[0] is source and dim in (-1, result.ndim - 1)
 
 
-def _keeps_sinks(ran: _Operation, sinks: Sinks, source: Tensor, result: Tensor) -> bool:
+def _keeps_sinks(ran: _Operation, source: Tensor, result: Tensor) -> bool:
     """Return whether scores or weights with sinks are copied, moved along a row, or cut out from among them."""
     if result.shape == source.shape:
         others = [each for each in ran.tensors if each is not source]
         return ran.name in _COPIES or (ran.name == "sub" and all(each.shape[-1] == 1 for each in others))
-    cut = sinks.scores(source)
+    cut = source[..., :-1]
     return result.shape == cut.shape and result.data_ptr() == cut.data_ptr() and result.stride() == cut.stride()
 
 
