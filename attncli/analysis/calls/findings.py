@@ -49,7 +49,7 @@ def findings_of(
     if mask.is_causal:
         yield from _ignored(unused, mask)
     yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if broadcast else {"shape"}, words)
-    if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
+    if call.dropout > 0 and call.is_training is False:
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
         is_written = call.api == "softmax"
         advice = f"{'F.dropout(…, training=' if is_written else 'dropout_p=self.dropout if '}self.training"

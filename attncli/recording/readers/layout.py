@@ -90,7 +90,8 @@ def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Facto
         for axis in head_axes(tensor, labels.index(matmul.summed[0])) | factor.head_axes
     }
     rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
-    shared = sorted((label for label in out if label in matmul.first and label in matmul.second), key=heads.__contains__)
+    shared = [label for label in out if label in matmul.first and label in matmul.second]
+    shared.sort(key=heads.__contains__)  # the batch comes first
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
     axes = torch.empty([result.shape[out.index(label)] for label in order], device="meta")

@@ -80,8 +80,9 @@ def read_module(
         fill = -torch.inf if mask.is_floating_point() else True
         is_causal = not torch.equal(mask, torch.zeros_like(mask).masked_fill(later, fill))
         parts["unsupported"] = _CONTRADICTED if is_causal else None
+    axis, masks = 0 if module.batch_first else 1, _masks(module.num_heads, options)
     _emit(
-        context, _parameters(module), options, _masks(module.num_heads, options), 0 if module.batch_first else 1, result[0], is_causal=is_causal,
+        context, _parameters(module), options, masks, axis, result[0], is_causal=is_causal,
         dropout=module.dropout if module.training else 0.0, is_training=module.training, **parts,
     )  # fmt: skip
 

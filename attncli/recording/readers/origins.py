@@ -177,6 +177,7 @@ class Scores(NamedTuple):
     joined: Held | None = None  # scores and a last column of logits that take weight and give no value, `[…, K + 1]`
     softmax: SoftmaxCall | None = None
     dropout: float = 0.0  # with which weights are dropped since
+    in_dropout: bool | None = None  # whether the module that did was in training mode
 
     @property
     def scale(self) -> float:

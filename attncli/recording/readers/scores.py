@@ -97,7 +97,8 @@ class WrittenAttention:
             masks=tuple(argument for mask, argument in masks if mask.is_applied),
             ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
             scores=points.scores, weights=points.weights, output=points.output, sinks=points.sinks,
-            dropout=weights.dropout, is_training=context.is_training(), slices=points.slices, **reading.facts,
+            dropout=weights.dropout, is_training=weights.in_dropout if weights.dropout else context.is_training(),
+            slices=points.slices, **reading.facts,
         )  # fmt: skip
 
     def _reading(self, kind: tuple[Any, ...], points: Points) -> ScoresReading:

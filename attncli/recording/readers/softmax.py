@@ -240,7 +240,8 @@ class Softmax:
             self._origins.put(result, factor if factor.head_axes else None)
             return
         if after is not None and after.softmax is not None and ran.name == "dropout":
-            after = after._replace(dropout=float(ran.argument(1, "p", 0.5)) * bool(ran.argument(2, "training", True)))
+            p = float(ran.argument(1, "p", 0.5)) if ran.argument(2, "training", True) else 0.0
+            after = after._replace(dropout=p, in_dropout=self.context.is_training())
         self._origins.put(result, after)
         for each in parts if after is None else ():
             self._lose(ran.name, each, result)
