@@ -27,9 +27,8 @@ from attncli.recording.notes import Notes
 from attncli.signals import handle_signals, restore_signals
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b|torchrun|accelerate|deepspeed")
+_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b(?!.*torch\._inductor)|torchrun|accelerate|deepspeed")
 _COMMANDS = {"subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1}  # where among the arguments of the event it is
-_started: list[str] = []  # commands of processes
 
 
 class Program(NamedTuple):
@@ -80,8 +79,7 @@ def run_program(
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
-    Whatever `python` does after the program's last line, up to `atexit`, is done too: threads end before the report.
-    A child that the program forks goes on as under python and reports nothing.
+    Threads end before the report, as before `atexit`. A child that the program forks reports nothing.
 
     Args:
         program: the program.
@@ -91,34 +89,33 @@ def run_program(
             returns the exit code that the findings ask for; a program that fails has its own.
         notes: takes our own faults.
     """
-    process, watched, earlier = os.getpid(), ExitStack(), _processes()
+    process, watched, children = os.getpid(), ExitStack(), _Children()
 
-    def guarded(step: Callable[[], object], what: str) -> None:
+    def begin() -> None:
         try:
-            step()
+            watched.enter_context(watch())
         except Exception as fault:
-            notes.failed(fault, what)
+            notes.failed(fault, "the program could not be watched")
 
     def reported() -> int:
-        if note := _children_note(earlier):
-            notes.add(note)
+        notes.extend(children.note())
         return report()
 
     with ExitStack() as settled:
         _begin_as_python(settled, program, arguments)
-        _count_children()
+        sys.addaudithook(children.audit)
         settled.enter_context(_reporting_at_sudden_ends(reported, notes))
-        begin = lambda: guarded(lambda: watched.enter_context(watch()), "the program could not be watched")  # noqa: E731
         with when_imported("torch", begin):
             code = _exit_code(program.run)
             if os.getpid() == process:
                 _end_threads()
-        guarded(watched.close, "the watch could not be ended")
+        try:
+            watched.close()
+        except Exception as fault:
+            notes.failed(fault, "the watch could not be ended")
         with suppress(OSError, ValueError, AttributeError):  # python says so at its own end
             sys.stdout.flush()
-    if os.getpid() != process:
-        return code
-    wanted = reported()
+    wanted = reported() if os.getpid() == process else 0
     return code or wanted
 
 
@@ -165,15 +162,15 @@ def _exit_code(run: Callable[[], None]) -> int:
 def _show_failure(failure: BaseException) -> None:
     """Show a failure by the program's own hook, or by python's where that fails."""
     _drop_our_frames(failure)
-    sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, failure.__traceback__
+    shown = sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, failure.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = failure
     try:
-        sys.excepthook(type(failure), failure, failure.__traceback__)
+        sys.excepthook(*shown)
     except SystemExit:
         raise
     except BaseException:
-        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+        sys.__excepthook__(*shown)
 
 
 def _end_threads() -> None:
@@ -194,7 +191,7 @@ def _end_threads() -> None:
 def _drop_our_frames(failure: BaseException) -> None:
     """Take our frames, and those by which python imports, out of the tracebacks of a failure and its causes."""
     todo: list[BaseException | None] = [failure]
-    done: set[int] = set()
+    done = {id(None)}
     while todo:
         error = todo.pop()
         if error is None or id(error) in done:
@@ -203,13 +200,12 @@ def _drop_our_frames(failure: BaseException) -> None:
         todo += [error.__cause__, error.__context__]
         frames, each = list[TracebackType](), error.__traceback__
         while each is not None:
-            frames.append(each)
+            if not each.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib.")):
+                frames.append(each)
             each = each.tb_next
-        shown: TracebackType | None = None
-        for one in reversed(frames):
-            if not one.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib.")):
-                shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
-        error.__traceback__ = shown
+        for i, one in enumerate(frames):
+            one.tb_next = frames[i + 1] if i + 1 < len(frames) else None
+        error.__traceback__ = frames[0] if frames else None
 
 
 @contextmanager
@@ -256,9 +252,8 @@ def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[s
 
 
 def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]:
-    """Return `show` with the line of the program in warnings of torch, and not ours, which called torch."""
-
     def show_there(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any) -> None:
+        """Show the line of the program in warnings of torch, and not ours, which called torch."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
             frame = frame.f_back
@@ -269,28 +264,27 @@ def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]
     return show_there
 
 
-def _count_children() -> None:
-    """Count the commands that this process runs from now on."""
-    sys.addaudithook(_audit)
+class _Children:
+    """Counts the Python processes that this one starts, but by `os.fork`."""
 
+    def __init__(self) -> None:
+        self._commands, self._earlier = list[str](), self._spawned()
 
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if (place := _COMMANDS.get(event)) is not None:
-        command = args[place]
-        words = [command] if isinstance(command, str | bytes) else command
-        with suppress(TypeError):
-            _started.append(" ".join(map(os.fsdecode, words)))
+    def audit(self, event: str, args: tuple[Any, ...]) -> None:
+        """See `sys.addaudithook`."""
+        if (place := _COMMANDS.get(event)) is not None:
+            words = [args[place]] if isinstance(args[place], str | bytes) else args[place]
+            with suppress(TypeError):
+                self._commands.append(" ".join(map(os.fsdecode, words)))
 
+    @staticmethod
+    def _spawned() -> int:
+        """Return how many numbers `multiprocessing` has given to processes."""
+        process: Any = sys.modules.get("multiprocessing.process")
+        return 0 if process is None else next(process._process_counter)
 
-def _processes() -> int:
-    """Return how many numbers `multiprocessing` has given to processes, with this one of ours."""
-    process: Any = sys.modules.get("multiprocessing.process")
-    return 0 if process is None else next(process._process_counter)
-
-
-def _children_note(earlier: int) -> str | None:
-    """Return how many Python processes were started, as a sentence; None where none was."""
-    number = max(_processes() - earlier - 1, 0)
-    number += sum(_PYTHON.search(one) is not None and "torch._inductor" not in one for one in _started)
-    processes = "process was" if number == 1 else "processes were"
-    return f"{number} child {processes} not watched; run them under attn run" if number else None
+    def note(self) -> list[str]:
+        """Return their number as a sentence, if there were any."""
+        number = max(self._spawned() - self._earlier - 1, 0) + sum(bool(_PYTHON.search(one)) for one in self._commands)
+        processes = "process was" if number == 1 else "processes were"
+        return [f"{number} child {processes} not watched; run them under attn run"] if number else []

@@ -13,13 +13,11 @@ import numpy as np
 from attncli.analysis.calls.groups import ModuleCalls
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.findings import Finding
-from attncli.recording.call import CallSite
+from attncli.recording.call import CallSite, CallSlices
 from attncli.recording.input_hint import InputHint
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-
-    from attncli.recording.slices import CallSlices
 
 
 _BYTES_OF_A_CALL = 2048

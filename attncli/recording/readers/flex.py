@@ -5,8 +5,8 @@ Both are called for every cell, as flex attention itself calls them (vectorized 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -36,36 +36,34 @@ def read(
     if is_of_nothing(query, key, value):
         return
     shape = (*query.shape[:3], key.shape[-2])
-    change = _score_change(score_mod, shape, query.device)
+    added, softcap, unsupported = _score_change(score_mod, shape, query.device)
     allowed = _cells(block_mask[-1], shape, query.device)
-    masks = [MaskArgument("score_mod", change.added, "additive")] if change.added.any() else []
+    masks = [MaskArgument("score_mod", added, "additive")] if added is not None and added.any() else []
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
-    unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
     emit(
-        context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value,
-        masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
-        findings=tuple(_shared_blocks(block_mask, allowed, shape)),
+        context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value, masks=tuple(masks), softcap=softcap,
+        output=result[0], unsupported=unsupported, findings=_shared_blocks(block_mask, allowed, shape),
     )  # fmt: skip
 
 
-def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tuple[int, ...]) -> Iterator[Finding]:
-    """Yield that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
-    axes = [axis for axis in (0, 1) if block_mask[2].shape[axis] == 1 < allowed.shape[axis]]
-    if not axes:
-        return
-    partial, full = (_cells_of_blocks(block_mask[at], block_mask[at + 1], block_mask[-3:-1], shape) for at in (2, 4))
-    count = int((allowed != ((partial & allowed) | full)).expand(shape).sum())
+def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tuple[int, ...]) -> tuple[Finding, ...]:
+    """Return that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
+    axis = next((axis for axis in (0, 1) if block_mask[2].shape[axis] == 1 < allowed.shape[axis]), None)
+    if axis is None:
+        return ()
+    cells = [_cells_of_blocks(*block_mask[at : at + 2], block_mask[-3:-1], shape) for at in (2, 4)]
+    count = int((allowed != ((cells[0] & allowed) | cells[1])).expand(shape).sum())
     if block_mask[4] is None and not count:  # mask_mod runs in all that any row sees
-        return
-    name, what = (("B", "batch row"), ("H", "head"))[axes[0]]
+        return ()
+    name, what = (("B", "batch row"), ("H", "head"))[axis]
     message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has the blocks of {what} 0 for all"
-    is_compiled = is_in_compiled_region()
-    if is_compiled and count:
-        message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
-    elif not is_compiled:
+    severity: Severity = "note"
+    if not is_in_compiled_region():
         message += ". Not compiled, as here, mask_mod alone decides"
-    severity: Severity = "error" if is_compiled and count else "note"
-    yield Finding("batch", severity, message, max(count, 1), advice=f"pass {name}={allowed.shape[axes[0]]}")
+    elif count:
+        severity = "error"
+        message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
+    return (Finding("batch", severity, message, max(count, 1), advice=f"pass {name}={allowed.shape[axis]}"),)
 
 
 def _cells_of_blocks(
@@ -80,14 +78,6 @@ def _cells_of_blocks(
     return blocks[..., rows[:, None], columns]
 
 
-class ScoreChange(NamedTuple):
-    """Change that a score_mod makes to a score."""
-
-    added: torch.Tensor  # −inf where it forbids, as small as broadcasts to `[B, H, Q, K]`
-    softcap: float | None = None  # c, where it makes c·tanh(score/c) of each
-    is_simple: bool = True  # whether that is all it does
-
-
 def _cells(
     mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, score: float | None = None
 ) -> torch.Tensor:
@@ -100,15 +90,18 @@ def _cells(
     return compact(cells.expand(shape)).clone()
 
 
-def _score_change(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> ScoreChange:
-    none = _cells(mod, shape, device, 0.0)
+def _score_change(
+    mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device
+) -> tuple[torch.Tensor | None, float | None, str | None]:
+    """Return what a score_mod adds to a score, −inf where it forbids; its soft cap; and that it does something else."""
+    added = _cells(mod, shape, device, 0.0)
     tried = [(score, _cells(mod, shape, device, score)) for score in _TRIED]
-    if all(_are_close(values, none + score) for score, values in tried):
-        return ScoreChange(none)
+    if all(_are_close(values, added + score) for score, values in tried):
+        return added, None, None
     cap = float(_cells(mod, shape, device, _LARGE).flatten()[0])
     if all(_are_close(values, cap * torch.tanh(torch.tensor(score / cap))) for score, values in tried):
-        return ScoreChange(torch.zeros_like(none), softcap=cap)
-    return ScoreChange(torch.zeros_like(none), is_simple=False)
+        return None, cap, None
+    return None, None, "the score_mod, which does more than add to a score or cap it"
 
 
 def _are_close(values: torch.Tensor, others: torch.Tensor) -> bool:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.recording.call import CallSite
+from attncli.recording.call import CallSite, CallSlices, PositionSlice
 from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, SoftmaxCall, head_axes
-from attncli.recording.slices import CallSlices, PositionSlice
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _softmax = torch._C._VariableFunctions.softmax

@@ -17,8 +17,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from attncli.recording.slices import BaseLayout
-
 _MOST_CHANGES = 16  # of scores
 
 
@@ -57,7 +55,7 @@ class Operand(Held):
         super().__init__(canonical)
         self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor; those that the other lacks
         self.heads, self.scale = factor.heads, factor.scale
-        self.is_learned, self.base = is_learned(tensor), BaseLayout.of(tensor)  # of the program's tensor
+        self.is_learned, self.base = is_learned(tensor), base_of(tensor)  # of the program's tensor
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
         """Return it with axes in another order."""
@@ -258,6 +256,11 @@ class Origins:
         """Return the line that made a mask."""
         origin = self.get(tensor)
         return origin.line if isinstance(origin, MadeMask) else None
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """Return what a tensor is a view of, without its history."""
+    return None if tensor._base is None else tensor._base.detach()
 
 
 def is_learned(tensor: Tensor) -> bool:

@@ -19,12 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncli.recording.call import Api, AttentionCall, CallSite, MaskArgument
+from attncli.recording.call import Api, AttentionCall, CallSite, CallSlices, MaskArgument, PositionSlice
 from attncli.recording.call_site import ModuleNames, is_in_compiled_region, line_of, user_line
 from attncli.recording.input_hint import Hints
 from attncli.recording.notes import Notes
-from attncli.recording.readers.origins import Origins
-from attncli.recording.slices import BaseLayout, CallSlices, PositionSlice
+from attncli.recording.readers.origins import Origins, base_of
 
 _EAGERLY = (
     "under attn, compiled regions ran eagerly. Compiled by torch.compile, numbers may differ in their last digits"
@@ -98,7 +97,7 @@ class ThreadContext:
 
         slices, projections = call.slices, call.projections
         if slices is None and call.q is not None and call.k is not None:
-            slices = CallSlices(*(PositionSlice.of(each, BaseLayout.of(each)) for each in (call.q, call.k)))
+            slices = CallSlices(*(PositionSlice.of(each, base_of(each)) for each in (call.q, call.k)))
         if slices is not None and self.running:
             slices = slices._replace(forward=self.running[-1].number)
         if call.q is not None and not call.q.requires_grad:  # there is no cache in training

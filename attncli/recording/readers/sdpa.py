@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncli.masks.conventions import Convention
 from attncli.recording.call import MaskArgument
 from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing, longest, own_tokens, padded
 
@@ -32,7 +33,6 @@ def _read(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> None:
-    """Read a call; the parameters after `output` are those of the function."""
     if is_of_nothing(query, key, value):
         return
     if output.is_nested:  # `[B, H, T, D]` where each sequence has its own T
@@ -55,7 +55,6 @@ def _dense(
     has_heads = axes > 3 or enable_gqa  # three axes without are a batch
 
     def with_heads(tensor: Tensor) -> Tensor:
-        """Return a view with the axes `… H T D`, or of a mask `… H Q K`."""
         tensor = tensor[(None,) * (axes - tensor.ndim)]
         return tensor if has_heads else tensor.unsqueeze(-3)
 
@@ -86,11 +85,10 @@ def _dense(
         return tensor.flatten(1, 2).unsqueeze(2) if is_packed and tensor.shape[2] > 1 else tensor
 
     q = unpacked(q)
-    parts: dict[str, Any] = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2])}
-    parts["output"] = unpacked(four(output))
+    parts = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2]), "output": unpacked(four(output))}
     if type(mask) not in (Tensor, torch.nn.Parameter, type(None)):
-        parts["unsupported"] = f"a mask that is a {type(mask).__name__}"
-    elif mask is not None:
-        convention: Any = "attend" if mask.dtype == torch.bool else "additive"
+        return {**parts, "unsupported": f"a mask that is a {type(mask).__name__}"}
+    if mask is not None:
+        convention: Convention = "attend" if mask.dtype == torch.bool else "additive"
         parts["masks"] = (MaskArgument("attn_mask", unpacked(four(mask)), convention, mask),)
     return parts
