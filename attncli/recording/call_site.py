@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _OURS = os.path.abspath(os.path.join(__file__, *[os.pardir] * 2)) + os.sep  # the package
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_COMPILED = os.path.join(_TORCH, "_dynamo", "eval_frame.py")
-_FLEX = os.path.join(_TORCH, "nn", "attention", "flex_attention.py")
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # Modules of torch around a model, whose names for it mean nothing.
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
@@ -51,20 +49,6 @@ def line_of(frame: FrameType | None, start: str) -> str | None:
     if frame is None or owner != "user":
         return None
     return f"{_relative(frame.f_code.co_filename, start)}:{frame.f_lineno}"
-
-
-def is_in_compiled_region() -> bool:
-    """Return whether the running line was called through the program's own `torch.compile`."""
-    frame: FrameType | None = sys._getframe(1)
-    is_compiled = False
-    while frame is not None:
-        if frame.f_code.co_filename == _FLEX:
-            is_compiled = False  # by torch itself
-        # Functions that torch keeps from its compiler, such as checkpoints, go through the same file.
-        elif frame.f_code.co_filename == _COMPILED and not frame.f_code.co_qualname.startswith("DisableContext"):
-            is_compiled = True
-        frame = frame.f_back
-    return is_compiled
 
 
 @cache

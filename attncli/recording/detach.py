@@ -44,7 +44,6 @@ def detached(call: AttentionCall) -> AttentionCall:
 
 
 def _has_blind_rows(masks: Sequence[MaskArgument]) -> bool:
-    """Return whether masks hide every key from a query."""
     allowed = [one.values > FORBIDDEN_BELOW if one.convention == "additive" else
                one.values.bool() if one.convention == "attend" else one.values == 0 for one in masks]  # fmt: skip
     return bool(allowed) and not bool(reduce(and_, allowed).any(-1).all())
@@ -91,7 +90,6 @@ class TensorCache(Generic[Value]):
 
 
 def _source_tensor(argument: MaskArgument) -> torch.Tensor:
-    """Return the program's own tensor, from which the values may be made anew for each call."""
     return argument.values if argument.source_tensor is None else argument.source_tensor
 
 

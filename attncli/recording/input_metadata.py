@@ -164,25 +164,24 @@ def _table_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _ReadHints:
             padding, source = pad, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break
-    return _counted_words if padding is None else partial(_tokens, padding, padding not in ends, source)
+    return partial(_tokens, padding, padding not in ends, source)
 
 
-# --- hints from numbers -------------------------------------------------------------------------------------
-
-
-def _tokens(padding: int, is_padding_alone: bool, source: str, ids: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
+def _tokens(
+    padding: int | None, is_padding_alone: bool, source: str, ids: Int[np.ndarray, "B T"]
+) -> Iterator[InputHint]:
     """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
+    if padding is None or ids.shape[1] < 2:
+        return
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
     inside = from_left & from_right[:, ::-1]
-    if ids.shape[1] < 2:
-        return
-    if inside.all():
-        yield InputHint.of("unpadded", inside.astype(np.int64))
-        return
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
-    yield InputHint.of("tokens", inside.astype(np.int64), is_sure, source)
+    if inside.all():
+        yield InputHint.of("unpadded", inside.astype(np.int64))
+    else:
+        yield InputHint.of("tokens", inside.astype(np.int64), is_sure, source)
 
 
 def _mask(name: str, values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
@@ -212,18 +211,9 @@ def _of_argument(name: str, is_token: Bool[np.ndarray, "B T"]) -> InputHint:
 
 
 def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputHint]:
-    """Yield positions, and the documents that they show."""
     yield InputHint.of("positions", values, values.shape[1] + _SPARE < size)
     if (hint := documents(values)) is not None:
         yield hint
-
-
-def _counted_words(values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
-    """Yield positions that count the words of rows padded on the left, for an embedding of any name."""
-    is_counted = np.diff(values, axis=1) == 1
-    is_padding = np.logical_and.accumulate(values[:, 1:] == values[:, :1], axis=1)
-    if (is_counted | is_padding).all() and is_padding.any() and (values[:, -1] >= values[:, 0] + 2).all():
-        yield from _positions(values)
 
 
 def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:

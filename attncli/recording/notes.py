@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from attncli.text import plural
 
@@ -30,6 +32,14 @@ class Notes(list[str]):
         """Add a note, once."""
         if text not in self:
             self.append(text)
+
+    @contextmanager
+    def of_faults(self, what: str = "an attention could not be looked at") -> Iterator[None]:
+        """Go on after a fault of ours, which is a note."""
+        try:
+            yield
+        except Exception as fault:
+            self.failed(fault, what)
 
     def failed(self, fault: Exception, what: str = "an attention could not be looked at") -> None:
         """Add a note about a fault of ours, the first time.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import os
 import pkgutil
 import re
@@ -17,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple, NoReturn
@@ -92,10 +94,8 @@ def run_program(
     process, watched, children = os.getpid(), ExitStack(), _Children()
 
     def begin() -> None:
-        try:
+        with notes.of_faults("the program could not be watched"):
             watched.enter_context(watch())
-        except Exception as fault:
-            notes.failed(fault, "the program could not be watched")
 
     def reported() -> int:
         notes.extend(children.note())
@@ -109,10 +109,8 @@ def run_program(
             code = _exit_code(program.run)
             if os.getpid() == process:
                 _end_threads()
-        try:
+        with notes.of_faults("the watch could not be ended"):
             watched.close()
-        except Exception as fault:
-            notes.failed(fault, "the watch could not be ended")
         with suppress(OSError, ValueError, AttributeError):  # python says so at its own end
             sys.stdout.flush()
     wanted = reported() if os.getpid() == process else 0
@@ -122,12 +120,10 @@ def run_program(
 @contextmanager
 def ending_after(steps: int) -> Iterator[None]:
     """End the program that runs inside, as `sys.exit()` does, after a number of steps of optimizers of torch."""
-    left = steps
+    numbers = itertools.count(1)
 
     def count(*_: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left <= 0:
+        if next(numbers) >= steps:
             raise SystemExit
 
     with ExitStack() as hooked:
@@ -213,34 +209,29 @@ def _reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Ite
     """Have `os._exit` and `os.exec…` report first; a forked child leaves as it does."""
     process = os.getpid()
 
-    def reporting(name: str, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        def report_and_leave(*arguments: Any, **named: Any) -> NoReturn:
-            try:
-                if os.getpid() == process:
-                    if name != "_exit":
-                        notes.add("the program called os.exec. attn does not watch what came after")
-                    report()
-                    sys.stderr.flush()
-            finally:
-                leave(*arguments, **named)
-
-        return report_and_leave
+    def report_and_leave(leave: Callable[..., NoReturn], *arguments: Any, **named: Any) -> NoReturn:
+        try:
+            if os.getpid() == process:
+                if leave.__name__ != "_exit":
+                    notes.add("the program called os.exec. attn does not watch what came after")
+                report()
+                sys.stderr.flush()
+        finally:
+            leave(*arguments, **named)
 
     with ExitStack() as before:
-        for name in ("_exit", "execv", "execve"):
-            leave = getattr(os, name)
-            before.callback(setattr, os, name, leave)
-            setattr(os, name, reporting(name, leave))
+        for leave in (os._exit, os.execv, os.execve):
+            before.callback(setattr, os, leave.__name__, leave)
+            setattr(os, leave.__name__, partial(report_and_leave, leave))
         yield
 
 
 def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[str]) -> None:
-    """Take back what we set for ourselves, until the program ends."""
     for name in ("stdin", "stdout", "stderr", "excepthook"):
         settled.callback(setattr, sys, name, getattr(sys, name))
         setattr(sys, name, getattr(sys, f"__{name}__"))
     settled.callback(setattr, warnings, "showwarning", warnings.showwarning)
-    warnings.showwarning = _show_at_the_programs_line(warnings.showwarning)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     settled.callback(handle_signals)
     restore_signals()
     sys.argv = [program.first, *arguments]
@@ -251,24 +242,28 @@ def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[s
     sys.modules["__main__"] = main
 
 
-def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]:
-    def show_there(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any) -> None:
-        """Show the line of the program in warnings of torch, and not ours, which called torch."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
-            frame = frame.f_back
-        if filename.startswith(_OURS) and frame is not None:
-            filename, lineno = frame.f_code.co_filename, frame.f_lineno
-        show(message, category, filename, lineno, *rest, **more)
+def _show_warning(
+    show: Callable[..., None], message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any
+) -> None:
+    """Show the line of the program in warnings of torch, and not ours, which called torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
+        frame = frame.f_back
+    if filename.startswith(_OURS) and frame is not None:
+        filename, lineno = frame.f_code.co_filename, frame.f_lineno
+    show(message, category, filename, lineno, *rest, **more)
 
-    return show_there
+
+def _process_number() -> int:
+    process: Any = sys.modules.get("multiprocessing.process")
+    return 0 if process is None else next(process._process_counter)
 
 
 class _Children:
     """Counts the Python processes that this one starts, but by `os.fork`."""
 
     def __init__(self) -> None:
-        self._commands, self._earlier = list[str](), self._spawned()
+        self._commands, self._earlier = list[str](), _process_number()
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """See `sys.addaudithook`."""
@@ -277,14 +272,9 @@ class _Children:
             with suppress(TypeError):
                 self._commands.append(" ".join(map(os.fsdecode, words)))
 
-    @staticmethod
-    def _spawned() -> int:
-        """Return how many numbers `multiprocessing` has given to processes."""
-        process: Any = sys.modules.get("multiprocessing.process")
-        return 0 if process is None else next(process._process_counter)
-
     def note(self) -> list[str]:
         """Return their number as a sentence, if there were any."""
-        number = max(self._spawned() - self._earlier - 1, 0) + sum(bool(_PYTHON.search(one)) for one in self._commands)
+        number = sum(_PYTHON.search(one) is not None for one in self._commands)
+        number += max(_process_number() - self._earlier - 1, 0)
         processes = "process was" if number == 1 else "processes were"
         return [f"{number} child {processes} not watched; run them under attn run"] if number else []

@@ -119,7 +119,6 @@ def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
 
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
-    """Return a layer with how far weights·V is from the output of the program's call."""
     if layer.v is None or call.output is None or call.dropout:
         return layer
     expected = to_numpy(call.output[row])

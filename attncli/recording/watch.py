@@ -32,15 +32,12 @@ from attncli.recording.readers import flash_xformers, flex, mha, sdpa
 from attncli.recording.readers.reader import RunningModule, ThreadContext, Watch, can_read_values
 from attncli.recording.readers.softmax import Softmax
 
+_EAGERLY = "under attn, modules that torch.compile compiled ran eagerly; numbers may differ in their last digits"
 _SCRIPTED = "attn does not see attention that torch.jit compiled"
 _TRANSFORMED = "attn does not read attention inside torch.func and torch.vmap"
 
 # Modes in which tensors have shapes and no numbers, as while a program is exported.
-_WITHOUT_NUMBERS = (
-    torch._C._TorchDispatchModeKey.FAKE,
-    torch._C._TorchDispatchModeKey.PROXY,
-    torch._C._TorchDispatchModeKey.FUNCTIONAL,
-)
+_WITHOUT_NUMBERS = [getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")]
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 # The functions and modules that compute attention, and their readers. `flash_xformers` reads operators of libraries,
 # and `softmax` attention that a program writes out.
@@ -74,13 +71,19 @@ def watching(
     """
     hooks = _Hooks(Watch(on_call, module, Notes() if notes is None else notes, hints))
     _FORGET_IN_A_CHILD.append(hooks.remove)
-    try:
-        with _compiled_regions_run_eagerly():
-            hooks.here().enter()
-            yield hooks.watch
-    finally:
-        hooks.remove()
-        _FORGET_IN_A_CHILD.remove(hooks.remove)
+    with ExitStack() as stack:
+        stack.callback(_FORGET_IN_A_CHILD.remove, hooks.remove)
+        stack.callback(hooks.remove)
+
+        def run_eagerly() -> None:  # a compiled region calls no function that could be seen
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
+            warnings.filterwarnings("ignore", message, UserWarning)
+
+        # Importing it here would take a second from programs that compile nothing.
+        stack.enter_context(when_imported("torch._dynamo", run_eagerly))
+        hooks.here().enter()
+        yield hooks.watch
 
 
 class _Hooks:
@@ -114,11 +117,9 @@ class _Hooks:
     def _begin(self, *event: Any) -> None:
         """Watch a thread from its first line on, as its profile; then the program's own profile begins."""
         sys.setprofile(self._profile)
-        try:
+        with self.watch.notes.of_faults():
             if self.watch.is_on:
                 self.here().enter()
-        except Exception as fault:
-            self.watch.notes.failed(fault)
         if self._profile is not None:
             self._profile(*event)
 
@@ -142,21 +143,6 @@ class _Hooks:
         self.watch.notes.failed(fault)
 
 
-@contextmanager
-def _compiled_regions_run_eagerly() -> Iterator[None]:
-    """Have what the program compiles run as it is written; a compiled region calls no function that could be seen."""
-    with ExitStack() as settled:
-
-        def settle() -> None:
-            settled.enter_context(torch.compiler.set_stance("force_eager"))
-            message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
-            warnings.filterwarnings("ignore", message, UserWarning)
-
-        # Importing it here would take a second from programs that compile nothing.
-        settled.enter_context(when_imported("torch._dynamo", settle))
-        yield
-
-
 def _after_fork() -> None:
     for forget in reversed(_FORGET_IN_A_CHILD):
         forget()
@@ -167,8 +153,6 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Thread(ThreadContext, TorchFunctionMode):
-    """Watches one thread."""
-
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._forwards = 0
@@ -229,6 +213,8 @@ class _Thread(ThreadContext, TorchFunctionMode):
         self._see_functions(not mha.is_fused(module))
         if isinstance(module, torch.jit.ScriptModule):
             self.watch.notes.add(_SCRIPTED)
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            self.watch.notes.add(_EAGERLY)
         if self._inputs is not None:
             modules = [each.module for each in self.running]
             running.hint = self._guarded(self._inputs.enter, modules, args, frame)
@@ -269,7 +255,6 @@ class _Thread(ThreadContext, TorchFunctionMode):
             self._step_out()
 
     def _is_on(self, function: Callable[..., Any] | None = None) -> bool:
-        """Return whether anything that runs now is read."""
         if not self.watch.is_on or not can_read_values():
             if function in FUSED and torch._C._functorch.peek_interpreter_stack() is not None:
                 self.watch.notes.add(_TRANSFORMED)

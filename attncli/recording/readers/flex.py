@@ -11,12 +11,10 @@ from typing import Any
 import torch
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.masks.findings import Finding, Severity
+from attncli.masks.findings import Finding
 from attncli.recording.call import MaskArgument
-from attncli.recording.call_site import is_in_compiled_region
 from attncli.recording.readers.layout import compact
 from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
-from attncli.text import plural
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
 _TRIED = (1.0, -2.5)
@@ -42,40 +40,18 @@ def read(
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
     emit(
         context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value, masks=tuple(masks), softcap=softcap,
-        output=result[0], unsupported=unsupported, findings=_shared_blocks(block_mask, allowed, shape),
+        output=result[0], unsupported=unsupported, findings=_shared_blocks(block_mask, allowed),
     )  # fmt: skip
 
 
-def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tuple[int, ...]) -> tuple[Finding, ...]:
+def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor) -> tuple[Finding, ...]:
     """Return that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
-    axis = next((axis for axis in (0, 1) if block_mask[2].shape[axis] == 1 < allowed.shape[axis]), None)
-    if axis is None:
-        return ()
-    cells = [_cells_of_blocks(*block_mask[at : at + 2], block_mask[-3:-1], shape) for at in (2, 4)]
-    count = int((allowed != ((cells[0] & allowed) | cells[1])).expand(shape).sum())
-    if block_mask[4] is None and not count:  # mask_mod runs in all that any row sees
-        return ()
-    name, what = (("B", "batch row"), ("H", "head"))[axis]
-    message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has the blocks of {what} 0 for all"
-    severity: Severity = "note"
-    if not is_in_compiled_region():
-        message += ". Not compiled, as here, mask_mod alone decides"
-    elif count:
-        severity = "error"
-        message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
-    return (Finding("batch", severity, message, max(count, 1), advice=f"pass {name}={allowed.shape[axis]}"),)
-
-
-def _cells_of_blocks(
-    counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[Any, ...], shape: tuple[int, ...]
-) -> torch.Tensor:
-    """Return which cells are in the first `counts` blocks of each row of blocks, by their indices."""
-    if counts is None or indices is None:
-        return torch.zeros((1,) * 4, dtype=torch.bool)
-    is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-    blocks = torch.zeros_like(indices).scatter_add_(-1, indices.long(), is_listed.to(indices.dtype)) > 0
-    rows, columns = (torch.arange(shape[2 + axis], device=blocks.device) // sizes[axis] for axis in (0, 1))
-    return blocks[..., rows[:, None], columns]
+    for axis, name, what in ((0, "B", "batch row"), (1, "H", "head")):
+        if block_mask[2].shape[axis] == 1 < allowed.shape[axis]:
+            message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has those of {what} 0 for all"
+            message += ". Compiled, these blocks decide, too"
+            return (Finding("batch", "note", message, advice=f"pass {name}={allowed.shape[axis]}"),)
+    return ()
 
 
 def _cells(

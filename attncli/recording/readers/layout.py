@@ -126,11 +126,7 @@ class Points:
     """An attention at its three points, tensors as `[B, H, …]`; None are those that were changed since.
 
     Attributes:
-        origin: the weights.
-        product: of queries and keys.
-        shape: `(B, H, Q, K)`.
         softmax_at: how many of the changes are before the softmax.
-        slices: of longer queries and keys.
         wrong_axis: what the softmax is over, if it is not the keys.
         scores: what the softmax received; `weights` what it gave, and `final` what met the values.
     """
@@ -156,7 +152,14 @@ class Points:
         row = 2 * last - 1 - keys
         right = zip(matmul.second, matmul.right.shape, matmul.right.stride(), strict=True)
         of_values = {places.get(label) for label, size, step in right if label in places and size > 1 and step}
-        queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
+        queries, sizes, tensor = row, product.axes.shape, k.tensor
+        lacking = [
+            axis for axis in range(last - 1)
+            if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
+        ]  # fmt: skip
+        if lacking:  # no axis of heads, as far as these are known, nor of the values
+            axes = [axis for axis in (*lacking, row) if axis not in product.head_axes | of_values] or [*lacking, row]
+            queries = _query_axis(product, row, axes, weights.changes, earlier, (place, last, product.shared))
         if queries in of_values:  # values of each query's own are no values
             return None
         return cls(weights, weights.softmax, product.with_row(queries, row), keys, matmul, result)
@@ -172,11 +175,10 @@ class Points:
         self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
         self.wrong_axis = self._wrong_axis(product.axis(self._softmax_axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
-        self.slices = None
+        self.q = self.k = self.slices = None
         if q is not None and k is not None:
             self.slices = CallSlices(PositionSlice.of(q, self.q_side.base), PositionSlice.of(k, self.k_side.base))
-        self.q = None if q is None else self._with_heads(q)
-        self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
+            self.q, self.k = map(self._with_heads, (q, k.reshape(*k.shape[: product.shared], *k.shape[-2:])))
         self.v, self.output = self._values(matmul, result)
         self.final = self.four(matmul.left.detach(), weights.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
@@ -218,9 +220,8 @@ class Points:
         last = self.product.axes.ndim - 1
         if over is None or over == last - self.keys_are_left or (over < 0 and self.shape[3] == 1):
             return None
-        if over < 0:
-            return "an axis of one position"
-        return "the queries" if over >= last - 1 else "the heads" if over else "the batch"
+        names = {-1: "an axis of one position", 0: "the batch", last - 1: "the queries", last: "the queries"}
+        return names.get(over, "the heads")
 
     def _held(self, held: Held) -> Tensor | None:
         return None if held.tensor is None else self.four(held.tensor, self._softmax_axes)
@@ -243,28 +244,10 @@ class Points:
 
 
 def _query_axis(
-    product: Product,
-    row: int,
-    k: Operand,
-    of_values: set[int | None],
-    changes: Iterable[Change],
-    earlier: dict[tuple[Any, ...], int],
-    key: tuple[Any, ...],
+    product: Product, row: int, axes: list[int], changes: Iterable[Change], earlier: dict[Any, int], key: Any
 ) -> int:
-    """Return which axis of a product is that of the queries, where the keys lack several.
-
-    It is no axis of heads, as far as these are known, nor of the values; a mask differs along it, in other calls it was
-    it, or it is as long as the keys.
-    """
-    sizes, tensor = product.axes.shape, k.tensor
-    axes = [
-        axis for axis in range(product.axes.ndim - 2)
-        if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
-    ]  # fmt: skip
-    if not axes:
-        return row
-    excluded = product.head_axes | of_values
-    axes = [axis for axis in (*axes, row) if axis not in excluded] or [*axes, row]
+    """Return the axis of the queries: a mask differs along it, or it was it before, or it is as long as the keys."""
+    sizes = product.axes.shape
     fits = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
     if len(fits) != 1:
         fits = [earlier[key]] if earlier.get(key) in axes else []
@@ -279,13 +262,12 @@ def _query_axis(
 def _masked_axes(product: Product, axes: list[int], changes: Iterable[Change]) -> list[int]:
     """Return those of some axes along which a mask differs; the first mask that differs along one alone decides."""
     for change in changes:
-        if (tensor := change.tensor) is None:
-            continue
-        values = product.undone(tensor, change.axes)
-        hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
-        fits = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
-        if len(fits) == 1:
-            return fits
+        if (tensor := change.tensor) is not None:
+            values = product.undone(tensor, change.axes)
+            hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
+            fits = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
+            if len(fits) == 1:
+                return fits
     return []
 
 

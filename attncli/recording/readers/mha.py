@@ -32,11 +32,9 @@ _OWN_KEYS = ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v")  # key
 _FUNCTION = signature(F.multi_head_attention_forward)
 _MODULE, _LAYER = signature(nn.MultiheadAttention.forward), signature(nn.TransformerEncoderLayer.forward)
 _UNHEEDED = Finding(
-    "no-mask",
-    "error",
-    "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
+    "no-mask", "error", "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
     advice="pass nn.Transformer.generate_square_subsequent_mask(T)",
-)
+)  # fmt: skip
 _CONTRADICTED = "is_causal=True next to another attn_mask, of which the fast path applies the mask and others the hint"
 
 
@@ -122,7 +120,6 @@ def _emit(
     unsupported: str | None = None,
     **parts: Any,
 ) -> None:
-    """Emit a call with the batch in an axis, whose inputs `[B, T, E]` are prepared and projected."""
     query, key, _ = inputs = [batch_first(options[name], axis) for name in _INPUTS]
     if is_of_nothing(*inputs):
         return
@@ -158,7 +155,6 @@ def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _parameters(module: nn.MultiheadAttention) -> dict[str, Any]:
-    """Return the arguments of the function that are attributes of a module."""
     return {name: getattr(module, name, None) for name in (*_FUNCTION.parameters, *_OWN_KEYS)}
 
 

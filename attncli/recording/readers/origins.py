@@ -90,11 +90,7 @@ class Product(NamedTuple):
         return all(side.ndim > 2 and not side.is_learned for side in (self.left, self.right))
 
     def axis(self, moved: Tensor, index: int) -> int | None:
-        """Return the axis of the result that an axis of the scores is.
-
-        Returns:
-            The axis, −1 for one of a single position, None for one that is part of another, or several of them.
-        """
+        """Return the axis of the result that one of the scores is: −1 for a single position, None for no whole axis."""
         size, stride = moved.shape[index], moved.stride(index)
         own = enumerate(zip(self.axes.shape, self.axes.stride(), strict=True))
         return -1 if size == 1 else next((i for i, each in own if each == (size, stride)), None)
@@ -223,14 +219,10 @@ Origin = Factor | MadeMask | Scores | Untracked
 
 
 class Origins:
-    """The origins of the tensors of one thread that exist.
-
-    Attributes:
-        by_id: the origins by the identities of tensors.
-    """
+    """The origins of the tensors of one thread that exist."""
 
     def __init__(self) -> None:
-        self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}  # by the identities of tensors
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""

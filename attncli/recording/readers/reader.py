@@ -20,14 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from attncli.recording.call import Api, AttentionCall, CallSite, CallSlices, MaskArgument, PositionSlice
-from attncli.recording.call_site import ModuleNames, is_in_compiled_region, line_of, user_line
+from attncli.recording.call_site import ModuleNames, line_of, user_line
 from attncli.recording.input_hint import Hints
 from attncli.recording.notes import Notes
 from attncli.recording.readers.origins import Origins, base_of
 
-_EAGERLY = (
-    "under attn, compiled regions ran eagerly. Compiled by torch.compile, numbers may differ in their last digits"
-)
 _MOST_OUTPUTS = 8  # of modules that are kept while others run
 
 
@@ -69,10 +66,8 @@ class ThreadContext:
 
     def place(self) -> CallSite:
         """Return the place in the program that runs."""
-        watch = self.watch
-        if "torch._dynamo" in sys.modules and _EAGERLY not in watch.notes and is_in_compiled_region():
-            watch.notes.add(_EAGERLY)
-        return CallSite(*user_line(watch.start), watch.names.name([each.module for each in self.running]))
+        modules = [each.module for each in self.running]
+        return CallSite(*user_line(self.watch.start), self.watch.names.name(modules))
 
     def line(self) -> str | None:
         """Return the line of the user's own code that called torch, `train.py:40`; None where a library did."""

@@ -33,18 +33,15 @@ _MOST_CELLS = 2**19  # of a call that are compared
 _TIMES = "multiplied"  # with a mask of 0 and 1: what is 0 afterwards may be hidden by something else
 _CHANGED = "what was done to the scores"
 _AFTERWARDS = "what was done to the weights"
+_LOST = "tensors that were changed before they met the values"
 _ADDED = Finding(
-    "added-bool",
-    "error",
-    "a mask of 0 and 1 is added to the scores: 1 is a small bias, and nothing is masked",
+    "added-bool", "error", "a mask of 0 and 1 is added to the scores: 1 is a small bias, and nothing is masked",
     advice="use masked_fill, or add 0 and -inf",
-)
+)  # fmt: skip
 _LATE = Finding(
-    "after-softmax",
-    "error",
-    "the mask is applied after the softmax, so rows do not sum to 1",
+    "after-softmax", "error", "the mask is applied after the softmax, so rows do not sum to 1",
     advice="mask the scores before the softmax",
-)
+)  # fmt: skip
 
 
 class ScoresMask(NamedTuple):
@@ -58,18 +55,11 @@ class ScoresMask(NamedTuple):
     is_vacuous: bool = False  # whether it hid nothing in this call
 
 
-class ScoresReading(NamedTuple):
-    """Facts that the values of a call show, of it and of others of its kind."""
-
-    masks: list[ScoresMask]  # in the order in which they apply
-    facts: dict[str, Any]  # attributes of AttentionCall
-
-
 class WrittenAttention:
-    """The attention of a thread that is written out, and the facts of its kinds."""
+    """The attention of a thread that is written out, and of its kinds the masks and other attributes of the call."""
 
     def __init__(self) -> None:
-        self._readings: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
+        self._readings: dict[tuple[Any, ...], tuple[int, list[ScoresMask], dict[str, Any]]] = {}
         self._query_axes: dict[tuple[Any, ...], int] = {}
 
     def call(
@@ -85,8 +75,10 @@ class WrittenAttention:
             result.dtype, points.softmax_at, weights.dropout,
             *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
-        reading = self._reading(kind, points)
-        masks = [(mask, argument) for mask in reading.masks if (argument := _argument(mask, points)) is not None]
+        read, facts = self._reading(kind, points)
+        masks = [(mask, argument) for mask in read if (argument := _argument(mask, points)) is not None]
+        if len(masks) < len(read):
+            facts = {**facts, "unsupported": _LOST, "is_mask_read": False}
         batch, heads, *_ = points.shape
         q, k, v = points.q, points.k, points.v
         return AttentionCall(
@@ -98,25 +90,24 @@ class WrittenAttention:
             ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
             scores=points.scores, weights=points.weights, output=points.output, sinks=points.sinks,
             dropout=weights.dropout, is_training=weights.in_dropout if weights.dropout else context.is_training(),
-            slices=points.slices, **reading.facts,
+            slices=points.slices, **facts,
         )  # fmt: skip
 
-    def _reading(self, kind: tuple[Any, ...], points: Points) -> ScoresReading:
-        """Return the facts of a call; of a kind that is known, those of an earlier one."""
-        count, reading = self._readings.get(kind, (0, None))
+    def _reading(self, kind: tuple[Any, ...], points: Points) -> tuple[list[ScoresMask], dict[str, Any]]:
+        """Return what the values of a call show; of a kind that is known, those of an earlier one."""
+        count, masks, facts = self._readings.get(kind, (0, [], {}))
         # Of a kind the first two are read, the 5th, the 17th and so on.
         is_due = count < 2 or (count & (count - 1) == 0 and count.bit_length() % 2 == 1)
-        if reading is None or is_due or any(_hides_now(mask, points) for mask in reading.masks):
+        if is_due or any(_hides_now(mask, points) for mask in masks):
             with torch.autocast(points.q_side.device.type, enabled=False):
-                reading = _ValueReader(points).read()
+                masks, facts = _ValueReader(points).read()
         if len(self._readings) >= _MOST_KINDS:
             self._readings.clear()
-        self._readings[kind] = count + 1, reading
-        return reading
+        self._readings[kind] = count + 1, masks, facts
+        return masks, facts
 
 
 def _hides_now(mask: ScoresMask, points: Points) -> bool:
-    """Return whether a mask that hid nothing when values were read does now."""
     tensor = points.changes[mask.change].tensor if mask.is_vacuous and mask.change is not None else None
     return tensor is not None and bool((tensor != 0 if mask.convention == "masked" else tensor == 0).any())
 
@@ -143,33 +134,32 @@ class _ValueReader:
     """Reads the values of one call; of a large one, those of some of its rows and heads."""
 
     def __init__(self, points: Points) -> None:
-        self.points = points
-        self.masks: list[ScoresMask] = []
-        self.findings: list[Finding] = []
-        self.unread: list[str] = []  # what is not understood, and may hide keys
-        self.harmless: list[str] = []  # what is not understood, and hides none
+        self._points = points
+        self._masks: list[ScoresMask] = []  # in the order in which they apply
+        self._findings: list[Finding] = []
+        self._unread: list[str] = []  # what is not understood, and may hide keys
+        self._harmless: list[str] = []  # what is not understood, and hides none
         batch, heads, queries, keys = points.shape
         most = max(_MOST_CELLS // (queries * keys), 1)
         self._heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
         self._batch = max(min(batch, most // self._heads), 1)
 
-    def read(self) -> ScoresReading:
+    def read(self) -> tuple[list[ScoresMask], dict[str, Any]]:
+        """Return the masks, and other attributes of an AttentionCall."""
         facts = self._read_scores()
         self._read_weights()
-        unread = " and ".join(dict.fromkeys((*self.unread, *self.harmless))) or None
-        findings = tuple(dict.fromkeys(self.findings))
-        return ScoresReading(
-            self.masks, {**facts, "findings": findings, "unsupported": unread, "is_mask_read": not self.unread}
-        )
+        facts["findings"] = tuple(dict.fromkeys(self._findings))
+        facts["unsupported"] = " and ".join(dict.fromkeys((*self._unread, *self._harmless))) or None
+        return self._masks, {**facts, "is_mask_read": not self._unread}
 
     def _cut(self, tensor: Tensor) -> Tensor:
         return tensor[: self._batch, : self._heads].detach()
 
     def _read_scores(self) -> dict[str, Any]:
         """Read what was done before the softmax; return the scale and the soft cap."""
-        points = self.points
+        points = self._points
         if points.scores is None or points.q is None or points.k is None:
-            self.unread.append("tensors that were changed before they met the values")
+            self._unread.append(_LOST)
             return {}
         q, k, y = (self._cut(each).float() for each in (points.q, points.k, points.scores))
         product = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
@@ -177,33 +167,33 @@ class _ValueReader:
         for index, change in enumerate(points.changes[: points.softmax_at]):
             tensor = points.tensor(change)
             replay.step(index, change, None if tensor is None else self._cut(tensor))
+        halves = [torch.finfo(each).eps for each in (points.product.dtype, points.scores.dtype) if each.itemsize == 2]
+        tolerance = max(7.5 * max(halves, default=0), 2.5e-4)
         size = 1 + torch.maximum(y.abs(), (product * replay.scale).abs())
-        is_off = ~((y - replay.scores).abs() <= _tolerance(points.product.dtype, points.scores.dtype) * size)
+        is_off = ~((y - replay.scores).abs() <= tolerance * size)
         hidden = ((y <= FORBIDDEN_BELOW) & is_off) | (y - replay.scores < _HIDDEN)
         below = replay.added <= _HIDDEN
         visible = ~(hidden | below | replay.filled) & y.isfinite() & product.isfinite() & (replay.added < -_HIDDEN)
-        facts: dict[str, Any] = {}
-        if not replay.is_clear or int((is_off & visible).sum()) > 1e-3 * int(visible.sum()):
-            self.unread.append(_CHANGED)
-        elif replay.is_scaled_by_heads:
-            self.harmless.append("a factor of each head")
-        else:
-            facts = {"scale": replay.scale, "softcap": replay.softcap}
-            if replay.softcap is None:
-                facts["scale_factors"] = points.q_side.scale, points.k_side.scale, *replay.factors
         self._read_masks(replay, hidden, below, y)
-        return facts
+        if not replay.is_clear or int((is_off & visible).sum()) > 1e-3 * int(visible.sum()):
+            self._unread.append(_CHANGED)
+        elif replay.is_scaled_by_heads:
+            self._harmless.append("a factor of each head")
+        else:
+            factors = () if replay.softcap else (points.q_side.scale, points.k_side.scale, *replay.factors)
+            return {"scale": replay.scale, "softcap": replay.softcap, "scale_factors": factors}
+        return {}
 
     def _read_masks(self, replay: _Replay, hidden: Tensor, below: Tensor, y: Tensor) -> None:
         """Read the masks: what was added hides what is `below`, and fills what is `hidden` of the other scores."""
-        points, live = self.points, y < -math.inf
+        points, live = self._points, y < -math.inf
         if points.weights is not None and points.wrong_axis is None:
             live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
             live &= self._cut(points.final) != 0  # what was masked later is no weight
         for index, values, factor in replay.biases:
             if _is_boolean(values):
-                self.findings.append(_ADDED)
-            self.masks.append(ScoresMask("added", index, "additive", factor))
+                self._findings.append(_ADDED)
+            self._masks.append(ScoresMask("added", index, "additive", factor))
         covered, found = below, []
         for index, name, convention, hides in sorted(replay.fills, key=lambda each: each[1] == _TIMES):
             hides = hides.expand(y.shape)
@@ -215,9 +205,9 @@ class _ValueReader:
                     message = f"{name} sets masked scores to {float(values[0]):g}, which leaves them a weight"
                     if name == _TIMES:
                         message = "scores are multiplied with a mask of 0 and 1: 0 is a score like others"
-                    self.findings.append(Finding("no-mask", "error", message, advice="set masked scores to -inf"))
+                    self._findings.append(Finding("no-mask", "error", message, advice="set masked scores to -inf"))
                 else:  # scores of another kind, or chosen by their values
-                    self.unread.append(_CHANGED)
+                    self._unread.append(_CHANGED)
                 found.append(ScoresMask(name, index, convention, is_applied=False))
             elif name != _TIMES or bool((hides & ~covered).any()):
                 found.append(ScoresMask(name, index, convention, is_vacuous=not bool(hides.any())))
@@ -226,24 +216,23 @@ class _ValueReader:
         if bool(uncovered.any()):
             found = [*(mask for mask in found if not mask.is_applied), ScoresMask("assigned", None, "masked")]
             if bool((uncovered & (y > FORBIDDEN_BELOW)).any()):
-                self.unread.append(_CHANGED)
-        self.masks += found
+                self._unread.append(_CHANGED)
+        self._masks += found
 
     def _read_weights(self) -> None:
-        """Read the axis of the softmax, and what was done to weights since."""
-        points = self.points
+        points = self._points
         weights, final, over = points.weights, points.final, points.wrong_axis
         after = points.changes[points.softmax_at :]
         if weights is None:
             return
         is_again = bool(after) and _sums_to_one(final)
         if over is not None and is_again:
-            self.harmless.append("the normalisation of the weights")
+            self._harmless.append("the normalisation of the weights")
         elif over is not None:
             # Tokens that are dealt to clusters, and clusters that are their sums, have their softmax over the queries.
             severity: Severity = "note" if points.keys_are_left and over == "the queries" else "error"
             message = f"the softmax is over {over}, not over the keys"
-            self.findings.append(Finding("axis", severity, message, advice="give softmax the axis of the keys"))
+            self._findings.append(Finding("axis", severity, message, advice="give softmax the axis of the keys"))
         elif after and not points.origin.dropout:
             zero, live = final == 0, weights > _NO_WEIGHT
             lost = zero & live & ~zero.all(-1, keepdim=True)
@@ -251,11 +240,11 @@ class _ValueReader:
             is_same = not bool(((factor - 1).abs() > 0.02).any())
             is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
             if is_late and is_same and not is_again:
-                self.findings.append(_LATE)
+                self._findings.append(_LATE)
             elif is_late:
-                self.unread.append(_AFTERWARDS)
+                self._unread.append(_AFTERWARDS)
             elif not is_same or bool(lost.any()):
-                self.harmless.append(_AFTERWARDS)
+                self._harmless.append(_AFTERWARDS)
 
 
 class _Replay:
@@ -298,11 +287,6 @@ class _Replay:
         elif name == "tanh":
             self.is_clear &= not self.biases and not self.fills and self.softcap is None
             self.scores, self.softcap = self.scores.tanh(), 1.0
-
-
-def _tolerance(*dtypes: torch.dtype) -> float:
-    halves = (torch.finfo(dtype).eps for dtype in dtypes if dtype in (torch.float16, torch.bfloat16))
-    return max(7.5 * max(halves, default=0), 2.5e-4)
 
 
 def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
