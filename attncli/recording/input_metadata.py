@@ -1,10 +1,9 @@
 """Hints from the inputs of modules: which keys are padding, where queries are, where documents begin.
 
-An `nn.Embedding` with a `padding_idx`, or that of the words of a model whose configuration has a `pad_token_id`, shows
-which words of its input are none; so does the `attention_mask` or the `input_lengths` of a model. Positions are an
-input with such a name (`position_ids`, `pos`), or that of an `nn.Embedding` (`position_embeddings`, `wpe`); where they
-count from 0 again and again, a row holds several documents. A model's configuration has the window of its queries. And
-an attention that is called with the output of an encoder attends to its words.
+An `nn.Embedding` with a `padding_idx`, or that of the words of a model with a `pad_token_id`, shows which words of its
+input are none; so does the `attention_mask` or the `input_lengths` of a model. Positions are an input with such a name,
+or that of an `nn.Embedding`; where they count from 0 again and again, a row holds several documents. An attention that
+is called with the output of an encoder attends to its words.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ class InputReader:
 
     def enter(self, running: Sequence[torch.nn.Module], args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
         """Read the inputs of the last module that runs, and return what `leave` takes."""
-        if len(running) == 1:
-            self._hints.begin_forward()
-        begun = self._hints.begin_module()
+        begun = self._hints.begin_module(len(running) == 1)
         module, config = running[-1], getattr(running[-1], "config", None)
         if config is not None and all(getattr(each, "config", None) is not config for each in running[:-1]):
             for kind, name in _OF_CONFIGURATION.items():
@@ -120,16 +117,12 @@ class InputReader:
                 self._hints.add(hint._replace(size=0))
         elif _is_plain(value) and value.dim() in (1, 2) and value.dtype in (torch.int32, torch.int64):
             version = None if value.is_inference() else value._version
-            known = (
-                hints
-                for recent, earlier, how, hints in self._recent  # each layer is called with the same positions
-                if recent() is value and earlier == version is not None and how == read
-            )
-            hints = next(known, None)
-            if hints is None:
-                hints = tuple(read(np.atleast_2d(to_numpy(value)).astype(np.int64)))
-                self._recent.append((ref(value), version, read, hints))
-            for hint in hints:
+            # Each layer is called with the same positions.
+            known = [one[3] for one in self._recent if one[0]() is value and one[1] == version and one[2] == read]
+            if not known or version is None:
+                known = [tuple(read(np.atleast_2d(to_numpy(value)).astype(np.int64)))]
+                self._recent.append((ref(value), version, read, known[0]))
+            for hint in known[0]:
                 self._hints.add(hint)
 
 

@@ -60,8 +60,7 @@ class Notes(list[str]):
         """Count a softmax of queries and keys whose weights were not followed to values; they are one note."""
         number, first = self._lost.get(place, (0, shape))
         self._lost[place] = number + 1, first
-        if self._of_lost in self:
-            self.remove(self._of_lost)
+        self[:] = [note for note in self if note != self._of_lost]
         count = sum(number for number, _ in self._lost.values())
         where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
         if len(where) > _MOST_PLACES:

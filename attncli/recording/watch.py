@@ -203,8 +203,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
         while self.running and not _is_inside(frame, self.running[-1].frame):
             self._leave()  # left without its hook: by a KeyboardInterrupt or another such exception
         if self.running:
-            if not self.running[-1].called:
-                self.running[-1].called.append(module)
+            self.running[-1].has_called = True
         elif not self._is_here:
             self._sees_functions = False  # a thread that began before the watch is seen inside of modules
         self._forwards += 1
@@ -227,7 +226,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
             self._leave()
         reader, running = MODULES.get(getattr(type(module), "forward", None)), self.running[-1]  # type: ignore[arg-type]
         if reader is not None and ran is not None and self._is_on():
-            self._quietly(reader, self, module, running.called, *ran)
+            self._quietly(reader, self, module, running.has_called, *ran)
         if self._inputs is not None and running.hint is not None:
             self._guarded(self._inputs.leave, running.hint, ran)
         self._keep_output(None if ran is None else ran[-1])
@@ -301,7 +300,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
     def _step_out(self) -> None:
         depth = torch._C._len_torch_function_stack()
         if depth and torch._C._get_function_stack_at(depth - 1) is self:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.__exit__(None, None, None)
             self._is_here = False
 
 

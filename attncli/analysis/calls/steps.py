@@ -169,13 +169,11 @@ class ThreadState:
         self.hints_made += 1
         self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(self.calls_made, self.hints_made, hint)]
 
-    def begin_forward(self) -> None:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """See `Hints`."""
-        self.forward = self.calls_made, self.hints_made
-
-    def begin_module(self) -> tuple[int, int]:
-        """See `Hints`."""
-        return self.calls_made, self.hints_made
+        begun = self.calls_made, self.hints_made
+        self.forward = begun if is_outermost else self.forward
+        return begun
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints`."""

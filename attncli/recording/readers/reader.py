@@ -51,7 +51,7 @@ class RunningModule:
     saw_functions: bool  # before it began
     number: int  # of the runs of modules in this thread
     hint: tuple[int, int] | None = None  # what had been handed over when it began
-    called: list[nn.Module] = field(default_factory=list)  # the first module that it called
+    has_called: bool = False  # whether it called a module
 
 
 class ThreadContext:
@@ -92,7 +92,7 @@ class ThreadContext:
 
         slices, projections = call.slices, call.projections
         if slices is None and call.q is not None and call.k is not None:
-            slices = CallSlices(*(PositionSlice.of(each, base_of(each)) for each in (call.q, call.k)))
+            slices = CallSlices(PositionSlice.of(call.q, base_of(call.q)), PositionSlice.of(call.k, base_of(call.k)))
         if slices is not None and self.running:
             slices = slices._replace(forward=self.running[-1].number)
         if call.q is not None and not call.q.requires_grad:  # there is no cache in training

@@ -1,8 +1,7 @@
 """The call of an attention that a program writes out: what was done between the product and the values.
 
 Scores are made once more of the queries, the keys and the recorded changes, step by step; where that gives what the
-softmax received, scale, caps and masks are known. The weight that a mask leaves to a key tells whether it hides it; a
-mask after the softmax is weights that met the values as 0; and a wrong axis is one that the values are not summed over.
+softmax received, scale, caps and masks are known. The weight that a mask leaves to a key tells whether it hides it.
 This is done in the first calls of each kind at a place, then ever more seldom. In between it is known which tensors are
 the masks, and these are read in every call.
 """

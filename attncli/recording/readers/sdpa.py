@@ -13,26 +13,15 @@ from attncli.masks.conventions import Convention
 from attncli.recording.call import MaskArgument
 from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing, longest, own_tokens, padded
 
+_PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
 
 def read(
-    context: ThreadContext, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    context: ThreadContext, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> None:
     """Read a call of the function."""
-    _read(context, result, *args, **kwargs)
-
-
-def _read(
-    context: ThreadContext,
-    output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> None:
+    options: dict[str, Any] = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
+    query, key, value = (options[name] for name in _PARAMETERS[:3])
     if is_of_nothing(query, key, value):
         return
     if output.is_nested:  # `[B, H, T, D]` where each sequence has its own T
@@ -42,9 +31,11 @@ def _read(
             "shape": (query.size(0), query.size(1), longest(query), longest(key)),
         }
     else:
-        parts = _dense(context, output, (query, key, value), attn_mask, enable_gqa)
-    factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
-    emit(context, "sdpa", query, key, factor, is_causal=is_causal, dropout=dropout_p, **parts)
+        has_gqa = options.get("enable_gqa", False)
+        parts = _dense(context, output, (query, key, value), options.get("attn_mask"), has_gqa)
+    scale = 1 / math.sqrt(query.size(-1)) if options.get("scale") is None else float(options["scale"])
+    is_causal, dropout = options.get("is_causal", False), options.get("dropout_p", 0.0)
+    emit(context, "sdpa", query, key, scale, is_causal=is_causal, dropout=dropout, **parts)
 
 
 def _dense(

@@ -229,8 +229,9 @@ class Softmax:
             return scores if _keeps_sinks(ran, source, result) else None
         if source.shape != result.shape or ran.name in _ORDERS:
             axes = _moved(ran, scores.axes, source) if result.numel() == source.numel() else None
-            is_view = axes is not None and axes.shape == result.shape and result is not source
-            return scores._replace(axes=axes) if is_view else None
+            if axes is None or axes.shape != result.shape or result is source:
+                return None
+            return scores._replace(axes=axes)
         if ran.name in _COPIES:
             return scores
         name, others = ran.name, [each for each in ran.tensors if each is not source and _broadcasts(each, result)]
@@ -261,7 +262,7 @@ class Softmax:
         if origin.softmax is None:
             self._origins.put(result, Untracked())
         elif not origin.softmax.is_used:
-            self._origins.put(result, origin.softmax.untracked)
+            self._origins.put(result, origin.softmax)
 
     def _assign(self, ran: _Operation) -> None:
         target, value = ran.args[0], ran.args[-1]
@@ -364,7 +365,7 @@ def _are_values(matmul: Contraction, origin: Any) -> bool:
 def _rank(origin: Origin) -> tuple[int, bool]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
     if not isinstance(origin, Scores):
-        return 2 + (Untracked, Factor, MadeMask).index(type(origin)), False
+        return 4 if isinstance(origin, MadeMask) else 3 if isinstance(origin, Factor) else 2, False
     product, is_weights = origin.product, origin.softmax is not None
     is_unlike = product.left.ndim != product.right.ndim or not product.is_of_pairs
     return int(not is_weights), is_unlike and not is_weights
