@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
@@ -78,6 +78,7 @@ def run_program(
     watch: Callable[[], AbstractContextManager[None]],
     report: Callable[[], int],
     notes: Notes,
+    steps: int | None = None,
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
@@ -90,11 +91,14 @@ def run_program(
         report: called once, when the program has ended, or when it calls `os._exit` or becomes another by `os.exec`. It
             returns the exit code that the findings ask for; a program that fails has its own.
         notes: takes our own faults.
+        steps: of optimizers of torch, after which the program ends; None is all.
     """
     process, watched, children = os.getpid(), ExitStack(), _Children()
 
     def begin() -> None:
         with notes.of_faults("the program could not be watched"):
+            if steps is not None:
+                watched.callback(_end_after(steps))
             watched.enter_context(watch())
 
     def reported() -> int:
@@ -104,7 +108,7 @@ def run_program(
     with ExitStack() as settled:
         _begin_as_python(settled, program, arguments)
         sys.addaudithook(children.audit)
-        settled.enter_context(_reporting_at_sudden_ends(reported, notes))
+        _report_at_sudden_ends(settled, reported, notes)
         with when_imported("torch", begin):
             code = _exit_code(program.run)
             if os.getpid() == process:
@@ -117,24 +121,17 @@ def run_program(
     return code or wanted
 
 
-@contextmanager
-def ending_after(steps: int) -> Iterator[None]:
-    """End the program that runs inside, as `sys.exit()` does, after a number of steps of optimizers of torch."""
+def _end_after(steps: int) -> Callable[[], None]:
+    """End the program, as `sys.exit()` does, after some steps of optimizers of torch; return what undoes this."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
     numbers = itertools.count(1)
 
     def count(*_: Any) -> None:
         if next(numbers) >= steps:
             raise SystemExit
 
-    with ExitStack() as hooked:
-
-        def hook() -> None:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
-
-            hooked.callback(register_optimizer_step_post_hook(count).remove)
-
-        hooked.enter_context(when_imported("torch", hook))
-        yield
+    return register_optimizer_step_post_hook(count).remove
 
 
 def _exit_code(run: Callable[[], None]) -> int:
@@ -204,8 +201,7 @@ def _drop_our_frames(failure: BaseException) -> None:
         error.__traceback__ = frames[0] if frames else None
 
 
-@contextmanager
-def _reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Iterator[None]:
+def _report_at_sudden_ends(settled: ExitStack, report: Callable[[], object], notes: Notes) -> None:
     """Have `os._exit` and `os.exec…` report first; a forked child leaves as it does."""
     process = os.getpid()
 
@@ -219,11 +215,9 @@ def _reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Ite
         finally:
             leave(*arguments, **named)
 
-    with ExitStack() as before:
-        for leave in (os._exit, os.execv, os.execve):
-            before.callback(setattr, os, leave.__name__, leave)
-            setattr(os, leave.__name__, partial(report_and_leave, leave))
-        yield
+    for leave in (os._exit, os.execv, os.execve):
+        settled.callback(setattr, os, leave.__name__, leave)
+        setattr(os, leave.__name__, partial(report_and_leave, leave))
 
 
 def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[str]) -> None:

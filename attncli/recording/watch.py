@@ -143,13 +143,8 @@ class _Hooks:
         self.watch.notes.failed(fault)
 
 
-def _after_fork() -> None:
-    for forget in reversed(_FORGET_IN_A_CHILD):
-        forget()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=lambda: [forget() for forget in reversed(_FORGET_IN_A_CHILD)])
 
 
 class _Thread(ThreadContext, TorchFunctionMode):

@@ -206,13 +206,13 @@ class Untracked:
         self.shape, self.is_counted = shape, False
 
 
-class SoftmaxCall(Untracked):
-    """A softmax over an axis of scores, and the origin of its weights where they are not followed."""
+class SoftmaxCall:
+    """A softmax over an axis of scores."""
 
     def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
-        super().__init__(result.shape)
         self.scores, self.axis, self.received, self.result = scores, axis, received, result
         self.is_used = False  # whether its weights met values
+        self.untracked = Untracked(result.shape)  # the origin of its weights where they are not followed
 
 
 Origin = Factor | MadeMask | Scores | Untracked

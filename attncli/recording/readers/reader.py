@@ -73,10 +73,6 @@ class ThreadContext:
         """Return the line of the user's own code that called torch, `train.py:40`; None where a library did."""
         return line_of(sys._getframe(1), self.watch.start)
 
-    def module(self) -> nn.Module | None:
-        """Return the innermost module that runs; None outside of modules."""
-        return self.running[-1].module if self.running else None
-
     def is_training(self) -> bool | None:
         """Return whether the innermost module that runs is in training mode; None outside of modules."""
         return self.running[-1].module.training if self.running else None

@@ -67,7 +67,7 @@ def _dense(
     q, k, v = map(four, inputs)
     # Where heads share keys, transformers makes `[B, Hkv, H / Hkv, D]` of the one query `[B, H, 1, D]` of a step of
     # generation (`pack_gqa` in sdpa_attention.py): its heads are rows, and none of them is a position.
-    module = context.module()
+    module = context.running[-1].module if context.running else None
     groups = getattr(module, "num_key_value_groups", 1)
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
     is_packed = groups > 1 and q.shape[1] == k.shape[1] and q.shape[2] == groups and q.shape[1] * groups == heads

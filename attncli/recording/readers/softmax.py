@@ -262,7 +262,7 @@ class Softmax:
         if origin.softmax is None:
             self._origins.put(result, Untracked())
         elif not origin.softmax.is_used:
-            self._origins.put(result, origin.softmax)
+            self._origins.put(result, origin.softmax.untracked)
 
     def _assign(self, ran: _Operation) -> None:
         target, value = ran.args[0], ran.args[-1]
@@ -285,9 +285,8 @@ class Softmax:
         origins = [self._origins.get(each) for each in inputs if each.numel() > 1]
         is_of_masks = bool(origins) and all(isinstance(each, MadeMask) for each in origins)
         is_changed = bool(inputs) and result is inputs[0] and ran.name not in _COPIES
-        if is_of_masks and len(origins) == 1 and ran.name not in _ANEW and not is_changed:
-            (origin,) = origins
-        else:
+        origin = origins[0] if is_of_masks else None
+        if not is_of_masks or len(origins) > 1 or ran.name in _ANEW or is_changed:
             makes = ran.name in _MAKERS and (result.dtype == torch.bool or ran.name in ("masked_fill", "where", *_ANEW))
             if ran.name == "setitem":  # else what a cache is written by
                 makes = len(inputs) == 1
@@ -300,12 +299,9 @@ class Softmax:
 class _Operation:
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name, self.args, self.kwargs = name, args, kwargs
-        self.tensors: list[Tensor] = []  # whose numbers it took
-        for each in (*args, *kwargs.values()):
-            some = each if isinstance(each, tuple | list) else (each,)
-            self.tensors += [one for one in some if isinstance(one, Tensor)]
-        if name.endswith("_as"):
-            self.tensors = self.tensors[:1]  # the other one is a pattern
+        values = (each if isinstance(each, tuple | list) else (each,) for each in (*args, *kwargs.values()))
+        tensors = [one for some in values for one in some if isinstance(one, Tensor)]
+        self.tensors = tensors[:1] if name.endswith("_as") else tensors  # whose numbers it took; not of a pattern
 
     def argument(self, position: int, name: str, default: Any) -> Any:
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
