@@ -42,32 +42,23 @@ class Contraction(NamedTuple):
 
 
 def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Contraction | None:
-    """Return what one of `PRODUCTS` multiplied; None unless it was two tensors of several axes."""
+    """Return what one of `PRODUCTS` multiplied, each as an einsum; None unless it was two tensors of several axes."""
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+    equation, added = "...ls,...sr->...lr", None
     if name == "einsum":
-        return _einsum(args[0], *(tensors or args[1]))
-    added = None
-    if name == "baddbmm":
+        equation, tensors = args[0], tensors or args[1]
+    elif name == "baddbmm":
         added = tensors.pop(0), float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
-    if len(tensors) != 2 or any(each.ndim < 2 for each in tensors):
-        return None
-    left, right = tensors
-    batch = [*range(max(left.ndim, right.ndim) - 2, 0, -1)]
-    first = (*batch[len(batch) - left.ndim + 2 :], "left", "sum")
-    second = (*batch[len(batch) - right.ndim + 2 :], "sum", "right")
-    return Contraction(left, right, first, second, (*batch, "left", "right"), added)
-
-
-def _einsum(equation: Any, *tensors: Tensor) -> Contraction | None:
-    if not isinstance(equation, str) or "->" not in equation or len(tensors) != 2:
+    is_known = isinstance(equation, str) and "->" in equation
+    if not is_known or len(tensors) != 2 or any(each.ndim < 2 for each in tensors):
         return None
     factors, _, out = equation.replace(" ", "").partition("->")
-    one, two = (_labels(part, tensor.ndim) for part, tensor in zip(factors.split(","), tensors, strict=True))
-    dots = max((label for label in (*one, *two) if isinstance(label, int)), default=-1) + 1
+    first, second = (_labels(part, tensor.ndim) for part, tensor in zip(factors.split(","), tensors, strict=True))
+    dots = max((label for label in (*first, *second) if isinstance(label, int)), default=-1) + 1
     result = _labels(out, len(out.replace("...", "")) + dots)
-    if any(len({*each}) < len(each) for each in (one, two, result)):
+    if any(len({*each}) < len(each) for each in (first, second, result)):
         return None
-    return Contraction(*tensors, one, two, result)
+    return Contraction(tensors[0], tensors[1], first, second, result, added)
 
 
 def _labels(part: str, axes: int) -> Labels:

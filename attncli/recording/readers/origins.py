@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 _MOST_CHANGES = 16  # of scores
+MadeMask = str  # the origin of a mask: the line of the program that made it, such as `train.py:40`
 
 
 class Factor(NamedTuple):
@@ -26,12 +27,6 @@ class Factor(NamedTuple):
     heads: int = 1  # of each row that its batch axis holds
     scale: float = 1.0  # what it was multiplied with; NaN where that is no one number
     head_axes: frozenset[int] = frozenset()  # that are known to be heads, or groups of them
-
-
-class MadeMask(NamedTuple):
-    """A mask, and the line of the program that made it, such as `train.py:40`."""
-
-    line: str
 
 
 class Held:
@@ -247,7 +242,7 @@ class Origins:
     def made_at(self, tensor: object) -> str | None:
         """Return the line that made a mask."""
         origin = self.get(tensor)
-        return origin.line if isinstance(origin, MadeMask) else None
+        return origin if isinstance(origin, MadeMask) else None
 
 
 def base_of(tensor: Tensor) -> Tensor | None:

@@ -290,8 +290,7 @@ class Softmax:
             makes = ran.name in _MAKERS and (result.dtype == torch.bool or ran.name in ("masked_fill", "where", *_ANEW))
             if ran.name == "setitem":  # else what a cache is written by
                 makes = len(inputs) == 1
-            line = self.context.line() if is_of_masks or makes else None
-            origin = None if line is None else MadeMask(line)
+            origin = self.context.line() if is_of_masks or makes else None
         if origin is not None or isinstance(self._origins.get(result), MadeMask):
             self._origins.put(result, None if result.requires_grad else origin)
 
