@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -38,17 +39,13 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
         sys.meta_path.insert(0, self)
-        if spec is not None and spec.loader is not None:
-            self._extend(spec.loader)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            loader.exec_module = partial(self._exec_module, loader.exec_module)
         return spec
 
-    def _extend(self, loader: Any) -> None:
-        load = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            if module.__name__ == self._name and self in sys.meta_path:  # an archive has one loader for all modules
-                sys.meta_path.remove(self)
-                self._then()
-
-        loader.exec_module = exec_module
+    def _exec_module(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        if module.__name__ == self._name and self in sys.meta_path:  # an archive has one loader for all of its modules
+            sys.meta_path.remove(self)
+            self._then()

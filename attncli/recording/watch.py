@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -264,17 +264,21 @@ class _Thread(ThreadContext, TorchFunctionMode):
 
     def _quietly(self, reader: Callable[..., None], *ran: Any) -> None:
         """Run a reader, seen by no mode, of ours or the program's, and recorded by no autograd."""
-        has_modes = torch._C._len_torch_dispatch_stack() > 0
-        if has_modes and any(torch._C._get_dispatch_mode(kind) is not None for kind in _WITHOUT_NUMBERS):
+        if torch._C._len_torch_dispatch_stack():
+            if not any(torch._C._get_dispatch_mode(kind) is not None for kind in _WITHOUT_NUMBERS):
+                with _disable_current_modes():
+                    self._quietly(reader, *ran)
             return
-        with _disable_current_modes() if has_modes else nullcontext(), torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction():
             had_grad = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)
             try:
                 result = ran[-1]
                 first = result[0] if isinstance(result, tuple | list) and result else result  # also of torch.max
                 if first is None or (isinstance(first, torch.Tensor) and not first.is_meta):  # None is in place
-                    self._guarded(reader, *ran)
+                    reader(*ran)
+            except Exception as fault:
+                self.watch.notes.failed(fault)
             finally:
                 torch._C._set_grad_enabled(had_grad)
 

@@ -56,7 +56,8 @@ def read(
         lengths = starts.long().diff()
         key_lengths = lengths if others is None else others.long().diff()
         sides = zip((*inputs, output), (lengths, key_lengths, key_lengths, lengths), strict=True)
-        q, k, v, output = (_unpacked(each, own) for each, own in sides)
+        rows = (each.reshape(-1, *each.shape[-2:]).split(own.tolist()) for each, own in sides)  # `[total, H, D]`
+        q, k, v, output = (torch.nn.utils.rnn.pad_sequence(each, batch_first=True).transpose(1, 2) for each in rows)
     else:
         q, k, v, output = (each.transpose(1, 2) for each in (query, key, value, output))
         lengths, key_lengths = (torch.full((len(q),), side.shape[2], device=q.device) for side in (q, k))
@@ -97,9 +98,3 @@ def _masks(
         yield MaskArgument("seqlens", rows[:, None] < queries[:, None, None, None], "attend")
     if (slopes := arguments.get("alibi_slopes")) is not None:
         yield MaskArgument("alibi_slopes", -slopes.reshape(-1, shape[1], 1, 1) * (i - j).abs(), "additive")
-
-
-def _unpacked(packed: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return `[B, H, T, D]` of sequences that stand end to end, `[total, H, D]` or `[1, total, H, D]`."""
-    rows = torch.split(packed.reshape(-1, *packed.shape[-2:]), lengths.tolist())
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True).transpose(1, 2)
