@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -52,19 +53,24 @@ def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Con
     is_known = isinstance(equation, str) and "->" in equation
     if not is_known or len(tensors) != 2 or any(each.ndim < 2 for each in tensors):
         return None
-    factors, _, out = equation.replace(" ", "").partition("->")
-    first, second = (_labels(part, tensor.ndim) for part, tensor in zip(factors.split(","), tensors, strict=True))
+    labels = _labels(equation, *(each.ndim for each in tensors))
+    return None if labels is None else Contraction(tensors[0], tensors[1], *labels, added)
+
+
+@cache
+def _labels(equation: str, *axes: int) -> tuple[Labels, Labels, Labels] | None:
+    """Return the letters of both factors and of the result; the axes of an ellipsis are numbered from its right."""
+    *factors, out = re.split(",|->", equation.replace(" ", ""))
+
+    def labels(part: str, count: int) -> Labels:
+        dots = range(count - len(part.replace("...", "")) - 1, -1, -1)
+        return tuple(one for each in re.findall(r"\.\.\.|.", part) for one in (dots if each == "..." else [each]))
+
+    first, second = map(labels, factors, axes)
     dots = max((label for label in (*first, *second) if isinstance(label, int)), default=-1) + 1
-    result = _labels(out, len(out.replace("...", "")) + dots)
-    if any(len({*each}) < len(each) for each in (first, second, result)):
-        return None
-    return Contraction(tensors[0], tensors[1], first, second, result, added)
-
-
-def _labels(part: str, axes: int) -> Labels:
-    """Return the letters; the axes of an ellipsis are numbered from its right."""
-    dots = range(axes - len(part.replace("...", "")) - 1, -1, -1)
-    return tuple(label for each in re.findall(r"\.\.\.|.", part) for label in (dots if each == "..." else [each]))
+    result = labels(out, len(out.replace("...", "")) + dots)
+    is_of_each_once = all(len({*each}) == len(each) for each in (first, second, result))
+    return (first, second, result) if is_of_each_once else None
 
 
 def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:

@@ -298,9 +298,12 @@ class Softmax:
 class _Operation:
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name, self.args, self.kwargs = name, args, kwargs
-        values = (each if isinstance(each, tuple | list) else (each,) for each in (*args, *kwargs.values()))
-        tensors = [one for some in values for one in some if isinstance(one, Tensor)]
-        self.tensors = tensors[:1] if name.endswith("_as") else tensors  # whose numbers it took; not of a pattern
+        self.tensors: list[Tensor] = []  # whose numbers it took
+        for each in (*args, *kwargs.values()):
+            some = each if isinstance(each, tuple | list) else (each,)
+            self.tensors += [one for one in some if isinstance(one, Tensor)]
+        if name.endswith("_as"):
+            self.tensors = self.tensors[:1]  # the other one is a pattern
 
     def argument(self, position: int, name: str, default: Any) -> Any:
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
