@@ -9,9 +9,10 @@ import torch
 from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
-from attncli.recording.call import AttentionCall, CallSite
+from attncli.recording.call import AttentionCall
+from attncli.recording.notes import Notes
 from attncli.recording.readers import flash_xformers
-from attncli.recording.readers.origins import Origins
+from attncli.recording.readers.reader import ThreadContext, Watch
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
 
@@ -24,23 +25,6 @@ def seen() -> Iterator[list[AttentionCall]]:
     calls: list[AttentionCall] = []
     with watching(calls.append):
         yield calls
-
-
-class Recorder:
-    """The thread of no program."""
-
-    def __init__(self, calls: list[AttentionCall]) -> None:
-        self.emit = calls.append
-        self.origins = Origins()
-
-    def place(self) -> CallSite:
-        return CallSite("model.py", 1, "attend", None)
-
-    def module(self) -> None:
-        return None
-
-    def is_training(self) -> None:
-        return None
 
 
 def drawn(*shape: int) -> Tensor:
@@ -108,7 +92,8 @@ def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
     named |= {"max_seqlen_q": None, "max_seqlen_k": None, "dropout_p": 0.0, "custom_mask_type": kind, "scale": SCALE}
     # torch has the operator, and no kernel of it for this processor.
     operator = torch.ops.aten._efficient_attention_forward
-    flash_xformers.read(Recorder(seen), operator, (), named, (output, None))
+    context = ThreadContext(Watch(seen.append, None, Notes(), None))
+    flash_xformers.read(context, operator, (), named, (output, None))
     (call,) = seen
     assert call.api == "xformers"
     is_proven(call)

@@ -101,10 +101,7 @@ class CallAnalyzer:
         return self._calls.get(key, make), after._replace(traits=traits)
 
     def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:
-        reading = self._readings.get(argument, dtype)
-        if reading is None:
-            reading = read_mask(argument, dtype)
-            self._readings.put(argument, dtype, reading)
+        reading = self._readings.get(argument, dtype, lambda: read_mask(argument, dtype))
         return reading._replace(made_at=argument.made_at)
 
 

@@ -51,7 +51,7 @@ def findings_of(
     yield from broadcast
     yield from _together(masks, unused, mask, call.dtype)
     yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if broadcast else {"shape"}, words)
-    if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
+    if call.dropout > 0 and call.is_training is False:
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
         advice = "dropout_p=self.dropout if self.training else 0.0"
         if call.api == "softmax":

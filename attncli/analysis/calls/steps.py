@@ -13,13 +13,11 @@ import numpy as np
 from attncli.analysis.calls.groups import ModuleCalls
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.findings import Finding
-from attncli.recording.call import CallSite
+from attncli.recording.call import CallSite, CallSlices
 from attncli.recording.input_hint import InputHint
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-
-    from attncli.recording.slices import CallSlices
 
 
 _BYTES_OF_A_CALL = 2048
@@ -158,13 +156,11 @@ class ThreadState:
         self.hints_made += 1
         self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(hint, self.calls_made, self.hints_made)]
 
-    def begin_forward(self) -> None:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """See `Hints`."""
-        self.forward = self.begin_module()
-
-    def begin_module(self) -> tuple[int, int]:
-        """See `Hints`."""
-        return self.calls_made, self.hints_made
+        begun = self.calls_made, self.hints_made
+        self.forward = begun if is_outermost else self.forward
+        return begun
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints`."""

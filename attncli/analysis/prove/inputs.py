@@ -56,16 +56,13 @@ class CollectedHints(ThreadState):
             super().add(hint)
             self.all.insert(len(self.all) - self._before, hint)
 
-    def begin_module(self) -> tuple[int, int]:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
         if self._depth == 0 and not self.is_paused:
             self.all = [pending.hint for pending in reversed(self.pending)]
             self._before = len(self.all)
         self._depth += 1
-        return super().begin_module()
-
-    def begin_forward(self) -> None:
-        """See `Hints` of `recording.input_hint`."""
+        return super().begin_module(False)
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints` of `recording.input_hint`."""

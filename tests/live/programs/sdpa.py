@@ -89,7 +89,7 @@ def compiled():
     def attend(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    return step(SelfAttention(torch.compile(attend, backend="eager")), sentences(batch=2))
+    return step(torch.compile(SelfAttention(attend), backend="eager"), sentences(batch=2))
 
 
 # --- wrong -------------------------------------------------------------------------------------------------
