@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.attention import noise_floor
+from attncli.attention import FORBIDDEN_BELOW, noise_floor
+from attncli.engines.torch.attention_backend import set_backend
+from attncli.engines.torch.expected_masks import ExpectedMask
+from attncli.engines.torch.recorder import record
+from attncli.files import to_numpy
 from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.comparison import compare
 from attncli.masks.conventions import read_as
@@ -16,17 +20,19 @@ from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
 from attncli.masks.mask_grid import MaskGrid, grid_of_expression, grid_rows
 from attncli.text import as_ranges, plural
+from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from attncli.analysis.check.model_runner import CapturedLayer
+    from attncli.analysis.check.invariances import ModelRunner
+    from attncli.encoding.encode import EncodedInput
+    from attncli.engines.torch.recorder import Sublayer
 
 _WEIGHED = {"leak", "window"}  # cells that should have no weight
-
 _MOST_DRAWN = 2**16  # cells of a mask whose wrong cells are drawn
 _A_CHOICE = 2  # keys; of so few a row may well be even
-_ALIKE, _ALIKE_KEYS = 1e-6, 1e-4
+_ALIKE, _ALIKE_VALUES = 1e-6, 1e-4
 
 # What to do about a finding, by its code.
 ADVICE = {
@@ -40,6 +46,50 @@ ADVICE = {
     "dead-row": "look for a mask that leaves no key, lost weights, or a scale of zero",
     "double-fill": "combine masks as booleans, and make numbers of them once",
 }
+
+
+@dataclass(frozen=True)
+class CapturedLayer:
+    """Attention of one layer to one sentence of a padded batch."""
+
+    trace: LayerTrace  # over all rows and columns of the batch
+    implied: ExpectedMask
+    queries: slice  # the rows that are tokens of the sentence, and no padding
+    keys: slice  # the columns that are
+    has_mask: bool  # whether a mask reached the layer
+    mask: Any  # the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known
+    sums: Float[np.ndarray, "H Q"]  # of the weights that the model itself computed
+    findings: tuple[Finding, ...]  # of the reader of its call
+
+
+def captured(
+    runner: ModelRunner, sentences: Sequence[EncodedInput], side: str
+) -> Iterator[dict[Sublayer, CapturedLayer]]:
+    """Run sentences in one batch, padded on a side, and yield the layers of each."""
+    model, checkpoint = runner.model, runner.checkpoint
+    takes_mask = "attention_mask" in checkpoint.parameters
+    request = replace(checkpoint.request, keeps_calls=True)
+    for batched in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
+        batch = runner.padded(batched, side)
+        set_backend(model, "eager")
+        rows = batch._replace(spans=[batch.whole] * len(batch.spans))
+        recorded = record(model, model, rows, request, checkpoint.kinds)
+        for number, (layers, span) in enumerate(zip(recorded.layers, batch.spans, strict=True)):
+            sentence = {}
+            for sublayer, layer in layers.items():
+                call = recorded.calls[sublayer]
+                sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
+                # Values that hide keys are audited as they are; several masks are known by their cells alone.
+                is_hiding = (
+                    (one, one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()) for one in call.masks
+                )
+                hiding, mask = [one.values for one, hides in is_hiding if hides], None
+                if len(hiding) == 1 and hiding[0].is_floating_point():
+                    mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
+                sentence[sublayer] = CapturedLayer(
+                    layer, runner.implied[sublayer], *span.of(sublayer[1]), bool(call.masks), mask, sums, call.findings
+                )
+            yield sentence
 
 
 def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
@@ -137,14 +187,11 @@ def _uniform(layer: CapturedLayer, mask: MaskGrid) -> Iterator[Finding]:
 
 
 def _is_one_token(layer: CapturedLayer, head: int) -> bool:
-    """Return whether all keys are alike and all values too, as for one token repeated: there is nothing to choose."""
-    trace = layer.trace
-    if trace.k is None or trace.v is None:
+    """Return whether all values are alike, as for one token repeated: there is nothing to choose."""
+    if layer.trace.v is None:
         return False
-    group = head // (trace.num_heads // trace.num_groups)
-    vectors = [array[group, layer.keys] for array in (trace.k, trace.v)]
-    is_alike = (np.ptp(array, axis=0).max() <= _ALIKE_KEYS * np.abs(array).max() for array in vectors)
-    return all(array.any() for array in vectors) and all(is_alike)
+    values = layer.trace.v[head * layer.trace.num_groups // layer.trace.num_heads, layer.keys]
+    return bool(values.any() and np.ptp(values, axis=0).max() <= _ALIKE_VALUES * np.abs(values).max())
 
 
 def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Finding]:
