@@ -85,6 +85,11 @@ class ModuleOutput(NamedTuple):
     values: torch.Tensor
     ids: torch.Tensor | None = None  # of an embedding, what chose its vectors
 
+    @torch.no_grad()
+    def recomputed(self, values: torch.Tensor) -> torch.Tensor:
+        """Return what its module gives for other inputs."""
+        return self.module.forward(values)
+
 
 class OutputChange(NamedTuple):
     """The distance of an output of a module from what it was before."""
@@ -97,10 +102,6 @@ class OutputChange(NamedTuple):
     def most(self) -> float:
         """The largest change."""
         return float(self.moved.max())
-
-    def at(self, positions: Bool[np.ndarray, "B T"]) -> OutputChange:
-        """Return the change of some positions alone."""
-        return self._replace(moved=np.where(positions, self.moved, 0))
 
     def exceeds(self, floor: float) -> bool:
         """Return whether the largest change is above a floor, relative to the largest number."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -116,14 +115,9 @@ def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: st
     lengths = {len(sentence.tokens) for sentence in sentences}
     if len(lengths) > 1:
         return sentences
-    built_in = []
-    for words in map(str.split, DEFAULT_TEXTS):
-        for count in range(len(words), 0, -1):  # fewer, where the model has too few positions
-            with suppress(InputError):
-                built_in.append(runner.read(" ".join(words[:count]), target))
-                break
-    longer = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
-    return sentences + longer[:1] if sentences else built_in
+    built_in = [runner.read(text, target) for text in DEFAULT_TEXTS]
+    other = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
+    return [*sentences, *other[:1]] if sentences else built_in
 
 
 def _layer_findings(sentences: Iterable[dict[Sublayer, CapturedLayer]], dtype: str) -> list[Finding]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from attncli.analysis.check.invariances import ModelRunner
     from attncli.encoding.encode import EncodedInput
     from attncli.engines.torch.recorder import Sublayer
+    from attncli.recording.call import AttentionCall
 
 _WEIGHED = {"leak", "window"}  # cells that should have no weight
 _MOST_DRAWN = 2**16  # cells of a mask whose wrong cells are drawn
@@ -56,10 +57,19 @@ class CapturedLayer:
     implied: ExpectedMask
     queries: slice  # the rows that are tokens of the sentence, and no padding
     keys: slice  # the columns that are
-    has_mask: bool  # whether a mask reached the layer
-    mask: Any  # the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known
-    sums: Float[np.ndarray, "H Q"]  # of the weights that the model itself computed
-    findings: tuple[Finding, ...]  # of the reader of its call
+    call: AttentionCall  # of the batch
+    row: int  # of the batch
+
+    @property
+    def mask(self) -> Any:
+        """Values `[1 or H, Q, K]` of the mask that hides keys; None where there are several, or these are not known."""
+        masks = [
+            one for one in self.call.masks if one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()
+        ]
+        values = masks[0].values if len(masks) == 1 else None
+        if values is None or not values.is_floating_point():
+            return None
+        return to_numpy(values[self.row if len(values) > 1 else 0])
 
 
 def captured(
@@ -74,22 +84,11 @@ def captured(
         set_backend(model, "eager")
         rows = batch._replace(spans=[batch.whole] * len(batch.spans))
         recorded = record(model, model, rows, request, checkpoint.kinds)
-        for number, (layers, span) in enumerate(zip(recorded.layers, batch.spans, strict=True)):
-            sentence = {}
-            for sublayer, layer in layers.items():
-                call = recorded.calls[sublayer]
-                sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
-                # Values that hide keys are audited as they are; several masks are known by their cells alone.
-                is_hiding = (
-                    (one, one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()) for one in call.masks
-                )
-                hiding, mask = [one.values for one, hides in is_hiding if hides], None
-                if len(hiding) == 1 and hiding[0].is_floating_point():
-                    mask = to_numpy(hiding[0][number if len(hiding[0]) > 1 else 0])
-                sentence[sublayer] = CapturedLayer(
-                    layer, runner.implied[sublayer], *span.of(sublayer[1]), bool(call.masks), mask, sums, call.findings
-                )
-            yield sentence
+        for row, (layers, span) in enumerate(zip(recorded.layers, batch.spans, strict=True)):
+            yield {
+                place: CapturedLayer(layer, runner.implied[place], *span.of(place[1]), recorded.calls[place], row)
+                for place, layer in layers.items()
+            }
 
 
 def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
@@ -98,9 +97,9 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     batch_mask, mask = _subject(layer, slice(None)), _subject(layer, layer.keys)
     grid = grid_rows(mask, np.arange(mask.shape[-2]))
     needs_none = expected.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
-    if not layer.has_mask and not needs_none:
+    if not layer.call.masks and not needs_none:
         yield Finding("no-mask", "error", f"no mask reached the layer; expected {expected}")
-    yield from (finding for finding in layer.findings if finding.severity == "error")
+    yield from (finding for finding in layer.call.findings if finding.severity == "error")
     is_drawn = layer.implied.is_exact and mask.cells.size <= _MOST_DRAWN
     compared = compare(mask, grid_of_expression(expected, mask.size)) if is_drawn else None
     for finding in [*audit(mask, expected, mask.size), *audit_fills(batch_mask, dtype)]:
@@ -125,12 +124,12 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     """Return the mask of the sentence's rows over some columns, with its values where these are known."""
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
-    if layer.mask is None:
+    if (values := layer.mask) is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)[..., columns]
         alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
         return MaskGrid("mask", alike, 0)
-    shape = len(layer.mask), trace.num_queries, trace.num_keys
-    values = np.broadcast_to(layer.mask[..., : trace.num_keys], shape)[:, rows, columns]
+    shape = len(values), trace.num_queries, trace.num_keys
+    values = np.broadcast_to(values[..., : trace.num_keys], shape)[:, rows, columns]
     reading = read_as(values, "attend" if values.dtype == bool else "additive")
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
@@ -196,7 +195,8 @@ def _is_one_token(layer: CapturedLayer, head: int) -> bool:
 
 def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the weights that the model itself computed, in rows that have a key."""
-    sums = layer.sums[:, layer.queries]
+    heads = range(layer.trace.num_heads)
+    sums = np.stack([layer.trace.head(head).weights.sum(axis=-1)[layer.queries] for head in heads])
     has_key: Bool[np.ndarray, "H Q"] = np.broadcast_to(subject.allowed.any(axis=2), sums.shape)
     is_dead = (np.isnan(sums) | (sums == 0)) & has_key
     # Sinks take a share of each row and show none.
@@ -209,6 +209,6 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
         ("row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off),
     ):
         if count := int(np.count_nonzero(where)):
-            heads, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
-            message = f"{count} {words}, in {plural(len(heads), 'head')}"
-            yield Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=heads[0])
+            worst, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
+            message = f"{count} {words}, in {plural(len(worst), 'head')}"
+            yield Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=worst[0])

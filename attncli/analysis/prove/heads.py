@@ -55,11 +55,8 @@ def _reads_viewed(projection: ModuleOutput, heads: Any) -> bool:
     """Return whether a projection reads the heads `[B, H, T, d]` of an attention put together by a view."""
     linear: Any = projection.module
     joined = heads.transpose(-3, -2).flatten(-2)
-    if joined.dim() != 3 or linear.in_features != joined.shape[2]:
+    if projection.values.shape[:2] != joined.shape[:-1] or linear.in_features != joined.shape[2]:
         return False
-    from torch import no_grad
-
-    with no_grad():
-        both = [linear.forward(each) for each in (joined, heads.reshape(joined.shape))]
+    both = (projection.recomputed(each) for each in (joined, heads.reshape(joined.shape)))
     is_right, is_viewed = (projection.values.allclose(values, rtol=1e-3, atol=1e-4) for values in both)
     return is_viewed and not is_right

@@ -387,14 +387,15 @@ class ProbedForward:
         ids = np.take_along_axis(before, order, axis=1)
         if (ids == before).all() or tokens.sum(axis=1).max() < 3:
             return
-        change = np.ones_like(tokens), (), dict.fromkeys(first.arguments, ids), (0,), order
+        other = np.ones_like(tokens), (), dict.fromkeys(first.arguments, ids), (0,), order
         with suppress(InputError):
-            for moved in self._run(self.forward.changed, *change):
-                is_of_output = moved.output.name == self.output.name and moved.moved.shape == tokens.shape
-                if is_of_output and not moved.at(tokens).exceeds(4 * noise_floor(self.dtype)):
-                    message = "no position reaches the outputs: words in another order give the same, in that order"
-                    advice = "add position embeddings, unless order must not matter"
-                    yield Finding("positions", "note", message, advice=advice)
+            for change in self._run(self.forward.changed, *other):
+                if change.output.name == self.output.name and change.moved.shape == tokens.shape:
+                    of_words = change._replace(moved=np.where(tokens, change.moved, 0))
+                    if not of_words.exceeds(4 * noise_floor(self.dtype)):
+                        message = "no position reaches the outputs: words in another order give the same, in that order"
+                        advice = "add position embeddings, unless order must not matter"
+                        yield Finding("positions", "note", message, advice=advice)
 
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""
