@@ -127,7 +127,7 @@ class ProbedForward:
                 leaks += self._position_leaks()
             findings = [*mixed_heads(self.forward, self._calls), *self._unread(), *self._of_numbers()]
             findings += [] if leaks else [*self._without_order(), *self._without_padding()]
-            findings += self._conditions()
+            findings += self._conditions(bool(leaks))
         rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
         for row in rows:
             self._held[row] |= self.claim.direct[row][:, tokens[row]].all(axis=1)
@@ -348,9 +348,9 @@ class ProbedForward:
             message, advice = f"{moved}. Rounding of {self.dtype} or a leak may be why", "prove the model in float32"
             yield Finding("rerun", "error", message, advice=advice, made_at=place)
 
-    def _conditions(self) -> Iterator[Finding]:
+    def _conditions(self, leaks: bool) -> Iterator[Finding]:
         """Yield what the verdict rests on."""
-        if not self.attended:
+        if leaks and not self.attended:
             message = f"attn saw no attention call, so one layer of {self.expression} is claimed"
             yield Finding("no-mask", "note", message)
         if self.claim.is_padded and self.padding[0].source == "calls":
