@@ -1,4 +1,4 @@
-"""Programs that generate with another cache than joined keys: static, in chunks, rolling, rows at slots of their own."""
+"""Programs that generate with other caches than joined keys: static, in chunks, rolling, rows at slots of their own."""
 
 import torch
 import torch.nn.functional as F
