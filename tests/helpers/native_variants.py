@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from architectures import tiny_config
+from architectures import random_model, tiny_config
 from conformance import opened, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoModel, PreTrainedTokenizerFast
 
@@ -114,7 +113,7 @@ _BESIDE: dict[str, Changes] = {
     "max_window_layers": {"layer_types": ABSENT},
     "use_sliding_window": {"layer_types": ABSENT},
 }  # fmt: skip
-# ConfigReader of which one can hide what another does, or does not go with it; no others share a group.
+# Fields of which one can hide what another does, or does not go with it; no others share a group.
 _GROUPS = {
     name: group
     for group, names in {
@@ -144,13 +143,7 @@ def config_of(family: str, changes: Changes) -> dict[str, Any]:
 
 def save(config: Changes, folder: Path) -> Any:
     """Save a random model of a configuration with a tokenizer, and return the model."""
-    torch.manual_seed(0)
-    config_of_transformers = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
-    model = AutoModel.from_config(config_of_transformers, attn_implementation="eager", dtype=torch.float32).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.var(correction=0) < 0.02:  # biases start at nought and norms at one
-                parameter += 0.4 * torch.randn_like(parameter)
+    model = random_model(AutoModel.from_config, CONFIG_MAPPING[config["model_type"]].from_dict({**config}))
     model.save_pretrained(folder)
     save_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -36,21 +36,12 @@ class Looking(NamedTuple):
 
 
 LOOKING = [
-    Looking("timm_vits", "vit", "01", "4x4", 1, queries=(0, "@r2c1", "@11,19")),
-    Looking("timm_vits", "dino", "02", "4x4", 5, queries=(0, "@r0c3", "@30,2")),
-    Looking("timm_vits", "siglip", "03", "4x4"),
-    Looking("timm_vits", "pooled", "04", "4x4", side="key", queries=(0,)),
     Looking("denoisers", "dit", "01", "4x4", row=1),
     Looking("denoisers", "pixart", "02", "4x6", queries=("@r3c4", "@40,30")),
     Looking("denoisers", "pixart_text", "03", "4x6", side="query", queries=("@r3c4", "@40,30")),
     Looking("denoisers", "sd3", "04", "4x6", queries=(24, "@r3c4")),
     Looking("policy", "policy", "01", "3x4", 1, pictures=2, side="key", queries=(0, 5)),
 ]
-
-
-def parametrized(*programs: str) -> pytest.MarkDecorator:
-    chosen = [one for one in LOOKING if one.program in programs]
-    return pytest.mark.parametrize("one", chosen, ids=[one.name for one in chosen])
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +106,6 @@ def check_heaviest(shown: str, cells: np.ndarray) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of diffusers, about itself
-@parametrized("denoisers", "policy")
+@pytest.mark.parametrize("one", LOOKING, ids=[one.name for one in LOOKING])
 def test_what_is_drawn_of_a_program_is_what_it_computed(one: Looking, attn: Run, saved: Callable[[str], Path]) -> None:
-    check_drawn(attn, one, saved(one.program))
-
-
-@pytest.mark.system
-@parametrized("timm_vits")
-def test_what_is_drawn_of_timm_is_what_it_computed(one: Looking, attn: Run, saved: Callable[[str], Path]) -> None:
     check_drawn(attn, one, saved(one.program))

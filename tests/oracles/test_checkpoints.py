@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_model
-from conformance import save_for_auto
+from conformance import save_for_auto, stacked
 from refusals import refused
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -21,17 +21,8 @@ import attncli
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
+
 SENTENCE = "time flies like an arrow"
-
-
-def weights(layer: Any) -> np.ndarray:
-    return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
-
-
-def test_a_query_that_a_mask_leaves_without_keys_is_uniform(attn: Callable[..., Any], minilm: str) -> None:
-    ran = attn("inspect", SENTENCE, "-m", minilm, "--mask", "~queries(2,3)", "--head", "0", "-F", "json")
-    assert ran.json["layers"][0]["heads"][0]["weights"][2] == pytest.approx([1 / 7] * 7)
-    assert "layer 0: the mask leaves no key to query 2 'flies'" in ran.err
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +51,7 @@ def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(
     trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all", kind=kind)
     expected = np.eye(trace.layers[0].num_queries)
     for layer in trace.layers:
-        expected = 0.5 * (weights(layer).mean(axis=0) + np.eye(len(expected))) @ expected
+        expected = 0.5 * (stacked(layer).mean(axis=0) + np.eye(len(expected))) @ expected
     assert [layer["layer"] for layer in document["layers"]] == [last]
     np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected, atol=1e-5)
     assert ("what comes from the encoder is left out" in document["derived"]["rules"][0]) == (kind == "decoder")

@@ -1,67 +1,13 @@
-"""Derived views of checkpoints against transformers' own attentions, its tokenizer's words, and torch."""
+"""Derived views of a checkpoint against transformers' own attentions, and torch."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
-from rounding import of_weights
 
 import attncli
-
-TEXT = "Tokenization of antidisestablishmentarianism flies"
-Run = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def eager(minilm: str) -> tuple[Any, list[torch.Tensor]]:
-    """The tokenizer's encoding, and every layer's weights `[H, Q, K]`."""
-    from transformers import AutoModel, AutoTokenizer
-
-    encoding = AutoTokenizer.from_pretrained(minilm)(TEXT, return_tensors="pt")
-    model = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
-    with torch.no_grad():
-        attentions = model(**encoding, output_attentions=True).attentions
-    return encoding, [layer[0] for layer in attentions]
-
-
-def shown(attn: Run, minilm: str, *options: str) -> dict[str, Any]:
-    ran = attn("inspect", TEXT, "-m", minilm, *options, "-F", "json")
-    assert (ran.code, ran.err) == (0, "")
-    return ran.json
-
-
-def groups_of(encoding: Any) -> list[list[int]]:
-    """The pieces of every word, by the tokenizer's own word ids; a special token has none and stands alone."""
-    groups: list[list[int]] = []
-    previous = None
-    for place, word in enumerate(encoding.word_ids(0)):
-        if word is not None and word == previous:
-            groups[-1].append(place)
-        else:
-            groups.append([place])
-        previous = word
-    return groups
-
-
-def test_words_are_what_a_loop_over_word_ids_gives(attn: Run, minilm: str, eager: Any) -> None:
-    encoding, attentions = eager
-    document = shown(attn, minilm, "--words", "--layer", "3")
-    groups = groups_of(encoding)
-    assert [token["pieces"] for token in document["key_tokens"]] == groups
-    assert [token["text"] for token in document["key_tokens"]] == ["[CLS]", *TEXT.split(), "[SEP]"]
-    assert len(groups) < encoding["input_ids"].shape[1]
-    # A feed-forward layer of MiniLM adds up 1,536 terms, its longest sum.
-    rounding = of_weights(attncli.inspect(TEXT, model=minilm, layer="3").layer(3), 1536)
-    for entry in document["layers"][0]["heads"]:
-        whole = attentions[3][entry["head"]].tolist()
-        for row, queries in zip(entry["weights"], groups, strict=True):
-            expected = [sum(whole[q][k] for q in queries for k in keys) / len(queries) for keys in groups]
-            np.testing.assert_allclose(row, expected, atol=rounding)
 
 
 def rolled_out(layers: torch.Tensor) -> torch.Tensor:

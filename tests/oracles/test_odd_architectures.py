@@ -4,28 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from architectures import tiny_model
 from conformance import opened, save
-from transformers import (
-    BloomConfig,
-    BloomModel,
-)
 
 from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
-
-
-def test_a_nan_in_a_watched_model_is_a_nan_and_no_mask(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = BloomModel(BloomConfig(vocab_size=128, hidden_size=32, n_layer=1, n_head=4))
-    with torch.no_grad():
-        model.h[0].self_attention.query_key_value.weight[0, 0] = torch.nan
-    save(model, tmp_path)
-    layer = opened(tmp_path, "0").trace("w7 w8 w9").layers[0]
-    assert np.isnan(layer.head(0).scores[np.tril_indices(3)]).all()
-    np.testing.assert_array_equal(layer.head(1).mask, np.tri(3, dtype=bool))
 
 
 def test_keys_that_an_indexer_chose_are_the_mask_and_no_mask_replaces_them(tmp_path: Path) -> None:

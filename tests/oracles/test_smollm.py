@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -12,15 +11,12 @@ import regex
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from held_norms import terms_by_gradient
 from readme import pages
 from smollm import smollm_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attncli
-from attncli.analysis.ablation import AblationChoice, ablation
 from attncli.encoding.induction_probe import repeated_sequences
-from attncli.engines.engine import open_predictor
 from attncli.engines.tokenize import open_tokenizer
 
 TEXTS = (
@@ -104,18 +100,14 @@ def original(reader: GGUFReader) -> LlamaForCausalLM:
     """The model of transformers with the dequantized weights, put into its order by hand."""
     heads, kv_heads = field(reader, "llama.attention.head_count"), field(reader, "llama.attention.head_count_kv")
     config = LlamaConfig(
-        vocab_size=len(field(reader, "tokenizer.ggml.tokens")),
-        hidden_size=field(reader, "llama.embedding_length"),
-        intermediate_size=field(reader, "llama.feed_forward_length"),
-        num_hidden_layers=field(reader, "llama.block_count"),
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
+        vocab_size=len(field(reader, "tokenizer.ggml.tokens")), hidden_size=field(reader, "llama.embedding_length"),
+        intermediate_size=field(reader, "llama.feed_forward_length"), num_attention_heads=heads,
+        num_hidden_layers=field(reader, "llama.block_count"), num_key_value_heads=kv_heads,
         rms_norm_eps=float(field(reader, "llama.attention.layer_norm_rms_epsilon")),
         rope_parameters={"rope_type": "default", "rope_theta": float(field(reader, "llama.rope.freq_base"))},
-        max_position_embeddings=field(reader, "llama.context_length"),
-        tie_word_embeddings=True,
+        max_position_embeddings=field(reader, "llama.context_length"), tie_word_embeddings=True,
         attn_implementation="eager",
-    )
+    )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
              "attn_output": "self_attn.o_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
@@ -152,71 +144,6 @@ def test_every_layer_has_the_attention_of_the_dequantized_original(original: Lla
         for layer, expected in zip(trace.layers, attentions, strict=True):
             shown = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
             np.testing.assert_allclose(shown, expected[0].numpy(), atol=1e-5)
-
-
-# --- composition -----------------------------------------------------------------------------------------------------
-
-LAYER, HEAD = 18, 6  # the strongest induction head
-
-
-def test_each_writers_term_is_that_of_the_dequantized_original(original: LlamaForCausalLM) -> None:
-    model, query = deepcopy(original.model), 80
-    model.layers, model.config.num_hidden_layers = model.layers[: LAYER + 1], LAYER + 1
-    trace = attncli.inspect(repeated_sequences("")[0], model=str(smollm_file()), layer=LAYER)
-    head = trace.layer(LAYER).head(HEAD)
-    split = head.composition(query)
-    key = split.cell.key.index
-    score = head.q[query] @ head.k[key] * head.layer.scale
-    for side in ("key", "query"):
-        assert sum(term.value for term in split.of_side(side)) == pytest.approx(score, abs=1e-4)
-    expected = terms_by_gradient(model, trace.key_tokens.ids, LAYER, HEAD, query, [key])
-    assert len(split.terms) == 2 * (1 + LAYER * (9 + 1))  # the embedding, and the heads and the network of each layer
-    for term in split.terms:
-        assert term.value == pytest.approx(expected[term.side, (term.writer, term.layer, term.head)][0], abs=1e-4)
-
-
-# --- what heads do to predictions ---------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_removing_a_head_and_its_direct_share_are_what_hooks_in_the_original_give(original: LlamaForCausalLM) -> None:
-    model, predictor = original, open_predictor(str(smollm_file()), special=True)
-    found = ablation(predictor, AblationChoice(next=" Mary", against=" John"), TEXTS[0])
-    ids = torch.tensor([found.tokens.ids])
-    assert found.next is not None
-    assert found.against is not None
-    two, width = [found.next.id, found.against.id], model.config.head_dim
-    projections = [layer.self_attn.o_proj for layer in model.model.layers]
-    entering: dict[Any, torch.Tensor] = {}
-    hooks = [
-        each.register_forward_pre_hook(lambda each, inputs: entering.update({each: inputs[0][0, -1].double()}))
-        for each in (*projections, model.model.norm)
-    ]
-
-    def difference() -> float:
-        logits = model(ids).logits[0, -1]
-        return float(logits[two[0]] - logits[two[1]])
-
-    assert abs(found.before - difference()) < 1e-4
-    for hook in hooks:
-        hook.remove()
-    assert len(found.heads) == 270
-    norm, rows = model.model.norm, model.lm_head.weight[two].double()
-    direction = (rows[0] - rows[1]) * norm.weight.double()
-    for one in found.heads[::13]:
-        own, projection = slice(one.head * width, (one.head + 1) * width), projections[one.layer]
-
-        def cut(_: Any, inputs: tuple[torch.Tensor], own: slice = own) -> tuple[torch.Tensor]:
-            outputs = inputs[0].clone()
-            outputs[..., own] = 0
-            return (outputs,)
-
-        with projection.register_forward_pre_hook(cut):
-            assert abs(one.after - difference()) < 1e-4
-        held = direction / torch.sqrt(entering[norm].pow(2).mean() + norm.variance_epsilon)
-        output = projection.weight.double()[:, own] @ entering[projection][own]
-        assert one.direct is not None
-        assert abs(one.direct - float(held @ output)) < 1e-4
 
 
 def test_its_strongest_induction_heads_are_those_of_the_page_on_explanation() -> None:

@@ -76,11 +76,6 @@ CAUSAL = torch.ones(Q, K, dtype=torch.bool).tril(K - Q)
 # The ways of a product.
 
 
-def by_matmul(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    weights = (q @ k.mT / D**0.5).softmax(-1)
-    return weights, weights @ v
-
-
 def by_bmm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = q.reshape(B * H, Q, D), k.reshape(B * H, K, D), v.reshape(B * H, K, D)
     weights = torch.bmm(q, k.transpose(1, 2)).div(D**0.5).softmax(-1)
@@ -93,22 +88,12 @@ def by_einsum_in_another_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     return weights.permute(2, 3, 0, 1), torch.einsum("qkzh,zhkd->zhqd", weights, v)
 
 
-def by_keys_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    weights = (k @ q.mT * D**-0.5).softmax(-2)
-    return weights.mT, weights.transpose(-2, -1) @ v
-
-
 def by_values_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     weights = (k @ q.mT * D**-0.5).softmax(-2)
     return weights.mT, (v.mT @ weights).mT
 
 
-WAYS = [
-    by_matmul, by_bmm, by_einsum_in_another_order, by_keys_first, by_values_first,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [by_bmm, by_einsum_in_another_order, by_values_first], ids=lambda way: way.__name__)
 def test_ways_of_a_product(way: Any, qkv: tuple[torch.Tensor, ...]) -> None:
     made: list[Any] = []
     call = one(lambda: made.extend(way(*qkv)))
@@ -227,25 +212,3 @@ def test_no_bugs(qkv: tuple[torch.Tensor, ...]) -> None:
         lambda: (lambda e: e / e.sum(-1, keepdim=True))((q @ k.mT / 2).softmax(-1) * dead.any(-1, True)) @ v,
     ):
         assert not one(program).findings
-
-
-# What is no attention.
-
-
-def test_two_attentions_of_one_product() -> None:
-    """Co-attention: each side attends to the other by the same scores."""
-    x, y = torch.randn(B, Q, D), torch.randn(B, K, D)
-    made: list[Any] = []
-
-    def both() -> None:
-        scores = x @ y.mT
-        made.extend((scores.softmax(2), scores.softmax(1)))
-        made[0] @ y
-        made[1].mT @ x
-
-    first, second = seen(both)
-    exact(first, made[0][:, None], y[:, None])
-    exact(second, made[1].mT[:, None], x[:, None])
-
-
-# What is promised to the program.

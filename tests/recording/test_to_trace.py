@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -23,46 +22,6 @@ def call(**changed: Any) -> AttentionCall:
     q, k, v = (drawn(BATCH, HEADS, QUERIES, WIDTH), *(drawn(BATCH, GROUPS, keys, WIDTH + i) for i in range(2)))
     options = {"q": q, "k": k, "v": v, "scale": WIDTH**-0.5, **changed}
     return AttentionCall("sdpa", PLACE, (BATCH, HEADS, QUERIES, keys), "float32", "cpu", **options)
-
-
-def weights_of(seen: AttentionCall, added: torch.Tensor | float) -> torch.Tensor:
-    """Return the weights by the formula, in double precision; `added` is laid on the scores."""
-    assert seen.q is not None
-    assert seen.k is not None
-    assert seen.scale is not None
-    k = seen.k.double().repeat_interleave(seen.q.shape[1] // seen.k.shape[1], 1)
-    return torch.softmax(torch.einsum("bhqd,bhkd->bhqk", seen.q.double(), k) * seen.scale + added, -1)
-
-
-def agrees(seen: AttentionCall, weights: torch.Tensor) -> list[Any]:
-    made = traces(seen)
-    assert len(made) == BATCH
-    for trace, expected in zip(made, weights, strict=True):
-        for head in range(HEADS):
-            np.testing.assert_allclose(trace.layer(0).head(head).weights, expected[head].numpy(), atol=1e-6)
-    return list(made)
-
-
-def hidden(allowed: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
-
-
-@pytest.mark.parametrize("convention", ["attend", "masked", "additive"])
-def test_padding_of_each_row_in_each_convention(convention: str) -> None:
-    allowed = torch.arange(KEYS)[None, :] < torch.tensor([KEYS, 4])[:, None]
-    spelled = {"attend": allowed, "masked": ~allowed, "additive": hidden(allowed).float()}[convention]
-    argument = MaskArgument("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
-    agrees(call(masks=(argument,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
-
-
-def test_masks_are_combined_and_a_bias_is_kept() -> None:
-    bias = drawn(HEADS, 1, KEYS)
-    allowed = torch.ones(QUERIES, KEYS, dtype=torch.bool).tril(2)
-    seen = call(masks=(MaskArgument("added", bias, "additive"), MaskArgument("masked_fill", ~allowed, "masked")))
-    made = agrees(seen, weights_of(seen, bias.double() + hidden(allowed)))
-    bias_of_row = made[1].layer(0).bias
-    assert bias_of_row is not None
-    np.testing.assert_array_equal(bias_of_row[:, :1], bias.numpy())
 
 
 def test_the_proof_compares_with_what_the_call_returned_and_a_dead_row_is_torchs_zeros() -> None:

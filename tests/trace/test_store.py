@@ -11,6 +11,7 @@ from outputs import hold
 from refusals import refused
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from traces import trace_of, watched
 
 import attncli
 from attncli.errors import UsageError
@@ -116,6 +117,18 @@ def test_a_mask_that_is_a_rule_is_saved_as_a_rule(tmp_path: Path) -> None:
     again = attncli.load(tmp_path / "trace.safetensors")
     assert str(again.layer(0).mask) == str(trace.layer(0).mask)
     assert "layers.0.self.mask" not in opened(tmp_path / "trace.safetensors")[1]
+
+
+def test_a_layer_may_have_its_weights_alone(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    trace_of(watched([[1.0, 2.0], [0.5, 0.0]], [[0.25, 0.75], [0.5, 0.5]])).save(path)
+    ran = attn("inspect", "--from", path, "-F", "json", "--show", "q,k,v,scores,weights,output")
+    (layer,) = ran.json["layers"]
+    assert (layer["capture"], set(layer["shapes"])) == ("weights-only", {"scores", "weights"})
+    assert layer["heads"] == [{"head": 0, "scores": [[1, 2], [0.5, 0]], "weights": [[0.25, 0.75], [0.5, 0.5]]}]
+    assert "layer 0 gives its weights alone: k, output, q, v are left out" in ran.err
+    for form in ("table", "json"):
+        refused(attn("inspect", "--from", path, "--show", "q,output", "-F", form), 4, "layer 0 has only its weights")
 
 
 # --- dumps -------------------------------------------------------------------------------------------------

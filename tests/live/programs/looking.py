@@ -18,7 +18,7 @@ class Weights:
 
     def _took(self, path: str, made: object) -> None:
         module, _, name = path.rpartition(".")
-        if isinstance(made, Tensor) and name in ("to_q", "to_k", "add_q_proj", "add_k_proj", "qkv", "q", "kv"):
+        if isinstance(made, Tensor) and name in ("to_q", "to_k", "add_q_proj", "add_k_proj"):
             self._made[module, name] = made.double()
 
     def of(self, name: str, heads: int, *modules: str) -> None:
@@ -26,15 +26,10 @@ class Weights:
         found = []
         for module in modules:
             made = {kind: tensor for (path, kind), tensor in self._made.items() if path == module}
-            if "qkv" in made:  # as timm has it
-                q, k, _ = made["qkv"].chunk(3, -1)
-            elif "kv" in made:
-                q, k = made["q"], made["kv"].chunk(2, -1)[0]
-            else:
-                q, k = (
-                    torch.cat([made[each] for each in kinds if each in made], 1)
-                    for kinds in (("to_q", "add_q_proj"), ("to_k", "add_k_proj"))
-                )
+            q, k = (
+                torch.cat([made[each] for each in kinds if each in made], 1)
+                for kinds in (("to_q", "add_q_proj"), ("to_k", "add_k_proj"))
+            )
             q, k = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (q, k))
             found.append((q @ k.mT / q.size(-1) ** 0.5).softmax(-1).numpy())
         self.named[name] = found
