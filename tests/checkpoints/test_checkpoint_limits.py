@@ -12,7 +12,6 @@ from conformance import opened, save_for_auto, stacked
 from refusals import refused
 
 from attncli.engines import open_source
-from attncli.engines.torch.engine import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -51,22 +50,11 @@ def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_
 ) -> None:
     words = ("has 70 tokens", "reads at most 64", "shorten", "--truncate")
     refused(attn("inspect", LONG, "-m", folder("llama")), INPUT, "the sentence", *words)
-    refused(
-        attn("inspect", "w7", "--target", LONG, "-m", folder("bart")), INPUT, "the target has 71 tokens", *words[1:]
-    )
-    pair = ("has 72 tokens", *words[1:])
-    refused(attn("inspect", "w7 w7", "--pair", LONG, "-m", folder("llama")), INPUT, "the sentence", *pair)
+    of_target = attn("inspect", "w7", "--target", LONG, "-m", folder("bart"))
+    refused(of_target, INPUT, "the target has 71 tokens", *words[1:])
 
 
 # --- a mask in place of the model's own --------------------------------------------------------------------
-
-
-def masked(folder: Path, mask: str, layers: str) -> Checkpoint:
-    checkpoint = opened(folder, layers)
-    other = open_source(model=str(folder), layer=layers, mask=mask, special=False)
-    assert isinstance(other, Checkpoint)
-    checkpoint.request = other.request
-    return checkpoint
 
 
 # What else there is to know of a key than where it stands: decoders, encoders, biases, sinks, windows, softcap.
@@ -74,7 +62,7 @@ def masked(folder: Path, mask: str, layers: str) -> Checkpoint:
     ("name", "mask"), [("llama", "causal"), ("bert", "window(2)"), ("t5", "keys(1,4)"), ("gpt_oss", "full")]
 )
 def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Folder) -> None:
-    trace = masked(folder(name), mask, "all").trace(TEXT)
+    trace = opened(folder(name), "all", mask=mask).trace(TEXT)
     assert len(trace.layers) == 3
     i, j = np.indices((7, 7))
     allowed = {"causal": j <= i, "window(2)": (j <= i) & (j > i - 2), "keys(1,4)": (j >= 1) & (j < 4)}.get(mask, i >= 0)
