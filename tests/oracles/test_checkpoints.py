@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_model
-from conformance import save_for_auto, stacked
+from conformance import opened, save, save_for_auto, stacked
 from refusals import refused
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -18,6 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast, T5Config, T5Model
 
 import attncli
+from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -96,3 +97,24 @@ def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_miss
     assert saved.err == attn("inspect", "--from", tmp_path / "trace.safetensors").err == text_shown
     refused(attn("inspect", "w7", *whole, "-l", "0"), 4, "no softmax attention but linear_attention", "attention: 1\n")
     refused(attn("inspect", "w7", *whole, "--rollout"), 4, "layer 0 is not there")
+
+
+def test_keys_that_an_indexer_chose_are_the_mask_and_no_mask_replaces_them(tmp_path: Path) -> None:
+    save(tiny_model("deepseek_v32"), tmp_path)
+    text = "w23 w42 w17 w88 w23 w64 w31"
+    for layer in opened(tmp_path, "all").trace(text).layers:
+        allowed = layer.mask.rows(list(range(layer.num_heads)), np.arange(7))
+        assert allowed.sum(axis=-1).max() == 4  # index_topk of the tiny model
+        assert not np.triu(allowed[0], 1).any()
+    with pytest.raises(NotExposedError, match="--mask; drop it"):
+        opened(tmp_path, "all", mask="full").trace(text)
+
+
+def test_the_model_runs_once_and_stays_as_it_was_loaded(tmp_path: Path) -> None:
+    save(tiny_model("llama"), tmp_path)
+    source, ran = opened(tmp_path, "0"), list[str]()
+    before = source.model.config._attn_implementation
+    source.model.layers[0].self_attn.register_forward_pre_hook(lambda *_: ran.append("attention"))
+    source.model.layers[0].mlp.register_forward_pre_hook(lambda *_: ran.append("feed-forward"))
+    source.trace("w7 w8 w9")
+    assert (ran, source.model.config._attn_implementation) == (["attention"], before)

@@ -108,7 +108,7 @@ def test_a_model_is_that_of_transformers(name: str, qwen2: Path, tmp_path: Path)
 
 
 # Where a block of 256 numbers has its scales, in float16; the gguf package itself quantizes to the others.
-SCALES: dict[str, tuple[int, ...]] = {"BF16": (), "Q4_0": (), "Q4_K": (0, 2), "Q6_K": (208,)}
+SCALES: dict[str, tuple[int, ...]] = {"BF16": (), "Q4_0": (), "Q4_1": (), "Q4_K": (0, 2), "Q6_K": (208,)}
 
 
 @pytest.mark.parametrize("kind", SCALES)

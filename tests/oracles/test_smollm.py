@@ -5,15 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import regex
-import torch
 from gguf import GGUFReader
-from gguf.quants import dequantize
 from readme import pages
 from smollm import smollm_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import attncli
 from attncli.encoding.induction_probe import repeated_sequences
@@ -93,57 +89,6 @@ def test_ids_are_those_of_the_definition(reader: GGUFReader) -> None:
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def original(reader: GGUFReader) -> LlamaForCausalLM:
-    """The model of transformers with the dequantized weights, put into its order by hand."""
-    heads, kv_heads = field(reader, "llama.attention.head_count"), field(reader, "llama.attention.head_count_kv")
-    config = LlamaConfig(
-        vocab_size=len(field(reader, "tokenizer.ggml.tokens")), hidden_size=field(reader, "llama.embedding_length"),
-        intermediate_size=field(reader, "llama.feed_forward_length"), num_attention_heads=heads,
-        num_hidden_layers=field(reader, "llama.block_count"), num_key_value_heads=kv_heads,
-        rms_norm_eps=float(field(reader, "llama.attention.layer_norm_rms_epsilon")),
-        rope_parameters={"rope_type": "default", "rope_theta": float(field(reader, "llama.rope.freq_base"))},
-        max_position_embeddings=field(reader, "llama.context_length"), tie_word_embeddings=True,
-        attn_implementation="eager",
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-    names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-             "attn_output": "self_attn.o_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-             "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}  # fmt: skip
-    whole = {"token_embd": "embed_tokens", "output_norm": "norm"}
-    state = {}
-    for tensor in reader.tensors:
-        array = torch.tensor(dequantize(tensor.data, tensor.tensor_type), dtype=torch.float32)
-        part = tensor.name.removesuffix(".weight")
-        if part in whole:
-            state[f"model.{whole[part]}.weight"] = array
-            continue
-        _, layer, kind = part.split(".")
-        if kind in ("attn_q", "attn_k"):
-            # Two rows of a head are rotated together: side by side in the file, half a head apart in transformers.
-            count = heads if kind == "attn_q" else kv_heads
-            width = len(array) // count
-            order = [head * width + 2 * (row % (width // 2)) + row // (width // 2)
-                     for head in range(count) for row in range(width)]  # fmt: skip
-            array = array[order]
-        state[f"model.layers.{layer}.{names[kind]}.weight"] = array
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])
-    model.tie_weights()
-    return model
-
-
-def test_every_layer_has_the_attention_of_the_dequantized_original(original: LlamaForCausalLM) -> None:
-    for text in TEXTS[:2]:
-        trace = attncli.inspect(text, model=str(smollm_file()), layer="all")
-        with torch.no_grad():
-            attentions = original(torch.tensor([trace.key_tokens.ids]), output_attentions=True).attentions
-        assert len(trace.layers) == len(attentions) == 30
-        for layer, expected in zip(trace.layers, attentions, strict=True):
-            shown = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
-            np.testing.assert_allclose(shown, expected[0].numpy(), atol=1e-5)
 
 
 def test_its_strongest_induction_heads_are_those_of_the_page_on_explanation() -> None:

@@ -125,7 +125,7 @@ def drawn(seed: int, count: int) -> Iterator[Drawn]:
         yield draw(rng)
 
 
-MASKS = [*drawn(0, 1000)]
+MASKS = [*drawn(0, 400)]
 
 
 def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
@@ -202,7 +202,7 @@ def test_what_is_right_is_not_accused() -> None:
 
 def test_one_wrong_cell_of_a_word_is_found() -> None:
     rng = np.random.default_rng(0)
-    for mask in MASKS[:200]:
+    for mask in MASKS[:100]:
         wrong = mask.cells.copy()
         row = int(rng.integers(len(wrong)))
         query, key = int(rng.choice(np.flatnonzero(mask.tokens[row]))), int(rng.integers(wrong.shape[3]))
