@@ -52,23 +52,20 @@ def test_masks_are_written_in_one_spelling(text: str, written: str) -> None:
 # --- what the parser says ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "wrong", "reason"),
-    [
-        ("caussal", "caussal", "unknown mask 'caussal'; did you mean 'causal'?"),
-        ("causal window(4)", "window", "expected & or | here"),
-        ("causal && full", "&", "expected a mask such as causal or window(4)"),
-        ("window(1,2)", "window(1,2)", "window is written window(w)"),
-        ("causal(3)", "causal(3)", "causal takes no number"),
-        ("pad(left=1,left=2)", "left", "expected a number: pad(left=n) or pad(right=n)"),
-        ("window(four)", "four", "expected a number: window(w)"),
-        ("band(1 2)", "2", "expected ','"),
-        ("window( 0 )", "0", "expected a number from 1 to 999999999, got 0"),
-        ("global(-1)", "-1", "expected a number from 0 to 999999999, got -1"),
-        ("file(mask.npy)", "file(", 'file is written file("mask.npy")'),
-        ("(causal", "", "expected ')'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "wrong", "reason"), [
+    ("caussal", "caussal", "unknown mask 'caussal'; did you mean 'causal'?"),
+    ("causal window(4)", "window", "expected & or | here"),
+    ("causal && full", "&", "expected a mask such as causal or window(4)"),
+    ("window(1,2)", "window(1,2)", "window is written window(w)"),
+    ("causal(3)", "causal(3)", "causal takes no number"),
+    ("pad(left=1,left=2)", "left", "expected a number: pad(left=n) or pad(right=n)"),
+    ("window(four)", "four", "expected a number: window(w)"),
+    ("band(1 2)", "2", "expected ','"),
+    ("window( 0 )", "0", "expected a number from 1 to 999999999, got 0"),
+    ("global(-1)", "-1", "expected a number from 0 to 999999999, got -1"),
+    ("file(mask.npy)", "file(", 'file is written file("mask.npy")'),
+    ("(causal", "", "expected ')'"),
+])  # fmt: skip
 def test_a_mistake_is_pointed_at(text: str, wrong: str, reason: str) -> None:
     at = text.rindex(wrong) if wrong else len(text)
     place = f"at character {at + 1}" if wrong else "at the end"

@@ -1,7 +1,5 @@
 """What the inputs of modules say of a batch: which keys are padding, and where documents begin."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -49,22 +47,3 @@ def test_an_embedding_of_positions_is_known_by_its_name(name: str, is_known: boo
         Model()(POSITIONS)
         Model()(torch.arange(7)[None])
     assert [one.code for one in calls.findings] == ["document"] * is_known
-
-
-def test_a_model_that_does_not_know_its_words_is_read_all_the_same() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config, self.words = SimpleNamespace(pad_token_id=0), nn.Embedding(10, 4)
-
-        def get_input_embeddings(self) -> nn.Module:
-            raise NotImplementedError
-
-        def forward(self, ids: Tensor) -> Tensor:
-            x = self.words(ids)[:, None]
-            return F.scaled_dot_product_attention(x, x, x)
-
-    with watch() as calls:
-        Model()(IDS)
-    assert calls.calls == 1
-    assert calls.notes == []

@@ -87,14 +87,11 @@ def test_what_a_module_can_tell_of_itself() -> None:
     assert same("-m", "package", "--two", stdin="words") == 0
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
-        "sys.exit('a sentence')", "sys.stdout.write('no line end')", "x = (", "raise ValueError from KeyError()",
-        "sys.excepthook = lambda *_: sys.exit(9)\n1 / 0",
-        "atexit.register(lambda: print(sys.last_value, sys.last_type, sys.last_traceback.tb_lineno))\n1 / 0",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("last", [
+    "sys.exit('a sentence')", "sys.stdout.write('no line end')", "x = (", "raise ValueError from KeyError()",
+    "sys.excepthook = lambda *_: sys.exit(9)\n1 / 0",
+    "atexit.register(lambda: print(sys.last_value, sys.last_type, sys.last_traceback.tb_lineno))\n1 / 0",
+])  # fmt: skip
 def test_a_program_ends_as_under_python(last: str) -> None:
     assert same(write("ends.py", f"import atexit, sys\natexit.register(print, 'at exit')\n{last}\n")) == 0
 

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -186,26 +185,6 @@ def test_a_fault_anywhere_is_one_note(where: str, monkeypatch: pytest.MonkeyPatc
     assert len(notes) == 1
     assert torch._C._len_torch_function_stack() == 0
     faults.clear()
-
-
-def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
-    """A limit of time that ends the program while we are at work ends the program."""
-
-    def too_long(*_: Any) -> None:
-        raise TimeoutError
-
-    def take(call: AttentionCall) -> None:
-        signal.raise_signal(signal.SIGALRM)
-
-    model, x = made()
-    before = signal.signal(signal.SIGALRM, too_long)
-    notes = Notes()
-    try:
-        with watching(take, notes=notes), pytest.raises(TimeoutError):
-            model(x)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert notes == []
 
 
 def test_an_error_of_the_program_goes_through() -> None:
