@@ -18,7 +18,7 @@ def random() -> np.random.Generator:
 
 def arrays(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     shapes = ((HEADS, QUERIES, WIDTH), (HEADS, KEYS, WIDTH), (HEADS, KEYS, VALUE_WIDTH))
-    return tuple(random.standard_normal(shape, dtype=np.float32) for shape in shapes)  # type: ignore[return-value]
+    return tuple(random.standard_normal(shape, dtype=np.float32) for shape in shapes)
 
 
 def test_the_stages_together_are_torchs_attention(random: np.random.Generator) -> None:

@@ -16,7 +16,7 @@ def pieces(text: str, *found: tuple[str, int, int], segment: int = 0) -> Tokens:
     tokens = [
         Token(index, 0, spelled, start, end, segment=segment) for index, (spelled, start, end) in enumerate(found)
     ]
-    assert all(0 <= token.start <= token.end <= len(text) for token in tokens)  # type: ignore[operator]
+    assert all(0 <= token.start <= token.end <= len(text) for token in tokens)
     return Tokens(tokens)
 
 

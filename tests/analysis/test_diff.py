@@ -31,8 +31,6 @@ def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...
 
 def weights_by_hand(trace: Trace, layer: int, head: int, row: int) -> list[float]:
     recorded = trace.layer(layer)
-    assert recorded.q is not None
-    assert recorded.k is not None
     query = recorded.q[head, row].tolist()
     scores = [math.fsum(map(float.__mul__, query, key.tolist())) for key in recorded.k[head]]
     return softmax(scores, recorded.head(head).mask[row].tolist())

@@ -12,7 +12,7 @@ from attncli.trace.trace import Trace
 
 
 def traced(model: str, **options: object) -> Trace:
-    return attncli.open_source(model=model, **options).trace(RepeatedTokens(0))  # type: ignore[arg-type]
+    return attncli.open_source(model=model, **options).trace(RepeatedTokens(0))
 
 
 def test_a_seed_draws_its_tokens_once_each_and_then_again() -> None:

@@ -122,7 +122,7 @@ def test_folders_and_globs_are_pictures(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         picture_files(str(tmp_path / "d.png"))
     with pytest.raises(InputError, match="--image takes the names of files, not Image; save the picture"):
-        picture_files(Image.new("RGB", (2, 2)))  # type: ignore[arg-type]
+        picture_files(Image.new("RGB", (2, 2)))
     with pytest.raises(InputError, match="there is no picture"):
         picture_files(f"{tmp_path}/*.gif")
 

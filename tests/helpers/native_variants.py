@@ -200,8 +200,6 @@ def compared(name: str, found: list[LayerTrace], reference: tuple[LayerTrace, ..
         for each in ("layer", "kind", "softcap"):
             assert getattr(layer, each) == getattr(other, each)
         assert str(layer.mask) == str(other.mask), (name, str(layer.mask), str(other.mask))
-        assert layer.scale is not None
-        assert other.scale is not None
         assert abs(layer.scale - other.scale) <= 1e-9 * other.scale
         arrays = {each: (getattr(layer, each), getattr(other, each)) for each in "qkv"}
         for each in ("scores", "weights", "output"):

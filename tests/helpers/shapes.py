@@ -40,7 +40,7 @@ def executed(package: str) -> Iterator[None]:
         # What states none is left alone: jaxtyping would bind the arguments of each call to their names.
         return every(function, **options) if is_checked else function
 
-    jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]
+    jaxtyping.jaxtyped = jaxtyped
     typing.TYPE_CHECKING = True
     try:
         with jaxtyping.install_import_hook(package, "shapes.checked"):

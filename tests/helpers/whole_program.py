@@ -72,9 +72,9 @@ def _connect(files: list[Any], stdin: bytes) -> None:
     os.write(0, stdin)
     os.lseek(0, 0, os.SEEK_SET)
     opened = partial(open, encoding="utf-8", closefd=False)
-    sys.stdin = sys.__stdin__ = opened(0, errors="surrogateescape")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = opened(1, "w", errors="surrogateescape")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = opened(2, "w", errors="backslashreplace")  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = opened(0, errors="surrogateescape")
+    sys.stdout = sys.__stdout__ = opened(1, "w", errors="surrogateescape")
+    sys.stderr = sys.__stderr__ = opened(2, "w", errors="backslashreplace")
 
 
 def _ended(main: Callable[[], None]) -> int:

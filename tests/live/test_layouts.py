@@ -34,16 +34,12 @@ def check(calls: Calls, steps: tuple[int, ...]) -> None:
     """Check that all calls have their queries, keys and heads, a causal mask, and weights that give their output."""
     assert {row.verdict for row in calls} == {"ok"}
     assert {row.mask for row in calls} <= {"causal", "full"}
-    first = calls[0].tracks[0].first
-    assert first is not None
-    assert first.shape[1:] == (HEADS, steps[0], steps[0])
+    assert calls[0].tracks[0].first.shape[1:] == (HEADS, steps[0], steps[0])
     assert {str(row.sizes[1]) for row in calls} == {str(HEADS)}
     assert min(row.sizes[2].least for row in calls) == min(steps)
     assert max(row.sizes[3].most for row in calls) == sum(steps)
     for trace in calls[0].traces:
-        proof = trace.layer(0).proof
-        assert proof is not None
-        assert proof.max_abs_error < 1e-5
+        assert trace.layer(0).proof.max_abs_error < 1e-5
 
 
 @pytest.mark.parametrize("steps", STEPS)

@@ -218,7 +218,7 @@ def test_a_mask_that_shows_more_is_asked_there() -> None:
         assert proof.forwards <= 2 * math.log2(12) + 2 * math.log2(rows)
 
 
-class Talking(programs.SelfAttention):  # type: ignore[misc, name-defined]
+class Talking(programs.SelfAttention):
     """Mixes the scores of heads, in a module, before later keys are hidden."""
 
     def __init__(self):
@@ -245,7 +245,7 @@ class TimeFirst(torch.nn.Module):
         return self.encoder(self.embedding(ids), torch.nn.Transformer.generate_square_subsequent_mask(len(ids)))
 
 
-class Prefixed(programs.LanguageModel):  # type: ignore[misc, name-defined]
+class Prefixed(programs.LanguageModel):
     """Has prefixes of its token types; if it is wrong, of 8 tokens."""
 
     def __init__(self, wrong: bool):
@@ -345,7 +345,7 @@ def test_half_precision_hides_no_leak() -> None:
 def test_each_forward_of_a_program_is_told_from_others() -> None:
     """By its module, its switches and its shapes; how many are left out is counted."""
 
-    class Switched(programs.LanguageModel):  # type: ignore[misc, name-defined]
+    class Switched(programs.LanguageModel):
         def forward(self, ids, is_causal):
             for block in self.blocks:
                 block.attention.attend = programs.fused if is_causal else programs.shown(None)
@@ -507,7 +507,7 @@ def test_nothing_of_the_program_changes() -> None:
 def test_hooks_that_only_look_see_no_run_of_attn() -> None:
     """And modules that a forward builds late are built by the program alone."""
 
-    class Late(programs.LanguageModel):  # type: ignore[misc, name-defined]
+    class Late(programs.LanguageModel):
         def __init__(self):
             super().__init__()
             self.late, self.lazy = None, torch.nn.LazyLinear(60)
@@ -532,7 +532,7 @@ def test_a_forward_under_a_checkpoint(kind: str) -> None:
     """Its backward counts what its forward saved, and not attn's; a block that runs again is no forward of its own."""
     from torch.utils.checkpoint import checkpoint
 
-    class Anchored(programs.LanguageModel):  # type: ignore[misc, name-defined]
+    class Anchored(programs.LanguageModel):
         def forward(self, ids, anchor):
             x = self.embedding(ids)
             for block in self.blocks:

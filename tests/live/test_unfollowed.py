@@ -24,7 +24,7 @@ def test_heads_that_are_mixed_are_shown_and_not_judged(programs: dict[str, Run])
 def test_what_cannot_be_followed_is_counted_in_one_line(programs: dict[str, Run]) -> None:
     calls = watched(partial(programs["run"], "Band"))
     (note,) = calls.notes
-    what, line = re.fullmatch(r"(.*) at [^ ]*unfollowed\.py:(\d+)", note).groups()  # type: ignore[union-attr]
+    what, line = re.fullmatch(r"(.*) at [^ ]*unfollowed\.py:(\d+)", note).groups()
     assert what == ONE
     assert SOURCE.read_text().splitlines()[int(line) - 1].endswith("# <-")
     assert not calls

@@ -54,7 +54,6 @@ def reproduced(rule: Rule) -> np.ndarray:
     _, _, queries, keys = rule.shape
     cells = np.zeros(rule.shape, bool)
     for variant in rule.variants:
-        assert variant.expression is not None
         grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries)
         laid = np.broadcast_to(variant.expression.allowed(grid), (len(variant.rows), 1, queries, keys))
         cells[np.ix_(variant.rows, variant.heads)] = laid

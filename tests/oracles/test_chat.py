@@ -199,7 +199,7 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
     for texts in ([TEXT, TEXT], (TEXT,)):
         for how in ({}, {"model": str(model)}, {"model": str(model), "chat": True}):
             with pytest.raises(UsageError, match=f"expected one text, not a list of {len(texts)}; call it once"):
-                attncli.inspect(texts, **how)  # type: ignore[arg-type]
+                attncli.inspect(texts, **how)
 
 
 @pytest.mark.parametrize(("content", "reason"), [

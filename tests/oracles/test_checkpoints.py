@@ -48,7 +48,7 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
     arguments = ("inspect", SENTENCE, "-m", translator, "--target", TARGET, "-F", "json", "-l", "all")
     whole = attn(*arguments, "--save", path)
     assert attn("inspect", "--from", path, "-F", "json").out == whole.out
-    for kind, shape in {"encoder": (5, 5), "decoder": (4, 4), "cross": (4, 5)}.items():
+    for kind, shape in {"encoder": (5, 5), "decoder": (3, 3), "cross": (3, 5)}.items():
         layers = attn(*arguments, "--kind", kind).json["layers"]
         assert {layer["kind"] for layer in layers} == {kind}
         assert np.shape(layers[0]["heads"][0]["weights"]) == shape
@@ -58,7 +58,7 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
                 np.testing.assert_allclose(head["weights"], same["weights"], atol=1e-5)
         rows = attn(*arguments[:-4], "-F", "tsv", "--kind", kind, "-H", "0").out.splitlines()[1:]
         assert len(rows) == shape[0] * shape[1]
-        assert rows[0].split("\t")[5] == ("w7" if kind == "encoder" else "<unk>")
+        assert rows[0].split("\t")[5] == ("w7" if kind == "encoder" else "w3")
     shown = attn(*arguments[:-4]).out
     assert "layer 0 · encoder" in shown
     assert "layer 0 · cross" in shown

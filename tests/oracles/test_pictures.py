@@ -36,15 +36,12 @@ def num2words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(folder: Path, **options: Any) -> Checkpoint:
-    checkpoint = open_source(str(folder), layer="all", **options)
-    assert isinstance(checkpoint, Checkpoint)
-    return checkpoint
+    return open_source(str(folder), layer="all", **options)
 
 
 def queries(trace: Trace) -> np.ndarray:
     """The queries of the first layer, `[position, head and dimension]`: what each embedding becomes, by itself."""
     q = trace.layers[0].q
-    assert q is not None
     return np.moveaxis(q, 0, 1).reshape(q.shape[1], -1)
 
 
@@ -90,7 +87,6 @@ def check_that_cells_change_most(trace: Trace, images: list[Image.Image], again:
 def check_weights(trace: Trace, attentions: Any) -> None:
     """Check the weights of all layers against those that transformers returns."""
     for layer, expected in zip(trace.layers, attentions, strict=True):
-        assert layer.proof is not None
         assert layer.proof.max_abs_error <= 2e-4  # of outputs up to a hundred
         own = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
         np.testing.assert_allclose(own, expected[0].numpy(), rtol=0, atol=1e-6)

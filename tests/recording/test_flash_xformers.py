@@ -49,14 +49,14 @@ def rows(past: int, causal: bool, left: int, right: int) -> Callable[[int, int],
     return lambda i, j: (left < 0 or j >= i + past - left) and (right < 0 or j <= i + past + right)
 
 
-def _forward(q, k, v, dropout, scale, causal, left, right, softcap, slopes, softmax):  # type: ignore[no-untyped-def]
+def _forward(q, k, v, dropout, scale, causal, left, right, softcap, slopes, softmax):
     past = k.shape[1] - q.shape[1]
     bias = None if slopes is None else lambda head, i, j: -float(slopes[head]) * abs(i + past - j)
     sees = rows(past, causal, left, right)
     return torch.stack([looped(*each, scale, sees, bias) for each in zip(q, k, v, strict=True)]), q.clone()
 
 
-def _varlen(q, k, v, starts, others, most, most_keys, dropout, scale, causal, left=-1, right=-1, *rest):  # type: ignore[no-untyped-def]
+def _varlen(q, k, v, starts, others, most, most_keys, dropout, scale, causal, left=-1, right=-1, *rest):
     parts = []
     for n in range(len(starts) - 1):
         own, seen = slice(starts[n], starts[n + 1]), slice(others[n], others[n + 1])
@@ -108,7 +108,6 @@ def is_proven(call: AttentionCall) -> None:
     assert len(made) == call.shape[0]
     for trace in made:
         layer = trace.layer(0)
-        assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-5
 
 

@@ -107,7 +107,6 @@ def test_ctrl_c_reports_what_was_seen(signals_arrive: None) -> None:
     script = write("waits.py", f"import time{ATTEND}\nattend()\nprint('ready', flush=True)\ntime.sleep(60)\n")
     command = [sys.executable, "-m", "attncli", "run", "--quiet", "-F", "json", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)

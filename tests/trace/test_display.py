@@ -19,7 +19,6 @@ def trace() -> attncli.Trace:
 
 
 def text_of(html: str | None) -> str:
-    assert html is not None
     return unescape(re.sub(r"<style.*?</style>|<[^>]+>", "", html, flags=re.DOTALL))
 
 
@@ -52,7 +51,6 @@ def test_every_result_is_one_line(trace: attncli.Trace) -> None:
 
 def test_a_notebook_shows_a_trace_as_the_command_does(trace: attncli.Trace) -> None:
     html = trace._repr_html_()
-    assert html is not None
     text = text_of(html)
     for part in ("toy layer · 2 heads", "scores, before the mask", "weights of every head", "head 0", *TEXT.split()):
         assert part in text

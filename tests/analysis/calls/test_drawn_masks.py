@@ -136,7 +136,6 @@ def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     true = Pad(lengths=np.where(padded, mask.tokens[rows], True))
     grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries)
     expression = variant.expression
-    assert expression is not None
     if isinstance(expression, RuleWithExceptions):
         expression = expression._replace(inner=map_leaves(expression.inner, lambda leaf: truly(leaf, true)))
     else:
