@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -42,26 +43,16 @@ def check(calls: Calls, steps: tuple[int, ...]) -> None:
         assert trace.layer(0).proof.max_abs_error < 1e-5
 
 
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("scores", ["bsht", "bhst"])
-def test_absorbed_mla(scores: str, steps: tuple[int, ...], programs: dict[str, Callable[..., object]]) -> None:
-    check(read(programs, "Latent", scores, steps), steps)
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("is_turned", [False, True])
-@pytest.mark.parametrize("scores", SHARED)
-def test_heads_that_share_keys(
-    scores: str, is_turned: bool, rows: int, programs: dict[str, Callable[..., object]]
-) -> None:
-    for steps in STEPS:
-        check(read(programs, "Shared", scores, steps, rows=rows, is_turned=is_turned), steps)
-
-
-@pytest.mark.parametrize("scores", ["bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk"])
-def test_groups_of_heads_that_share_keys(scores: str, programs: dict[str, Callable[..., object]]) -> None:
-    for steps in (*STEPS, (2, 2)):
-        check(read(programs, "Grouped", scores, steps), steps)
+@pytest.mark.parametrize(("name", "scores", "more"), [
+    *(("Latent", scores, {}) for scores in ("bsht", "bhst")),
+    *(("Shared", scores, {"rows": rows, "is_turned": turned})
+      for scores in SHARED for rows in (1, 4) for turned in (False, True)),
+    *(("Grouped", scores, {}) for scores in ("bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk")),
+])  # fmt: skip
+def test_heads_are_heads(name: str, scores: str, more: Any, programs: dict[str, Callable[..., object]]) -> None:
+    """Of absorbed MLA, of heads that share their keys, and of groups that do."""
+    for steps in (*STEPS, *[(2, 2)] * (name == "Grouped")):
+        check(read(programs, name, scores, steps, **more), steps)
 
 
 @pytest.mark.parametrize(("name", "scores"), [("Latent", "bsht"), ("Shared", "bqhk"), ("Shared", "product")])

@@ -119,13 +119,6 @@ def test_padding_of_rows_needs_lengths_that_fit() -> None:
 # --- hostile text --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opening", ["(", "~", "~(full|"])
-def test_nesting_without_end_is_refused(opening: str) -> None:
-    for depth in (101, 20_000):
-        closing = ")" * depth * opening.count("(")
-        assert "more than 100 nested parentheses" in refusal(opening * depth + "causal" + closing)
-
-
 @pytest.mark.parametrize("text", ["window({})", "window(-{})", "pad(left={})"])
 def test_huge_numbers_are_refused_and_the_largest_do_not_overflow(text: str) -> None:
     for digits in (10, 50_000):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from transformers import AutoTokenizer, LlamaForCausalLM
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import attncli
 from attncli.encoding.chat import Conversation, TemplateError, TemplateProcess
@@ -55,10 +56,6 @@ CONTROLS = (
 
 def save_chat_model(folder: Path) -> None:
     """Save a tiny Llama of random weights, whose vocabulary is of bytes and controls, without a template."""
-    import torch
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -91,7 +88,6 @@ def write_template(folder: Path, template: str | None, form: str = "file") -> No
 
 
 Run = Callable[..., Any]
-
 USAGE, LOAD, NOT_EXPOSED, INPUT = 2, 3, 4, 5
 TEXT = "time flies like an arrow"
 PLAIN = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"

@@ -155,20 +155,6 @@ if __name__ == "__main__":
     assert notes() == []
 
 
-@pytest.mark.usefixtures("warm")
-def test_a_fork_reports_nothing_of_its_own() -> None:
-    script = f"""
-import os{ATTEND}
-attend()
-child = os.fork()
-attend()
-if child:
-    os.waitpid(child, 0)
-print("parent" if child else "child", flush=True)
-"""
-    assert same(write("forks.py", script), python="python") == 2
-
-
 def test_threads_the_environment_and_warnings() -> None:
     """Threads end before the report; torch reads what the program set; a warning names the program's line."""
     script = f"""

@@ -518,26 +518,17 @@ def last_word(x, mask, wrong: bool):
     return x[:, -1] if wrong else x[torch.arange(len(x)), mask.sum(1) - 1]
 
 
-def most(x, mask, wrong: bool):
-    return x.amax(1) if wrong else x.masked_fill(mask[..., None] == 0, -1e9).amax(1)
-
-
-def by_attention(x, mask, wrong: bool):
-    scores = x[..., 0] if wrong else x[..., 0].masked_fill(mask == 0, float("-inf"))
-    return (scores.softmax(1)[..., None] * x).sum(1)
-
-
-POOLS = (mean, last_word, most, by_attention)
+POOLS = (mean, last_word)
 
 
 class Pooled(nn.Module):
     """An encoder of padded rows, whose outputs become one vector."""
 
-    def __init__(self, pool, wrong: bool, depth: int):
+    def __init__(self, pool, wrong: bool):
         super().__init__()
         self.pool, self.wrong = pool, wrong
         self.embedding, self.head = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0), nn.Linear(WIDTH, 3)
-        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) for _ in range(2))
 
     def forward(self, input_ids, attention_mask):
         x = self.embedding(input_ids)
