@@ -200,10 +200,7 @@ def test_other_readers_want_what_was_recorded() -> None:
 @pytest.mark.parametrize(("options", "words"), [
     (["--rollout", "--head", "1"], "mean over all heads; drop one of them"),
     (["--mean", "layers"], "several layers"),
-    (
-        ["--words", "--show", "q"],
-        "have only tokens, shapes, mask, weights, heatmap, metrics, proof",
-    ),
+    (["--words", "--show", "q"], "have only tokens, shapes, mask, weights, heatmap, metrics, proof"),
     (["--mean", "rows"], "'rows' is not"),
 ])  # fmt: skip
 def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], words: str) -> None:

@@ -34,16 +34,8 @@ def numbers(**values: float) -> dict[str, float | None]:
 @pytest.mark.parametrize(("metrics", "baselines", "expected"), [
     ({"previous": 0.46}, {"previous": 0.1}, [("previous", 0.4)]),  # (0.46 − 0.1) / (1 − 0.1)
     ({"sink": 0.7, "separator": 0.9}, {"sink": 0.5, "separator": 0.5}, [("separator", 0.8), ("sink", 0.4)]),
-    (
-        {"duplicate": 1.0, "distance": 1.0},
-        {"duplicate": 0.2, "distance": 2.0},
-        [("duplicate", 1.0), ("local", 0.5)],
-    ),
-    (
-        {"next": 0.8, "distance": 0.5},
-        {"next": 0.2, "distance": 2.0},
-        [("next", 0.75)],
-    ),  # which says that it is local
+    ({"duplicate": 1.0, "distance": 1.0}, {"duplicate": 0.2, "distance": 2.0}, [("duplicate", 1.0), ("local", 0.5)]),
+    ({"next": 0.8, "distance": 0.5}, {"next": 0.2, "distance": 2.0}, [("next", 0.75)]),  # which says that it is local
     ({"effective_keys": 4.6}, {"effective_keys": 10.0}, [("broad", 0.4)]),  # (4.6 − 1) / (10 − 1)
     ({"self": 1.0, "effective_keys": 1.0}, {"self": 1.0, "effective_keys": 1.0}, []),  # a mask leaves no choice
     ({"previous": 0.9}, {}, []),  # not defined

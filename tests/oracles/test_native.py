@@ -12,24 +12,9 @@ from typing import Any
 import pytest
 import torch
 from conformance import opened
-from native_variants import (
-    VARIANTS,
-    agree,
-    config_of,
-    conform,
-    each_value,
-    native_layers,
-    save,
-    save_whole,
-)
+from native_variants import VARIANTS, agree, config_of, conform, each_value, native_layers, save, save_whole
 from safetensors.torch import load_file, save_file
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    GenerationConfig,
-    PreTrainedConfig,
-)
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig, PreTrainedConfig
 
 import attncli
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError

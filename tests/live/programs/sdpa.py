@@ -4,18 +4,7 @@ import threading
 
 import torch
 import torch.nn.functional as F
-from step import (
-    HEADS,
-    LENGTHS,
-    REAL,
-    WIDTH,
-    SelfAttention,
-    evaluation,
-    sentences,
-    step,
-    trained,
-    words,
-)
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, sentences, step, trained, words
 from torch import Tensor, nn
 
 T = max(LENGTHS)
