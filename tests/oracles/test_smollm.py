@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
-import pytest
 from gguf import GGUFReader
 from readme import pages
 from smollm import smollm_file
@@ -26,20 +25,12 @@ TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def reader() -> GGUFReader:
-    return GGUFReader(smollm_file())
-
-
-def field(reader: GGUFReader, name: str) -> Any:
-    return reader.fields[name].contents()
-
-
-def test_ids_are_those_of_the_definition(reader: GGUFReader) -> None:
+def test_ids_are_those_of_the_definition() -> None:
     """In llama.cpp, LLAMA_VOCAB_PRE_TYPE_SMOLLM: single digits, then GPT-2's expression on what is left."""
-    tokens, kinds = field(reader, "tokenizer.ggml.tokens"), field(reader, "tokenizer.ggml.token_type")
-    merges = [tuple(merge.split(" ")) for merge in field(reader, "tokenizer.ggml.merges")]
-    defined = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    fields = GGUFReader(smollm_file()).fields
+    tokens, kinds, merges = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges"))
+    ids = {token: index for index, token in enumerate(tokens)}
+    defined = Tokenizer(models.BPE(ids, [*map(tuple, map(str.split, merges))]))
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     defined.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_bytes])
     defined.add_special_tokens([token for token, kind in zip(tokens, kinds, strict=True) if kind in (3, 4)])
@@ -50,8 +41,11 @@ def test_ids_are_those_of_the_definition(reader: GGUFReader) -> None:
 
 def test_its_strongest_induction_heads_are_those_of_the_page_on_explanation() -> None:
     """What the model loses without them (Olsson et al. 2022) is on that page, docs/cookbook/explanation.md."""
-    texts = repeated_sequences(str(smollm_file()))
-    found = [(one.metrics["induction"] or 0, one) for one in attncli.heads(texts, str(smollm_file())).heads]
-    best = sorted(found, key=lambda each: -each[0])[:5]
-    assert ",".join(f"{one.layer}.{one.head}" for _, one in best) in pages()["docs/cookbook/explanation.md"]
-    assert [share for share, _ in best[:3]] == pytest.approx([0.89, 0.74, 0.73], abs=0.01)
+    model = str(smollm_file())
+    texts = repeated_sequences(model)[:2]  # which are enough to tell them from the others
+    found = [(one.metrics["induction"] or 0, f"{one.layer}.{one.head}") for one in attncli.heads(texts, model).heads]
+    shares, heads = zip(*sorted(found, reverse=True)[:6], strict=True)
+    (of_the_page, *_) = re.findall(r"--head ((?:[\d.]+,){4}[\d.]+) ", pages()["docs/cookbook/explanation.md"])
+    assert {*heads[:5]} == {*of_the_page.split(",")}
+    assert shares[0] > 0.85
+    assert shares[4] > 0.6 > shares[5]
