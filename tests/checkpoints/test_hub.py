@@ -36,5 +36,5 @@ def test_a_checkpoint_that_was_downloaded_is_read_without_the_hubs_client(
     online: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imported.COLD", COLD | online)
-    for is_needed in (True, False):
-        assert ("huggingface_hub" in imported_by(PROGRAM, "tokens", "-m", NAME, "time flies")) == is_needed
+    for command, is_needed in (("tokens", True), ("inspect", True), ("tokens", False)):
+        assert ("huggingface_hub" in imported_by(PROGRAM, command, "-m", NAME, "time flies")) == is_needed
