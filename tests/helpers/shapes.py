@@ -40,7 +40,7 @@ def executed(package: str) -> Iterator[None]:
         # What states none is left alone: jaxtyping would bind the arguments of each call to their names.
         return every(function, **options) if is_checked else function
 
-    jaxtyping.jaxtyped = jaxtyped
+    jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]
     typing.TYPE_CHECKING = True
     try:
         with jaxtyping.install_import_hook(package, "shapes.checked"):
@@ -76,8 +76,9 @@ def import_all(package: str) -> None:
 
 
 def main(lines: list[str]) -> None:
-    libraries = "fsspec matplotlib.figure pandas polars pyarrow ray torch._dynamo transformers.modeling_utils"
-    for library in libraries.split():
+    for (
+        library
+    ) in "fsspec matplotlib.figure pandas polars pyarrow ray torch._dynamo transformers.modeling_utils".split():
         importlib.import_module(library)
     import_all("attncli")  # and what it imports, of which type checkers see more than there is
     for name in [name for name in sys.modules if name.partition(".")[0] == "attncli"]:
