@@ -58,9 +58,7 @@ def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
     """Open a checkpoint that `save` wrote."""
     # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        checkpoint = open_source(model=str(folder), layer=layers, special=False, engine="transformers", **more)
-    assert isinstance(checkpoint, Checkpoint)
-    return checkpoint
+        return open_source(model=str(folder), layer=layers, special=False, engine="transformers", **more)
 
 
 def stacked(layer: LayerTrace) -> Any:

@@ -85,7 +85,6 @@ _MASKS = st.one_of(grammatical, grammatical, grammatical, _files)
 BY_METAVAR: dict[str, Values] = {
     "N": ["1", "2", "3", "8"],
     "N|QxK": ["3", "8", "2x5"],
-    "NUMBER": ["0", "0.5", "1", "0.1"],
     **{name: ["0", "-1", "all", "0,0"] for name in ("LAYERS", "HEADS")},
     "TEXT": st.one_of(*[texts.map("time {}".format)] * 3, texts),
     **{name: ["0", "-1", "time"] for name in ("TOKEN", "TOKENS")},
@@ -102,7 +101,6 @@ BY_METAVAR: dict[str, Values] = {
     "words|TOKENIZER": ["words", "tokenizer.json", "tiny"],
     "auto": ["auto", "cpu"],
     "SIZE": ["20GB", "1 MB", "0", "3.3in"],
-    "TOPIC": ["masks", "formats", "inspect", "mask"],
     "NAME": ["cpu", "main"],
     "MODEL": _CHECKPOINTS,
     "SCRIPT ARGS": ["program.py"],

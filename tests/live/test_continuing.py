@@ -3,7 +3,7 @@
 import pytest
 from watched_programs import Run, errors, watched
 
-PROGRAMS = ("continuing",)
+PROGRAMS = ("caches", "continuing")
 WRONG = {
     "window_of_one_query": "window",
     "window_of_a_chunk": "window",
@@ -18,6 +18,18 @@ WRONG = {
     "padded_row": "positions",
 }
 DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts"]
+# Generation with caches of every kind, and what is expected of it.
+CACHES = {
+    "hf_static_chunks": "causal", "rows_of_their_own_lengths": "causal", "hf_generate_static": "causal & pad",
+    "hf_sliding": None, "hf_translating": None, "rolling": None, "source_of_fixed_length": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_is_not_accused(name: str, programs: dict[str, Run]) -> None:
+    assert errors(programs[name]) == errors(programs[name], CACHES[name]) == []
+    if CACHES[name] == "causal":
+        assert {row.mask for row in watched(programs[name])} == {"causal"}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit_allowed, intrinsic_findings
 from attncli.masks.expressions import with_lengths
 from attncli.masks.findings import CODES, Finding
@@ -106,12 +105,3 @@ def test_a_diagonal_that_is_shifted_is_the_reason_of_what_differs(step: int, cod
         (triangle & of_keys(RIGHT), "causal & pad", [6, 4, 5]),
     ):
         assert f"the diagonal is shifted by {step:+d}" in found(allowed, expect, lengths)[code].message
-
-
-def test_an_expectation_of_another_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="the attention has 3 batch rows, and lengths has 2"):
-        found(of_keys(RIGHT), "pad", [6, 4], (3, 1, SIZE, SIZE))
-    with pytest.raises(InputError, match="a row of 7 tokens does not fit into 6 keys"):
-        found(of_keys(RIGHT), "pad", [7, 4, 3])
-    with pytest.raises(UsageError, match=r"pad\(left\) needs rows padded on the left"):
-        found(of_keys(RIGHT), "pad(left)", RIGHT)

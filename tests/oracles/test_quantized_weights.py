@@ -19,7 +19,6 @@ from refusals import refused
 from running import Ran
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 import attncli
 from attncli.checkpoints.tensors import Store, Stored
@@ -124,15 +123,6 @@ def in_blocks(height: int, width: int) -> Made:
 def test_fp8_in_blocks(height: int, width: int, end: str, llama: Path, tmp_path: Path) -> None:
     scheme = {"quant_method": "fp8", "weight_block_size": [height, width], "activation_scheme": "dynamic"}
     agrees(llama, tmp_path / "fp8", in_blocks(height, width), scheme, "fp8", end)
-
-
-def test_fp8_is_what_transformers_makes_of_it(llama: Path, tmp_path: Path) -> None:
-    scheme = {"quant_method": "fp8", "weight_block_size": [32, 32]}
-    folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), scheme)
-    stored = load_file(folder / "model.safetensors")
-    for name in (each.removesuffix("_scale_inv") for each in stored if each.endswith("_scale_inv")):
-        undone = Fp8Dequantize(None)._dequantize_one(stored[name], stored[name + "_scale_inv"], torch.float32)
-        assert torch.equal(undone, numbers[name])
 
 
 # --- words of 32 bits ----------------------------------------------------------------------------------------
@@ -261,16 +251,12 @@ def test_a_form_that_is_not_undone_and_parts_that_do_not_belong_together_are_nam
         assert reason in str(refusal.value)
 
 
-def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:
+def test_the_headline_says_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:
     scheme = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), scheme)
     for engine in ENGINES:
-        command = ("inspect", TEXT, "-m", folder, "--engine", engine)
-        assert "weights: fp8, dequantized · float32" in " ".join(attn(*command).out.split())
-        assert attn(*command, "-F", "json").json["source"]["weights"] == "fp8, dequantized"
-    plain = attn("inspect", TEXT, "-m", llama)
-    assert "weights:" not in plain.out
-    assert attn("mask", "model", "-m", folder, TEXT).code == 0
+        shown = attn("inspect", TEXT, "-m", folder, "--engine", engine).out
+        assert "weights: fp8, dequantized · float32" in " ".join(shown.split())
 
 
 def test_quantized_weights_in_a_pickle_are_refused(attn: Run, llama: Path, tmp_path: Path) -> None:

@@ -49,15 +49,12 @@ def padded_causal(b: Any, h: Any, i: Any, j: Any) -> Any:
 HIDDEN = ~((COLUMNS <= ROWS) & (LENGTHS[:, None, None] > COLUMNS))[:, None]
 
 
-@pytest.mark.parametrize(
-    ("score_mod", "changed"),
-    [
-        (None, lambda scores: scores),
-        (lambda s, b, h, i, j: s + SLOPES[h] * (j - i), lambda s: s + SLOPES[:, None, None] * (COLUMNS - ROWS)),
-        (lambda s, b, h, i, j: torch.tanh(s / 5) * 5, lambda s: torch.tanh(s / 5) * 5),
-        (lambda s, b, h, i, j: torch.where(j > 1, s, -torch.inf), lambda s: s.masked_fill(COLUMNS <= 1, -torch.inf)),
-    ],
-)
+@pytest.mark.parametrize(("score_mod", "changed"), [
+    (None, lambda scores: scores),
+    (lambda s, b, h, i, j: s + SLOPES[h] * (j - i), lambda s: s + SLOPES[:, None, None] * (COLUMNS - ROWS)),
+    (lambda s, b, h, i, j: torch.tanh(s / 5) * 5, lambda s: torch.tanh(s / 5) * 5),
+    (lambda s, b, h, i, j: torch.where(j > 1, s, -torch.inf), lambda s: s.masked_fill(COLUMNS <= 1, -torch.inf)),
+])  # fmt: skip
 def test_what_a_score_mod_and_a_mask_mod_make_of_the_scores(score_mod: Mod | None, changed: Mod) -> None:
     (call,), scores = ran(score_mod, padded_causal)
     assert (call.api, call.shape, call.unsupported) == ("flex", (BATCH, HEADS, QUERIES, KEYS), None)
@@ -76,15 +73,12 @@ def test_a_score_mod_that_does_more_is_named_and_not_guessed() -> None:
 LAST = torch.tensor([8, 3, 5])
 
 
-@pytest.mark.parametrize(
-    "mask_mod",
-    [
-        lambda b, h, i, j: LENGTHS[b] > j,
-        padded_causal,
-        lambda b, h, i, j: (i >= j) & (j >= LAST[b]),
-        lambda b, h, i, j: (j < 4) == (h < 2),
-    ],
-)
+@pytest.mark.parametrize("mask_mod", [
+    lambda b, h, i, j: LENGTHS[b] > j,
+    padded_causal,
+    lambda b, h, i, j: (i >= j) & (j >= LAST[b]),
+    lambda b, h, i, j: (j < 4) == (h < 2),
+])  # fmt: skip
 def test_blocks_of_one_row_are_noted_as_the_mask_mod_runs_for_every_row(mask_mod: Mod) -> None:
     (call,), _ = ran(None, mask_mod, rows=None)  # the output is that of the whole mask_mod
     (own,), _ = ran(None, mask_mod, rows=BATCH)

@@ -8,7 +8,7 @@ from attncli.trace.selection import Indices, layer_and_heads
 
 
 def chosen(choice: object, count: int = 6) -> tuple[int, ...]:
-    return Indices.of("head", choice).resolve(count, "layer 2")  # type: ignore[arg-type]
+    return Indices.of("head", choice).resolve(count, "layer 2")
 
 
 @pytest.mark.parametrize(("written", "expected"), [

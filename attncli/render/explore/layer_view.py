@@ -82,7 +82,8 @@ class LayerViewCache:
 
     def pooled(self, head: int, steps: tuple[int, int]) -> Heatmap:
         """Return a head in blocks of rows × columns, multiples of `steps_of`, each its largest value."""
-        return self._heads[head].pooled(*(step // own for step, own in zip(steps, self._steps, strict=True)))
+        rows, columns = self._steps
+        return self._heads[head].pooled(steps[0] // rows, steps[1] // columns)
 
     def grid(self, steps: tuple[int, int], cell: GridCell) -> CellGrid:
         """Return the places of the cells of a head in blocks of rows × columns."""

@@ -46,7 +46,8 @@ def layer_map(
     rows = [layers[place] for place in part_around(layers.index(chosen[0]), len(layers), max(room.lines - 2, 1))]
     columns = [*part_around(chosen[1], heads, max((room.width - margin) // cell.columns, 1))]
     values = np.array([[numbers.get((row, column), np.nan) for column in columns] for row in rows], np.float64)
-    grid = CellGrid(*(Axis(("",) * len(part), tuple(part)) for part in (rows, columns)), cell)
+    row_axis, column_axis = (Axis(("",) * len(part), tuple(part)) for part in (rows, columns))
+    grid = CellGrid(row_axis, column_axis, cell)
     top = max((abs(value) for value in numbers.values() if value is not None and np.isfinite(value)), default=0.0)
     scale = Scale.up_to(top if metric in UNITS else 1.0)
 
