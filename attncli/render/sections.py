@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -103,7 +102,7 @@ def token_list(
 ) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
 
-    Where they need more than `most` lines, those in the middle are counted.
+    Where they need more than `most` lines, those at the end are counted.
     """
     margin = max(len("queries"), len(title)) + 2
     has_ids = has_ids and any(token.below for token in tokens)
@@ -112,9 +111,7 @@ def token_list(
     room = None if width is None else width - margin
     openings = {token.index for before, token in pairwise(tokens) if token.segment == 1 and before.segment == 0}
 
-    @cache
-    def listed(place: int) -> Block:
-        token = tokens[place]
+    def listed(token: Token) -> Block:
         bar = "│ " if token.index in openings else ""
         mark = f"{bar}{token.index} "
         label, style = palette.shortened(token.label, longest), DIM if token.special else None
@@ -123,22 +120,19 @@ def token_list(
         lines.append([Segment(bar.ljust(len(mark)), DIM), cell(token.below, own, DIM, "left")])
         return Block(lines, len(mark) + own)
 
-    def lines_of(count: int) -> list[list[Block]]:
-        """Return the lines of the first and the last tokens, and of how many there are between them."""
-        first, left_out = -(-count // 2), len(tokens) - count
-        gap = [block([[Segment(f"… {left_out:,} more …", DIM)]])] if left_out else []
-        return in_lines([*map(listed, range(first)), *gap, *map(listed, range(first + left_out, len(tokens)))], 3, room)
-
-    shown = len(tokens)
-    if most is not None and room is not None:
-        shown = min(shown, most * (room + 3) // 6)  # `0 a` and the gap behind it
-        while shown > 2 and len(lines_of(shown)) > most:
-            shown -= 1
+    enough = len(tokens) if most is None or room is None else most * (room + 3) // 6  # `0 a` and the gap behind it
+    lines = in_lines(map(listed, tokens[:enough]), 3, room)
+    if most is not None and room is not None and (len(lines) > most or enough < len(tokens)):
+        lines = lines[:most]
+        counted = f"… {len(tokens):,} in all"
+        while len(lines[-1]) > 1 and sum(one.width + 3 for one in lines[-1]) + len(counted) > room:
+            lines[-1].pop()
+        lines[-1].append(block([[Segment(counted, DIM)]]))
     drawn = []
-    for number, line in enumerate(lines_of(shown)):
+    for number, line in enumerate(lines):
         names = [[cell(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
         drawn.append(hstack([Block(names, margin), hstack(line, 3)], 0))
-    return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
+    return stack(drawn if has_ids else [Block(one.lines[:1], one.width) for one in drawn])
 
 
 def shapes_line(trace: Trace, layer: LayerTrace, palette: Palette, width: int) -> Block:

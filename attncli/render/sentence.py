@@ -1,7 +1,6 @@
 """A sentence whose tokens stand on the colours of their weights, a line for each head.
 
-Without colours the sentence stands there once, with the weights of each head as numbers below its tokens. A single
-token has its weight beside it.
+Without colours the sentence is printed once, above the weights of each head as numbers.
 """
 
 from __future__ import annotations
@@ -35,19 +34,12 @@ _LEAST = 0.005  # of a weight that two digits show
 
 
 class SentenceLine(NamedTuple):
-    """What one head gives to each token.
+    """The weights that one head gives to each token."""
 
-    Attributes:
-        name: of the head, such as `L3 H2`.
-        weights: of each token.
-        allowed: which of them the query may attend to; the others are dim.
-        label: what the head does, such as `induction`; empty where that is unknown.
-    """
-
-    name: str
+    name: str  # of the head, such as `L3H2`
     weights: Float[np.ndarray, " K"]
-    allowed: Bool[np.ndarray, " K"]
-    label: str = ""
+    allowed: Bool[np.ndarray, " K"]  # the tokens that the query may attend to; others are dim
+    label: str = ""  # what the head does; empty where that is unknown
 
 
 class _TokenText(NamedTuple):
@@ -64,7 +56,7 @@ def head_lines(
     keys: Sequence[int],
     labels: Mapping[HeadKey, Sequence[Label]] | None = None,
 ) -> list[SentenceLine]:
-    """Return a line for each head that was asked for, those first that give most weight to one of some keys.
+    """Return a line for each head, those first that give most weight to one of some keys.
 
     Where these weigh the same, those come first whose weights are farthest from uniform over the keys that the query
     may attend to: their Kullback-Leibler divergence, in bits.
@@ -87,19 +79,21 @@ def head_lines(
 
 
 def head_name(layer: LayerTrace, head: int) -> str:
-    """Return what a head is called in short, such as `L3 H2`, behind its layer."""
-    names = zip("LH", (layer.label, layer.head_label(head)), strict=True)
-    return " ".join(f"{what}{each}" if isinstance(each, int) else each for what, each in names)
+    """Return a head as `--head` takes it: `L3H2`; a derived one by what it is."""
+    places = layer.label, layer.head_label(head)
+    if all(isinstance(place, int) for place in places):
+        return f"L{places[0]}H{places[1]}"
+    return " ".join(
+        f"{what}{place}" if isinstance(place, int) else place for what, place in zip("LH", places, strict=True)
+    )
 
 
 def distant_keys(tokens: Sequence[Token], query: int | None) -> list[int]:
-    """Return the keys on which weight tells heads apart: none is special, first, the query or beside it.
-
-    Many heads attend to those, whatever the sentence is.
+    """Return the keys on which weight tells heads apart: none is special, first, the query or next to it.
 
     Args:
         tokens: the keys.
-        query: its place among them; None where it is in another sequence, of which only special tokens do not count.
+        query: its place among them; None where it is in another sequence, where only special tokens do not count.
     """
     common = set() if query is None else {0, query - 1, query, query + 1}
     return [place for place, token in enumerate(tokens) if not token.special and place not in common]
@@ -132,7 +126,7 @@ def sentence(
     marks: Mapping[int, str] | None = None,
     most: int | None = None,
 ) -> Block:
-    """Return the sentence, wrapped to a width, beside the name of each head.
+    """Return the sentence, wrapped to a width, behind the name of each head.
 
     Args:
         tokens: the keys.
@@ -157,13 +151,13 @@ def sentence(
         for line in lines:
             (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
             styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
+            figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
             for number, pieces in enumerate(shown):
                 colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
-                figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
                 drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored), *figures])
         return block(map(trimmed, drawn))
     places = [place for pieces in shown for place, _, _ in pieces if place >= 0]
-    below = [(name_of(line), {-1: ("", None)} | _numbers(line, places, palette, scale)) for line in lines]
+    below = [(name_of(line), {-1: ("", None)} | _numbers(line, places, scale)) for line in lines]
     for pieces in shown:
         drawn.append([*blank, *(Segment(gap + text, BOLD if place in marks else None) for place, gap, text in pieces)])
         for name, numbers in below:
@@ -173,43 +167,21 @@ def sentence(
 
 
 def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
-    """Yield the tokens as they stand in lines.
+    """Yield the tokens of lines.
 
     With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
     wide as its weight.
     """
-    longest, rule = max(min(_LONGEST, width - 3), 1), " │"
+    longest = max(min(_LONGEST, width - 3), 1)
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else None
         is_piece = previous is not None and continues(token, previous) and palette.has_color
         text = token.label.removeprefix("##") if is_piece else token.label
-        text = text[1:] if len(text) > 1 and text.startswith("␣") else text
-        text = palette.shortened(text, longest)
-        bar = rule if previous is not None and token.segment == 1 and previous.segment == 0 else ""
-        gap = marks.get(index, "" if is_piece else " ")
+        text = palette.shortened(text[1:] if len(text) > 1 and text.startswith("␣") else text, longest)
+        bar = " │" if previous is not None and token.segment == 1 and previous.segment == 0 else ""
         if not palette.has_color:
             text += " " * (_NUMBER - cell_len(text))
-        yield _TokenText(index, bar + gap, text)
-
-
-def _wrapped(texts: Sequence[tuple[_TokenText, int]], shown: Sequence[int], width: int) -> list[list[_TokenText]]:
-    """Return the texts at some places in lines, each given with the cells that it takes.
-
-    The last of all texts, an ellipsis, stands where others are left out.
-    """
-    end = len(texts) - 1
-    pieces = []
-    for before, index in pairwise((-1, *shown, end)):
-        pieces += [texts[end]] * (index > before + 1) + [texts[index]]
-    lines: list[list[_TokenText]] = [[]]
-    used = 0
-    for piece, own in pieces[:-1]:
-        if lines[-1] and used + own > width:
-            lines.append([])
-            used = 0
-        lines[-1].append(piece)
-        used += own
-    return lines
+        yield _TokenText(index, bar + marks.get(index, "" if is_piece else " "), text)
 
 
 def continues(token: Token, previous: Token) -> bool:
@@ -232,10 +204,22 @@ def _shown(
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
     texts = [*_texts(tokens, palette, width, marks), _TokenText(-1, " ", "…")]
-    measured = [(one, cell_len(one.gap + one.text)) for one in texts]
+    sizes = [cell_len(one.gap + one.text) for one in texts]
 
     def wrapped(count: int) -> list[list[_TokenText]]:
-        return _wrapped(measured, sorted(ranked[:count]), width)
+        """Return the heaviest tokens in lines, with an ellipsis where others are left out."""
+        places: list[int] = []
+        for before, index in pairwise((-1, *sorted(ranked[:count]), len(tokens))):
+            places += [-1] * (index > before + 1) + [index]
+        rows: list[list[_TokenText]] = [[]]
+        used = 0
+        for place in places[:-1]:
+            if rows[-1] and used + sizes[place] > width:
+                rows.append([])
+                used = 0
+            rows[-1].append(texts[place])
+            used += sizes[place]
+        return rows
 
     every = len(tokens)
     if most is None or len(wrapped(every)) <= most:
@@ -243,10 +227,8 @@ def _shown(
     return wrapped(bisect_left(range(2, every), True, key=lambda count: len(wrapped(count)) > most) + 1)
 
 
-def _numbers(
-    line: SentenceLine, places: Iterable[int], palette: Palette, scale: Scale
-) -> dict[int, tuple[str, Style | None]]:
-    """Return what stands below tokens: their weight, dim where two digits show none of it, or their mark."""
+def _numbers(line: SentenceLine, places: Iterable[int], scale: Scale) -> dict[int, tuple[str, Style | None]]:
+    """Return weights to print below tokens, dim where two digits show none of it, or their marks."""
     marks = {mark: where for mark, where in scale.odd(line.weights).items() if mark not in "+-"}
     numbers = {}
     for place in places:
