@@ -6,7 +6,7 @@ Many small cells are cheaper so than as a Table of Rich.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
+from io import StringIO
 from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
@@ -191,14 +191,18 @@ def ranking(columns: Sequence[Column], left_out: int, width: int | None) -> Bloc
     return table(columns, width)
 
 
-def wrap_cells(rows: Iterable[Sequence[Cell]], room: int) -> list[list[Cell]]:
-    """Return rows whose last cell, where it is longer than `room`, goes on in rows of its own."""
-    lines: list[list[Cell]] = []
-    for *before, (text, style) in rows:
-        first, *more = wrap(text, max(room, 1))
-        lines.append([*before, (first, style)])
-        lines += [[*[("", None)] * len(before), (part, style)] for part in more]
-    return lines
+def wrapping(rows: Iterable[Sequence[Cell]], align: str, width: int | None) -> Block:
+    """Return rows of words in columns, of which the last one wraps where a line has no room for it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for number, side in enumerate(align, start=1):
+        table.add_column(justify="right" if side == ">" else "left", no_wrap=number < len(align), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text, style or "") for text, style in row))
+    console = Console(width=width or 10**6, file=StringIO())
+    return block(map(trimmed, console.render_lines(table, pad=False)))
 
 
 def width_of(columns: Iterable[Column]) -> int:

@@ -31,12 +31,10 @@ from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
 
     from attncli.render.picture import PictureView
     from attncli.trace.tokens import Token
-
-    _Weighed = tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]
 
 READ_ALOUD = 10  # queries of a long text
 _FEW_KEYS = 3  # of a query
@@ -169,7 +167,7 @@ class Components:
 
     def rows_read_aloud(self, frame: MatrixFrame) -> range:
         """Return the places of the rows that are read: of a long text the last ones, beside a picture the last one."""
-        most = len(self._rows_of_pictures if self.trace.has_images(frame.layer) else frame.rows)
+        most = 1 if self.trace.has_images(frame.layer) else len(frame.rows)
         return range(len(frame.rows))[-(READ_ALOUD if most > LONG else most) :]
 
     def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
@@ -306,18 +304,10 @@ class Components:
 
     # --- pictures ---
 
-    @cached_property
+    @property
     def has_image_keys(self) -> bool:
-        """Whether keys are cells of pictures, or the queries that attend to chosen keys, so that these show it best."""
-        has_sought = bool(self.view.keys) and not self.view.chooses_rows(self.trace)
-        return self.trace.has_image_keys or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
-
-    @cached_property
-    def _sought(self) -> list[int]:
-        """The keys that were chosen without a query: of pictures, who attends to these is drawn; empty for none."""
-        if not (self.has_image_keys and self.view.keys) or self.view.chooses_rows(self.trace):
-            return []
-        return self.view.columns(self.trace)
+        """Whether keys are cells of pictures, so that these show attention best."""
+        return self.trace.has_image_keys
 
     def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
         """Return the places that are no cell of a picture."""
@@ -325,75 +315,47 @@ class Components:
         return [place for place in places if place not in cells]
 
     @cached_property
-    def _of_pictures(self) -> list[tuple[MatrixFrame, int]]:
-        """The heads that look at pictures."""
-        frames = [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
-        return [(frame, head) for frame in frames for head in frame.layer.heads]
+    def _of_pictures(self) -> list[MatrixFrame]:
+        """The layers that look at pictures."""
+        return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
 
-    def _called(self, places: Sequence[int], role: Literal["query", "key"]) -> str:
-        """Return what positions are called: one by its index, its label and its cell."""
-        if len(places) > 1:
-            return f"{len(places)} {'queries' if role == 'query' else 'keys'}"
-        tokens = self.trace.query_tokens if role == "query" else self.trace.key_tokens
-        cell = self.trace.layout(role).cells.get(places[0])
-        parts = (str(places[0]), self.palette.label(tokens[places[0]].label), cell)
-        return " ".join(filter(None, dict.fromkeys(parts)))
+    @property
+    def _picture_query(self) -> int:
+        """The query that looks: the last one, or of a model that is not causal, unless some were chosen, the class."""
+        first = self._of_pictures[0]
+        is_last = first.is_causal or self.view.chooses_rows(self.trace)
+        return first.cells.rows[-1] if is_last else [*self._outside_pictures(first.cells.rows, "query"), -1][0]
 
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return the pictures under the weights of as many heads as fit, and the number of these heads."""
-        has_grids = bool(self.look.layout.grids)  # of the queries
-        return self.look.drawn(Bounds(lines, self.room)) if has_grids else (Block([], 0), len(self.look.heads))
+        return self.look.drawn(Bounds(lines, self.room))
 
     @cached_property
     def look(self) -> PictureView:
-        """Pictures under the weights of heads.
-
-        Of several queries it is the last one where each sees those before it, and else their mean. Where keys alone
-        were chosen, it is from which cells heads look at these.
-        """
+        """Pictures under the weights of one query in each head."""
         from attncli.render.picture import CHOSEN, OWN, HeadLook, PictureView
 
-        rows, sought, layer = self._rows_of_pictures, self._sought, self._of_pictures[0][0].layer
-        layout, found, several = self.trace.layout("query" if sought else "key"), [], len(self.trace.layers) > 1
-        for frame, head in self._of_pictures:
-            name = head_name(frame.layer, head)
-            found.append(HeadLook(name if several else re.sub(r"^L\d+", "", name), *self._looked(frame, head, sought)))
-        weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
-        scale = Scale.up_to(float(max(weights, default=1)), self.view.ramp)
-        keys, is_self = self.view.columns(self.trace) if self.view.keys else [], layer.kind == "self"
-        marks = dict.fromkeys(keys if is_self or not sought else [], CHOSEN)
-        marks |= dict.fromkeys(rows if is_self and not sought and len(rows) == 1 else [], OWN)
-        who = self._called(sought, "key") if sought else "mean of " * (len(rows) > 1) + self._called(rows, "query")
-        title, has_shares = (who, _relation(layer, bool(sought))), not sought and layer.measure == "weights"
-        return PictureView(title, found, layout, marks, self.palette, scale, has_shares, [] if sought else keys)
-
-    @cached_property
-    def _rows_of_pictures(self) -> list[int]:
-        """The queries that look: of several the last one where each sees those before it, and else all of them."""
-        first = self._of_pictures[0][0]
-        is_last = first.is_causal and not self.view.chooses_rows(self.trace)
-        return first.cells.rows[-1:] if is_last else first.cells.rows
-
-    def _looked(self, frame: MatrixFrame, head: int, sought: Sequence[int]) -> _Weighed:
-        """Return what a head gives to each key, the mean of the queries; or what each query gives to sought keys."""
-        layer, rows = frame.layer, self._rows_of_pictures
-        if sought:
-            parts = list(layer.head(head, range(layer.num_queries)).blocks())
-            weights = [part.weights[:, sought].sum(axis=1, dtype=np.float64) for part in parts]
-            return np.concatenate(weights), np.concatenate([drawn_cells(part)[:, sought].any(axis=1) for part in parts])
-        total, allowed = np.zeros(layer.num_keys), np.zeros(layer.num_keys, bool)
-        for part in layer.head(head, rows).blocks():
-            total += part.weights.sum(axis=0, dtype=np.float64)
-            allowed |= drawn_cells(part).any(axis=0)
-        return total / len(rows), allowed
+        query, layer, layout, looks = self._picture_query, self._of_pictures[0].layer, self.trace.layout("key"), []
+        for frame in self._of_pictures:
+            for head in frame.layer.heads:
+                name, row = head_name(frame.layer, head), frame.layer.head(head, [query])
+                name = name if len(self._of_pictures) > 1 else re.sub(r"^L\d+", "", name)
+                looks.append(HeadLook(name, row.weights[0], drawn_cells(row)[0]))
+        weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in looks for grid in layout.grids]
+        scale = Scale.up_to(float(max(weights)), self.view.ramp)
+        keys = self.view.columns(self.trace) if self.view.keys else []
+        marks = dict.fromkeys(keys, CHOSEN) | ({query: OWN} if layer.kind == "self" else {})
+        cell = self.trace.layout("query").cells.get(query)
+        names = (str(query), self.palette.label(self.trace.query_tokens[query].label), cell)
+        title = " ".join(filter(None, dict.fromkeys(names))), _relation(layer)
+        return PictureView(title, looks, layout, marks, self.palette, scale, layer.measure == "weights", keys)
 
     def text_of_pictures(self, lines: int) -> Block | None:
-        """Return what one query attends to in the text around pictures; None where there is none, or many queries."""
-        frames = [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
-        is_one = len(self._rows_of_pictures) == 1 and not self._sought
-        if is_one and len(self._outside_pictures(range(frames[0].layer.num_keys))) > 1:
-            return self._sentence_of(self._query(frames), lines)
-        return None
+        """Return what the query of pictures attends to in the text around them; None where there is none."""
+        first = self._of_pictures[0]
+        has_text = len(self._outside_pictures(range(first.layer.num_keys))) > 1
+        is_last = self._picture_query == first.cells.rows[-1]
+        return self._sentence_of(self._query(self._of_pictures), lines) if has_text and is_last else None
 
     # --- masks and numbers ---
 
@@ -464,11 +426,9 @@ def _in_words(cell: str | None) -> str:
     return re.sub(r"\br(\d+)c(\d+)", r"row \1 column \2", cell or "")
 
 
-def _relation(layer: LayerTrace, is_received: bool = False) -> str:
-    """Return the verb between a query and its keys, or between a key and its queries."""
-    if layer.measure == "weights":
-        return "is attended to by" if is_received else "attends to"
-    return f"contributes {layer.measure} to" if is_received else f"has {layer.measure} from"
+def _relation(layer: LayerTrace) -> str:
+    """Return the verb between a query and its keys."""
+    return "attends to" if layer.measure == "weights" else f"has {layer.measure} from"
 
 
 def layer_title(layer: LayerTrace) -> str:

@@ -1,4 +1,4 @@
-"""Layers × heads as a map of one number of each, for `attn heads` and to walk in."""
+"""Layers × heads as a map of one number of each, for rankings of heads and to walk in."""
 
 from __future__ import annotations
 
@@ -23,20 +23,12 @@ UNDEFINED, PENDING = "–", "?"
 
 
 class HeadMap(NamedTuple):
-    """The heads of one kind of attention.
+    """The heads of one kind of attention."""
 
-    Attributes:
-        layers: the rows, their indices.
-        heads: the columns.
-        values: the number of each; NaN where it is not defined.
-        blanks: what is written where there is no number: of a head that has none, of one that is not computed yet, or
-            nothing where there is no head.
-    """
-
-    layers: Sequence[int]
-    heads: Sequence[int]
-    values: Float[np.ndarray, "L H"]
-    blanks: Sequence[Sequence[str]]
+    layers: Sequence[int]  # the rows, their indices
+    heads: Sequence[int]  # the columns
+    values: Float[np.ndarray, "L H"]  # NaN where it is not defined
+    blanks: Sequence[Sequence[str]]  # written where there is no number: not defined, not computed yet, or no head
 
     @classmethod
     def of(cls, numbers: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
@@ -65,7 +57,7 @@ class HeadMap(NamedTuple):
         return max(map(len, (*texts, *map(str, self.heads))), default=1) + 1
 
     def lattice(self, rows: range, columns: range, width: int, per_line: int = 1) -> CellGrid:
-        """Return where the cells of a part stand, given the places of layers and heads and the width of a cell."""
+        """Return the cells of a part, given the places of layers and heads and the width of a cell."""
         heads = tuple(self.heads[place] for place in columns)
         layers = tuple(self.layers[place] for place in rows)
         return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(heads), heads), GridCell(width, per_line))
@@ -82,18 +74,18 @@ class HeadMap(NamedTuple):
         cursor: tuple[int, int] | None = None,
         per_line: int = 1,
     ) -> Block:
-        """Return a part of the map below the heads that it has, beside what its lines are called.
+        """Return a part of the map below the heads that it has; each line begins with its name.
 
         In cells of more than two characters stand the numbers. A line has one layer, or two as half-blocks.
         """
         lattice = self.lattice(rows, columns, width, per_line)
-        part = np.ix_(rows, columns)
+        values = self.values[np.ix_(rows, columns)]
         at = None if cursor is None else (cursor[0] - rows.start, cursor[1] - columns.start)
 
         def blank(row: int, column: int) -> str:
             return self.blanks[rows[row]][columns[column]]
 
-        lines = map_lines(self.values[part], self.shown[part], lattice, palette, scale, at, blank, digits)
+        lines = map_lines(values, ~np.isnan(values), lattice, palette, scale, at, blank, digits)
         place = None if at is None else at[1]
         header = lattice.columns.ticks(width, palette, place)
         if width > 2:
@@ -107,46 +99,38 @@ class HeadMap(NamedTuple):
         return block(trimmed([cell(name, margin, style, "left"), *line]) for name, style, line in labelled)
 
 
-class TitledMap(NamedTuple):
-    """A map of heads under what its numbers are, in its own colours."""
+def fitted(
+    maps: Mapping[str, Mapping[tuple[int, int], float | None]],
+    scale: Scale,
+    palette: Palette,
+    width: int,
+    lines: int,
+    digits: int,
+) -> Block:
+    """Return maps of layers × heads below their titles, in the largest cells with which they fit, or the smallest.
 
-    title: str
-    note: str
-    heads: HeadMap
-    scale: Scale
-
-
-def side_by_side(maps: Sequence[TitledMap], palette: Palette, width: int, lines: int, digits: int) -> list[Block]:
-    """Return maps in as few rows as they need, in the largest cells with which all of them fit, or else the smallest.
-
-    In colour a cell has its number where there is room, and a line has two layers where maps are too high: all of
-    them, or the first half beside the second. A map that is too wide goes on below.
+    In colour a cell has its number where there is room. Where layers are too many, they are columns, or share lines.
     """
-    margin = max(len(f"L{layer}") for one in maps for layer in one.heads.layers) + 1
-    most = max(len(one.heads.heads) for one in maps)
-    laid_out: list[Block] = []
-    widest = max(one.heads.widest(digits) for one in maps) if palette.has_color else 2
-    halves = [(1, 2, 1), (1, 2, 2)] if palette.has_color else []
-    for size, per_line, towers in ((widest, 1, 1), (2, 1, 1), (1, 1, 1), *halves):
-        step = max((width - margin) // size, 1)
-        drawn = []
-        for title, note, heads, scale in maps:
-            high = -(-len(heads.layers) // (towers * per_line)) * per_line
-            layers = [range(len(heads.layers))[start : start + high] for start in range(0, len(heads.layers), high)]
-            strips = (range(start, min(start + step, len(heads.heads))) for start in range(0, len(heads.heads), step))
-            parts = []
-            for strip in strips:
-                tall = []
-                for rows in layers:
-                    labels = ["", *(f"L{heads.layers[row]}" for row in rows[::per_line])]
-                    tall.append(heads.drawn(rows, strip, size, labels, scale, palette, digits, per_line=per_line))
-                parts.append(hstack(tall, _GAP))
-            titles = [Segment(title, BOLD), Segment(f" {note}".rstrip(), DIM)]
-            drawn.append(stack([block([titles]), *parts]))
-        laid_out = [hstack(line, _GAP) for line in in_lines(drawn, _GAP, width)]
-        if step >= most and len(stack(laid_out, gap=1).lines) <= lines:
+    drawn = Block([], 0)
+    upright = {title: HeadMap.of(numbers) for title, numbers in maps.items()}
+    turned = {
+        title: HeadMap.of({(head, layer): value for (layer, head), value in numbers.items()})
+        for title, numbers in maps.items()
+    }
+    widest = max(one.widest(digits) for one in upright.values()) if palette.has_color else 2
+    ways = [(upright, widest, 1), (upright, 2, 1), (turned, widest, 1), (turned, 2, 1), (upright, 1, 1), (turned, 1, 1)]
+    for found, size, per_line in [*ways, *[(upright, 1, 2), (turned, 1, 2)] * palette.has_color]:
+        letter = "L" if found is upright else "H"
+        blocks = []
+        for title, one in found.items():
+            rows, columns = range(len(one.layers)), range(len(one.heads))
+            names = ["H" if letter == "L" else "L", *(f"{letter}{one.layers[row]}" for row in rows[::per_line])]
+            grid = one.drawn(rows, columns, size, names, scale, palette, digits, per_line=per_line)
+            blocks.append(stack([block([[Segment(title, BOLD)]] * bool(title)), grid]))
+        drawn = stack((hstack(line, _GAP) for line in in_lines(blocks, _GAP, width)), gap=1)
+        if drawn.width <= width and len(drawn.lines) <= lines:
             break
-    return laid_out
+    return drawn
 
 
 def scale_of(maps: Iterable[HeadMap]) -> Scale:

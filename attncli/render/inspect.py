@@ -187,8 +187,9 @@ class Layout:
         """Return what is shown and what shows the rest, in the lines that are reserved."""
         parts = self._parts
         ways = ["--head", *["--layer"] * (len(parts.frames) > 1), *["--query"] * (not parts.has_one_row)]
-        choose = f"{' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))} narrows it"
-        note = f"attn: showing {', '.join(facts)}. --all shows everything; {choose}."
+        choose = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+        first = "labelled heads come first, " * any(" heads" in fact for fact in facts)
+        note = f"attn: showing {', '.join(facts)}. --all shows everything; {first}{choose} chooses."
         return cut(note, Bounds(self._note_lines, parts.room)).removeprefix("attn: ")
 
     def _words(self, lines: int) -> list[Block]:
@@ -227,7 +228,7 @@ class Layout:
         lines -= self._note_lines
         picture, heads = self._parts.picture(lines - cost(sentence) - 1)
         body = [*[picture] * bool(picture.lines), *sentence]
-        facts = [f"{heads} of {every} heads, those that give most to one cell"] * (heads < every)
+        facts = [f"{heads} of {every} heads"] * (heads < every)
         return [*self._words(lines - cost(body)), *body], facts
 
     def _listed(self, lines: int) -> tuple[list[Block], list[str]]:
@@ -284,7 +285,7 @@ class Layout:
         shapes = [block for block in self._shapes if cost([block]) <= left]
 
         every, heads = sum(len(group.heads) for group in groups), sum(layout.heads for layout in layouts)
-        facts = [f"{heads} of {every} heads, labelled ones first"] * (heads < every)
+        facts = [f"{heads} of {every} heads"] * (heads < every)
         facts += [f"{len(layouts)} of {len(groups)} kinds of attention"] * (len(layouts) < len(groups))
         facts += ["blocks of cells"] * any(layout.pool != (1, 1) for layout in layouts)
         maps = [group.drawn(parts, layout) for group, layout in zip(groups, layouts, strict=False)]

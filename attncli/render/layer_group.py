@@ -13,7 +13,7 @@ from rich.segment import Segment
 
 from attncli.analysis.labels import HeadKey, Label, most_telling, strongest
 from attncli.render.axes import Axis, mark_note, titled
-from attncli.render.block import Block, block, hstack, stack
+from attncli.render.block import Block, block, hstack, in_words, stack
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell
 from attncli.render.components import Components, MatrixFrame, layer_title
 from attncli.render.fit import Bounds, crop, most_heads
@@ -101,14 +101,14 @@ class LayerGroup:
 
     def _header(self, parts: Components, layout: GridLayout, marks: Sequence[str]) -> Block:
         """Return the title and the legend in as many lines as `header_lines` counts."""
-        width, lines, palette = parts.room, header_lines(parts.room), parts.palette
-        title = block([[Segment(palette.shortened(self._title(layout), width), BOLD)]])
-        cells = min(layout.cell.columns, 2), layout.cell == HALF
-        if lines == 3:
-            return stack([title, crop(legend(parts.scale, marks, palette, width, *cells).lines, Bounds(2, width))])
-        left = width - title.width - 3 if lines == 1 else width
-        key = block([legend_line(parts.scale, marks, palette, left, *cells)])
-        return hstack([title, key], 3) if lines == 1 else stack([title, key])
+        width, palette, cells = parts.room, parts.palette, (min(layout.cell.columns, 2), layout.cell == HALF)
+        title = stack(block([[Segment(line, BOLD)]]) for line in in_words(self._title(layout), width))
+        left = header_lines(width) - len(title.lines)
+        if left > 1:
+            return stack([title, crop(legend(parts.scale, marks, palette, width, *cells).lines, Bounds(left, width))])
+        room = width if left else width - title.width - 3
+        key = block([legend_line(parts.scale, marks, palette, max(room, 1), *cells)])
+        return stack([title, key]) if left else hstack([title, key], 3)
 
     def _title(self, layout: GridLayout) -> str:
         heads = sum(frame.layer.num_heads for frame in self.frames)

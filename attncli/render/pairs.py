@@ -8,7 +8,7 @@ from rich.segment import Segment
 from attncli.analysis.pairs import NUMBERS, PairReport
 from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
 from attncli.render.fit import LINES, lines_of
-from attncli.render.head_map import HeadMap, TitledMap, side_by_side
+from attncli.render.head_map import fitted
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -16,6 +16,7 @@ from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 _GAP, _FEWEST = 3, 5  # cells between the maps and the list, and heads in it at least
+_AROUND = 4  # lines of the list but for its heads
 _NOTE = (
     "hits: share of the pairs whose heaviest key is right. weight: mean weight on the right keys. "
     "uniform: a head that weighs all allowed keys alike."
@@ -49,15 +50,14 @@ def pair_parts(
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
     beside = columns - _table(report, _FEWEST, digits).width - _GAP
-    maps = _maps(report, palette, beside, room, digits)
-    if maps.width <= beside:
-        rows = max(len(maps.lines) - 4, _FEWEST) if listed is None else listed
-        both = hstack([maps, _table(report, rows, digits)], _GAP)
+    grids = _maps(report, palette, max(beside, 1), room, digits)
+    if is_beside := grids.width <= beside and len(grids.lines) <= room:
+        rows = room - _AROUND
     else:
-        maps = _maps(report, palette, columns, room - _FEWEST - 5, digits)
-        rows = max(room - len(maps.lines) - 5, _FEWEST) if listed is None else listed
-        both = stack([maps, _table(report, rows, digits)], gap=1)
-    return [headline, legend, both, note]
+        grids = _maps(report, palette, columns, room - _FEWEST - _AROUND - 1, digits)
+        rows = room - len(grids.lines) - 1 - _AROUND
+    ranked = _table(report, max(rows, _FEWEST) if listed is None else listed, digits)
+    return [headline, legend, hstack([grids, ranked], _GAP) if is_beside else stack([grids, ranked], gap=1), note]
 
 
 def _by_chance(report: PairReport) -> str:
@@ -73,14 +73,14 @@ def _by_chance(report: PairReport) -> str:
 
 def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: int) -> Block:
     kinds = tuple(dict.fromkeys(head.kind for head in report.heads))
-    maps = []
-    for name in NUMBERS[:2]:
-        for kind in kinds:
-            heads = {(h.layer, h.head): float(getattr(h, name)) for h in report.heads if h.kind == kind}
-            low, high = (number_text(end, 2) for end in (min(heads.values()), max(heads.values())))
-            title = name + f" · {kind}" * (len(kinds) > 1)
-            maps.append(TitledMap(title, f"{low}–{high}", HeadMap.of(heads), Scale.up_to(1.0, "sqrt")))
-    return stack(side_by_side(maps, palette, width, lines, digits), gap=1)
+    maps = {
+        name + f" · {kind}" * (len(kinds) > 1): {
+            (head.layer, head.head): float(getattr(head, name)) for head in report.heads if head.kind == kind
+        }
+        for name in NUMBERS[:2]
+        for kind in kinds
+    }
+    return fitted(maps, Scale.up_to(1.0, "sqrt"), palette, width, lines, digits)
 
 
 def _table(report: PairReport, rows: int, digits: int) -> Block:

@@ -17,7 +17,7 @@ from attncli.analysis.labels import labels_of_heads
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
 from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Column, block, grid, hstack, in_lines, stack, table, width_of, wrap_cells
+from attncli.render.block import Block, Cell, Column, block, hstack, in_lines, stack, table, width_of, wrapping
 from attncli.render.components import wrap_block
 from attncli.render.fit import lines_of
 from attncli.render.legend import ramp_line
@@ -107,14 +107,11 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     """Return what is done to q·k until it is a weight, and what the weight carries."""
-    lines = [(name, sheet.number(value), remark) for name, value, remark in _stages(one, sheet)]
-    names, numbers = (max(cell_len(line[column]) for line in lines) for column in (0, 1))
-    room = max((10**6 if sheet.width is None else sheet.width) - names - numbers - 4, 8)
-    rows = [
-        [(name, BOLD), (number, BOLD if name in ("score", "weight") else None), (remark, DIM)]
-        for name, number, remark in lines
+    rows: list[list[Cell]] = [
+        [(name, BOLD), (sheet.number(value), BOLD if name in ("score", "weight") else None), (remark, DIM)]
+        for name, value, remark in _stages(one, sheet)
     ]
-    return grid(wrap_cells(rows, room), "<><", None)
+    return wrapping(rows, "<><", sheet.width)
 
 
 def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, str]]:

@@ -68,11 +68,9 @@ def test_heads_come_first_that_attend_to_one_distant_token(minilm: str) -> None:
     tokens = [token.text for token in trace.key_tokens]
     it, animal = tokens.index("it"), tokens.index("animal")
     distant = [place for place, text in enumerate(tokens) if text not in ("[CLS]", "[SEP]") and abs(place - it) > 1]
-    weights = {
-        f"L{layer.layer} H{head}": layer.head(head).weights[it] for layer in trace.layers for head in layer.heads
-    }
+    weights = {f"L{layer.layer}H{head}": layer.head(head).weights[it] for layer in trace.layers for head in layer.heads}
     for keys, among in ((distant_keys(trace.key_tokens, it), distant), ([animal], [animal])):
         best = {name: max(float(row[key]) for key in among) for name, row in weights.items()}
         found = head_lines(trace.layers, it, keys, labels_of_heads(trace))
         assert [line.name for line in found] == sorted(best, key=lambda name: -best[name])
-        assert "L3 H1" in [line.name for line in found[:3]]  # which is a sink elsewhere, and attends to `animal` here
+        assert "L3H1" in [line.name for line in found[:3]]  # which is a sink elsewhere, and attends to `animal` here

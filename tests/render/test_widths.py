@@ -91,7 +91,7 @@ WIDE: dict[str, Parts] = {
 }
 HIGH: dict[str, Parts] = {
     **{
-        f"heads {layers}×{heads}": lambda *to, layers=layers, heads=heads: head_parts(report_of(layers, heads), (), *to)
+        f"heads {layers}×{heads}": lambda *to, layers=layers, heads=heads: head_parts(report_of(layers, heads), *to)
         for layers, heads in ((1, 4), (12, 12), (30, 9), (32, 32))
     },
     "ablation": lambda *to: ablation_parts(attncli.ablate(RANKED), *to),
