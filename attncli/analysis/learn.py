@@ -26,6 +26,7 @@ class Lesson(NamedTuple):
 
     name: str  # by which it is asked for
     title: str  # in a few words
+    exercise: str  # a question to the reader
     num_heads: int = 1  # heads
     width: int = 3  # of q, k and v of a head
     mask: str = "none"  # a mask expression
@@ -33,11 +34,15 @@ class Lesson(NamedTuple):
 
 
 D_MODEL = 3
+_SCALE = "Leave out the scale (--scale none): are the weights nearer to each other then, or farther apart?"
+_HEADS = "Which head takes most of its output from a single word? Which matrices make the difference?"
+_LATER = "Put a word at the end of the text. Which numbers of this lesson change, and why do all others stay?"
+_SHAPE = "Swap the text and --target. How many rows and columns do the weights have then, and why?"
 _ALL = (
-    Lesson("one", "one head"),
-    Lesson("multi", "multi-head attention", num_heads=2, width=2),
-    Lesson("causal", "a causal mask", mask="causal"),
-    Lesson("cross", "cross-attention", target="die Zeit fliegt"),
+    Lesson("one", "one head", _SCALE),
+    Lesson("multi", "multi-head attention", _HEADS, num_heads=2, width=2),
+    Lesson("causal", "a causal mask", _LATER, mask="causal"),
+    Lesson("cross", "cross-attention", _SHAPE, target="die Zeit fliegt"),
 )
 LESSONS = {lesson.name: lesson for lesson in _ALL}
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.style import Style
 
 from attncli.render.axes import LONGEST_LABEL
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, table, width_of
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette, Scale
 from attncli.trace.tokens import Token
@@ -106,8 +106,15 @@ class TableFormat:
             return value or ""
         return number_text(float(value), self._digits)
 
-    def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
-        """Return a table with bars in front of one of its columns.
+    def with_bars(
+        self,
+        columns: Sequence[Column],
+        place: int,
+        values: Sequence[float | None],
+        largest: float,
+        left_out: int = 0,
+    ) -> Block:
+        """Return a table with bars in front of one of its columns, which counts rows that are left out.
 
         A value of None has no bar, and the `largest` the longest one.
         """
@@ -115,7 +122,7 @@ class TableFormat:
         bars = [
             ("", None) if value is None else bar(value, largest, width, self.palette, self.ramp) for value in values
         ]
-        return table([*columns[:place], bar_column(bars), *columns[place:]], self.width)
+        return ranking([*columns[:place], bar_column(bars), *columns[place:]], left_out, self.width)
 
     def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
         """Return how wide bars in front of a column may be: what all columns leave free, or those before it."""
