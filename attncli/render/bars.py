@@ -64,14 +64,11 @@ def _mark(value: float) -> str:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """Where tables go, and how numbers and tokens look in them.
-
-    Without a precision numbers have four digits.
-    """
+    """Room for tables, and how numbers and tokens look in them."""
 
     palette: Palette
     width: int | None
-    precision: int | None = None
+    precision: int | None = None  # digits after the point; None is 4
     ramp: Ramp | None = None
 
     @property
@@ -107,12 +104,7 @@ class TableFormat:
         return number_text(float(value), self._digits)
 
     def with_bars(
-        self,
-        columns: Sequence[Column],
-        place: int,
-        values: Sequence[float | None],
-        largest: float,
-        left_out: int = 0,
+        self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float, left_out: int = 0
     ) -> Block:
         """Return a table with bars in front of one of its columns, which counts rows that are left out.
 

@@ -108,32 +108,33 @@ def cell(text: str, width: int, style: Style | None = None, align: str = "right"
 
 
 def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: int | None) -> Block:
-    """Return rows of words in columns; columns that do not fit follow below, beside the first one again.
+    """Return rows of words in columns; columns that do not fit follow below, each time behind the first one.
 
     A row has a cell for each column, and `align` a `<` or `>`.
     """
-    widths = [max(cell_len(row[column][0]) for row in rows) for column in range(len(align))]
-    chunks: list[list[int]] = [[]]
-    used = widths[0]
+    widths = [max(cell_len(row[column][0]) for row in rows) + 2 for column in range(len(align))]
+    chunks, used = [[0]], widths[0]
     for column in range(1, len(align)):
-        if chunks[-1] and width is not None and used + 2 + widths[column] > width:
-            chunks.append([])
+        if len(chunks[-1]) > 1 and width is not None and used + widths[column] - 2 > width:
+            chunks.append([0])
             used = widths[0]
         chunks[-1].append(column)
-        used += 2 + widths[column]
-    lines: list[list[Segment]] = []
-    for chunk in chunks:
-        for row in rows:
-            line = []
-            for column in (0, *chunk):
-                text, style = row[column]
-                gap = Segment("  " if column else "")
-                line += [gap, cell(text, widths[column], style, "right" if align[column] == ">" else "left")]
-            lines.append(trimmed(line))
-    return block(lines)
+        used += widths[column]
+    return block(
+        trimmed(
+            segment
+            for column in chunk
+            for segment in (
+                cell(row[column][0], widths[column] - 2, row[column][1], "right" if align[column] == ">" else "left"),
+                Segment("  "),
+            )
+        )
+        for chunk in chunks
+        for row in rows
+    )
 
 
-def trimmed(line: Sequence[Segment]) -> list[Segment]:
+def trimmed(line: Iterable[Segment]) -> list[Segment]:
     """Return a line without the blanks at its end, which a narrow terminal would wrap; colour is not blank."""
     rest = list(line)
     while rest:

@@ -21,17 +21,11 @@ if TYPE_CHECKING:
 
 
 class GridCell(NamedTuple):
-    """How large a cell of a map is drawn.
+    """Size of a cell of a map."""
 
-    Attributes:
-        columns: characters that it is wide; of more than three, with a line of its own, it has its number in it.
-        rows: how many of them share a line, one above the other.
-        lines: that it is high.
-    """
-
-    columns: int
-    rows: int
-    lines: int = 1
+    columns: int  # characters that it is wide; one of more than three, with a line of its own, has its number in it
+    rows: int  # how many of them share a line, one above the other
+    lines: int = 1  # that it is high
 
     @property
     def has_number(self) -> bool:

@@ -21,7 +21,7 @@ from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, in_
 from attncli.render.fit import LONG, Bounds
 from attncli.render.heatmap import scale_of_layer
 from attncli.render.legend import ramp_line
-from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
+from attncli.render.matrix import Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
@@ -172,7 +172,7 @@ class Components:
 
     def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
         """Yield what queries of each head attend to, as sentences, to be read aloud."""
-        layer, axis, precision = frame.layer, frame.columns, self.view.precision
+        layer, axis = frame.layer, frame.columns
         cells = [self.trace.layout(role).cells if self.trace.has_images(layer) else {} for role in ("query", "key")]
         names = [
             _in_words(cells[1].get(index)) or (name if axis.labels.count(name) == 1 else f"{name} {index}")
@@ -182,10 +182,9 @@ class Components:
             kind = "" if self.trace.target is None else f" {layer.kind}"
             place = f"{titled('layer', layer.label)}{kind} {titled('head', layer.head_label(head))}"
             lines = [", ".join(filter(None, (place, strongest(self.labels, (layer.layer, layer.kind, head)))))]
-            for row, keys, weights in _heaviest(
-                frame, head, self.rows_read_aloud(frame), self.view.top_keys or _FEW_KEYS
-            ):
-                numbers = [number_text(weight, 2 if precision is None else precision) for weight in weights]
+            found = _heaviest(frame, head, self.rows_read_aloud(frame), self.view.top_keys or _FEW_KEYS)
+            for row, keys, weights in found:
+                numbers = [self._digits(weight) for weight in weights]
                 # A number that is all zeros says nothing, but of the first key, which says that all are so small.
                 listed = ", ".join(
                     f"{number} {names[key]}"
@@ -251,56 +250,64 @@ class Components:
         above = flowing([title, *[[Segment(f"most on {which} first", DIM)]] * (every > 1)], self.room)
         if lines is not None and every > (left := lines - len(above.lines) - 1):
             heads = heads[: max(left - 1, 1)]
-        digits = 2 if self.view.precision is None else self.view.precision
-        names = Axis.of_tokens(tokens, range(len(tokens)), self.palette).labels
-        found: list[list[tuple[str, str, Style | None]]] = []
-        for head in heads:
-            weights, allowed = head.weights[None], head.allowed[None]
-            styles = [style for _, style in self.palette.cells(weights, allowed, self.scale, 1)[0]]
-            places = heaviest(weights, allowed, _FEW_KEYS)[0].tolist()
-            shown = [
-                (f"{tokens[at].index} {names[at]}", number_text(head.weights[at], digits), styles[at]) for at in places
-            ]
-            found.append([*shown, *[("", "", None)] * (_FEW_KEYS - len(places))])
         columns = [Column("head", [head.name for head in heads], BOLD, "<")]
         columns += [Column("label", [head.label for head in heads], DIM, "<")] * any(head.label for head in heads)
-        measure = frames[0].layer.measure.removesuffix("s")
-        for rank, ranked in enumerate(list(zip(*found, strict=True))[: len(tokens)]):
-            keys, numbers, inks = (list(part) for part in zip(*ranked, strict=True))
-            more = [Column("then", keys, DIM, "<"), Column("", numbers, DIM)]
-            more = more if rank else [Column("heaviest key", keys, None, "<"), Column(measure, numbers, inks)]
-            if rank and width_of([*columns, *more]) > self.room + 2:
-                break
-            columns += more
+        axis, rows = Axis.of_tokens(tokens, range(len(tokens)), self.palette), []
+        for head in heads:
+            places = heaviest(head.weights[None], head.allowed[None], _FEW_KEYS)[0].tolist()
+            rows.append((places, head.weights[places].tolist()))
+        names = [f"{token.index} {label}" for token, label in zip(tokens, axis.labels, strict=True)]
+        columns = self._with_keys(columns, rows, names, self.room)
         return stack([above, ranking(columns, every - len(heads), self.room)])
+
+    def _with_keys(
+        self,
+        columns: list[Column],
+        rows: Sequence[tuple[Sequence[int], Sequence[float]]],
+        names: Sequence[str],
+        width: int | None,
+    ) -> list[Column]:
+        """Return columns, and behind them the keys of each row and their weights, as many as fit."""
+        measure = self.frames[0].layer.measure.removesuffix("s")
+        for rank in range(max((len(keys) for keys, _ in rows), default=0)):
+            texts = [names[keys[rank]] if rank < len(keys) else "" for keys, _ in rows]
+            weights = [own[rank] if rank < len(own) else None for _, own in rows]
+            numbers = ["" if weight is None else self._digits(weight) for weight in weights]
+            inks = [None if weight is None else self._ink(weight) for weight in weights]
+            titles = ("then", "") if rank else ("heaviest key", measure)
+            more = [Column(titles[0], texts, DIM if rank else None, "<"), Column(titles[1], numbers, inks)]
+            if rank and width is not None and width_of([*columns, *more]) > width + 2:
+                break
+            columns = [*columns, *more]
+        return columns
+
+    def _digits(self, weight: float) -> str:
+        return number_text(weight, 2 if self.view.precision is None else self.view.precision)
+
+    def _ink(self, weight: float) -> Style | None:
+        """Return the colour of a weight in maps; None without colours."""
+        cells = self.palette.cells(np.array([[weight]]), np.ones((1, 1), bool), self.scale, 1)
+        return cells[0][0][1] if self.palette.has_color else None
 
     def ranked(self, frame: MatrixFrame, most: int, bounds: Bounds | None = None) -> Block:
         """Return the heaviest keys of the queries of heads; within bounds as many rows and keys as fit."""
-        precision = DIGITS if self.view.precision is None else self.view.precision
-        columns, places = frame.columns, min(most, len(frame.columns))
+        queries, rows = list[str](), list[tuple[list[int], list[float]]]()
         names = {head: str(frame.layer.head_label(head)) for head in frame.layer.heads}
-        rows, sums, entries = list[str](), list[str](), list[list[str]]()
         for head, name in names.items():
             axis = frame.rows.marking(frame.blind_in(head))
             shown = range(len(axis))[: None if bounds is None else bounds.lines - 2 - len(rows)]
             for place, keys, weights in _heaviest(frame, head, shown, most):
                 mark = f" {MARK}" if place in axis.marked else ""
                 query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
-                rows.append(f"{name:>{max(map(len, names.values()))}}  {query}")
-                sums.append(number_text(float(np.sum(weights, dtype=np.float32)), precision) if keys else "")
-                entries.append([
-                    f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, precision)}"
-                    for key, weight in zip(keys, weights, strict=True)
-                ])  # fmt: skip
-        listed = [Column("head query", rows, align="<"), Column("sum", sums, DIM)]
-        for rank in range(places):
-            column = Column(str(rank + 1), [(*own, *[""] * places)[rank] for own in entries])
-            if rank and bounds is not None and width_of([*listed, column]) > bounds.width + 2:
-                break
-            listed.append(column)
-        count = len(listed) - 2
+                queries.append(f"{name:>{max(map(len, names.values()))}}  {query}")
+                rows.append((keys, weights))
+        keys = [f"{at} {label}" for at, label in zip(frame.columns.indices, frame.columns.labels, strict=True)]
+        sums = Column("sum", ["0.0000"] * len(rows), DIM)
+        columns = self._with_keys([Column("head query", queries, align="<"), sums], rows, keys, bounds and bounds.width)
+        count = (len(columns) - 2) // 2
+        columns[1] = sums._replace(texts=[self._digits(sum(weights[:count])) if own else "" for own, weights in rows])
         title = f"{count} heaviest keys of each query" if count > 1 else "heaviest key of each query"
-        return stack([block([[Segment(title, BOLD)]]), table(listed, self.width)])
+        return stack([block([[Segment(title, BOLD)]]), table(columns, self.width)])
 
     # --- pictures ---
 
@@ -474,4 +481,5 @@ def _matrices(
 
 
 def _vectors(title: str, values: np.ndarray[tuple[int, int], np.dtype[np.float32]], rows: Axis) -> Matrix:
-    return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]))
+    dimensions = range(values.shape[1])
+    return Matrix(title, values, rows, Axis(tuple(map(str, dimensions)), tuple(dimensions)))

@@ -29,17 +29,11 @@ _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
 class Extent(NamedTuple):
-    """What all the cells behind a picture are like, pooled or not.
+    """Ends and odd cells of all the cells behind a picture, pooled or not."""
 
-    Attributes:
-        highest: the largest finite value of the allowed cells, or 0.
-        marks: which of the odd cells that have a mark of their own there are.
-        lowest: the least finite value of the allowed cells, or 0.
-    """
-
-    highest: float = 0.0
-    marks: frozenset[str] = frozenset()
-    lowest: float = 0.0
+    highest: float = 0.0  # the largest finite value of the allowed cells, or 0
+    marks: frozenset[str] = frozenset()  # the odd cells that have a mark of their own
+    lowest: float = 0.0  # the least finite value of the allowed cells, or 0
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Extent:
@@ -53,11 +47,8 @@ class Extent(NamedTuple):
     @classmethod
     def joined(cls, extents: Sequence[Extent]) -> Extent:
         """Return the extent of the cells of all of these."""
-        return cls(
-            max(each.highest for each in extents),
-            frozenset().union(*(each.marks for each in extents)),
-            min(each.lowest for each in extents),
-        )
+        highest, marks, lowest = zip(*extents, strict=True)
+        return cls(max(highest), frozenset().union(*marks), min(lowest))
 
     @property
     def mark_notes(self) -> list[str]:
@@ -81,11 +72,9 @@ class Heatmap(NamedTuple):
     label: str = ""
 
     def pooled(self, rows: int, columns: int, is_signed: bool = False) -> Heatmap:
-        """Return the picture in blocks of rows × columns cells, each its largest allowed value.
+        """Return the picture in blocks of rows × columns cells, each its largest allowed value, or NaN if it has one.
 
-        A block is masked where all its cells are; NaN wins over every number.
-
-        The last block has what is left. Of signed numbers the one farthest from zero is taken.
+        A block is masked where all its cells are. Of signed numbers the one farthest from zero is shown.
         """
         if rows == columns == 1:
             return self

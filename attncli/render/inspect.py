@@ -85,7 +85,8 @@ class Layout:
     # --- all of it ---
 
     def _default(self) -> tuple[str, ...]:
-        parts = ["tokens"] if self.trace.origin else ["tokens", "shapes"]  # what derived numbers are is said in words
+        # The words of derived numbers are no shapes.
+        parts = ["tokens"] if self.trace.origin or self.view.top_keys is not None else ["tokens", "shapes"]
         if self.view.top_keys is None:
             if self._parts.has_one_row:
                 parts += WALK if self.is_all or self.trace.source.kind == "toy" else []

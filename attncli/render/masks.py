@@ -36,23 +36,14 @@ _AROUND = 7  # lines around the rows of a mask, and of the note that cells are p
 
 @dataclass(frozen=True)
 class MaskPicture:
-    """A mask over two axes.
+    """A mask over two axes, with a plane for each mask that heads or batch rows have."""
 
-    Attributes:
-        allowed: the cells that are drawn, True = attend; a plane for each mask that heads or batch rows have.
-        blind: the rows of each plane that may attend to no key, be it drawn or not.
-        names: what each plane is called.
-        rows: the query axis.
-        columns: the key axis.
-        past: how many keys stand before the row of index 0.
-    """
-
-    allowed: Bool[np.ndarray, "P Q K"]
-    blind: Bool[np.ndarray, "P Q"]
-    names: Sequence[str]
+    allowed: Bool[np.ndarray, "P Q K"]  # the cells that are drawn, True = attend
+    blind: Bool[np.ndarray, "P Q"]  # the rows that may attend to no key, be it drawn or not
+    names: Sequence[str]  # of the planes
     rows: Axis
     columns: Axis
-    past: int = 0
+    past: int = 0  # keys before the row of index 0
 
     @cached_property
     def kinds(self) -> list[list[int]]:
@@ -77,7 +68,7 @@ class MaskPicture:
     def picture(self, pool: tuple[int, int], palette: Palette, room: int, lines: int | None = None) -> Block:
         """Return the cells, what their marks mean, and the keys that the rows do not name.
 
-        Rows of which there are more than `lines` are half a line high.
+        More rows than `lines` are half a line high.
         """
         attends, itself = _COLORED if palette.has_color else _PLAIN
         queries, keys = self._positions
@@ -92,9 +83,9 @@ class MaskPicture:
         drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else None)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
-        marks = [(attends, " attends"), *([(itself, " itself")] if has_own else [])]
-        shown = palette.cells(np.array([[value for value, _ in marks]]), np.ones((1, len(marks)), bool), scale, 2)
-        legend = [[Segment(*one), Segment(note, DIM)] for one, (_, note) in zip(shown[0], marks, strict=True)]
+        marks = {attends: " attends"} | ({itself: " itself"} if has_own else {})
+        (shown,) = palette.cells(np.array([[*marks]]), np.ones((1, len(marks)), bool), scale, 2)
+        legend = [[Segment(*one), Segment(note, DIM)] for one, note in zip(shown, marks.values(), strict=True)]
         notes = ["" if self.allowed.all() else "· masked", mark_note(self.blind)]
         notes += [f"shade: share of {pool[0]}×{pool[1]} cells"] * (pool != (1, 1))
         parts = [cells, flowing([*legend, *([Segment(note, DIM)] for note in notes if note)], room)]
@@ -145,17 +136,11 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
 
 
 class MaskView(NamedTuple):
-    """Where masks are drawn.
-
-    Attributes:
-        palette: how cells look.
-        width: cells in a line; None where the output sets none.
-        height: lines that a view has room for; None shows every cell.
-    """
+    """Room for masks."""
 
     palette: Palette
-    width: int | None
-    height: int | None = None
+    width: int | None  # cells in a line; None where the output sets none
+    height: int | None = None  # lines that a view has room for; None shows every cell
 
     @property
     def lines(self) -> int | None:

@@ -80,7 +80,8 @@ def inspect(
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
     more_of_job = {"generate": more.generate or 0, "predicts": "next" in (view.show or ())}
     # Where a query looks is a question to every layer.
-    default_layers = "all" if view.queries and view.show is None and form is None and not is_figure else "0"
+    asks_where = view.queries and view.show is None and view.top_keys is None and form is None and not is_figure
+    default_layers = "all" if asks_where else "0"
     job = trace_job(request, task, default_layers, layers, **more_of_job)
     if output.folder is not None:
         made = options.provenance("inspect", request, more, derive, shown)
