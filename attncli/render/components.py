@@ -27,7 +27,7 @@ from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.top_keys import drawn_cells, heaviest, top_keys
-from attncli.trace.trace import Trace, sequences
+from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
@@ -136,32 +136,21 @@ class Components:
     # --- tokens ---
 
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
-        """Return the tokens of the text, or those of the rows and keys that are shown.
-
-        Ids stand below them where there are some; of more than `most` lines the rest is counted.
-        """
-        trace = self.trace
+        """Return the tokens of the rows and keys that are shown, and their ids, in at most so many lines."""
+        trace, view = self.trace, self.view
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids &= trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
-        found = {
-            tokens for layer in trace.layers for tokens in sequences(layer.kind, trace.query_tokens, trace.key_tokens)
-        }
-        rows, columns = self._places
+        rows, columns = set(view.rows(trace)), set(view.columns(trace))
+        if self.has_image_keys and not view.keys:  # cells of pictures have names that say nothing more
+            rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         lists = {"queries": (trace.query_tokens, rows), "keys": (trace.key_tokens, columns)}
-        lists = {"tokens": (found.pop(), rows | columns)} if len(found) == 1 else lists
+        if trace.query_tokens == trace.key_tokens:
+            lists = {"tokens": (trace.key_tokens, rows | columns)}
         return stack(
             token_list([tokens[place] for place in sorted(places)], title, self.palette, self.width, has_ids, most)
             for title, (tokens, places) in lists.items()
             if places
         )
-
-    @property
-    def _places(self) -> tuple[set[int], set[int]]:
-        """The rows and the keys that are shown; cells of pictures have names that say nothing more."""
-        rows, columns = set(self.view.rows(self.trace)), set(self.view.columns(self.trace))
-        if self.has_image_keys and not self.view.keys:
-            return set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
-        return rows, columns
 
     # --- words ---
 
@@ -392,18 +381,16 @@ class Components:
 
     def digits(self, frame: MatrixFrame, head: int, wanted: frozenset[str]) -> Block | None:
         """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix."""
-        layer = frame.layer
+        layer, scale = frame.layer, self.scale if self.palette.has_color else None
         axes = (frame.rows.marking(frame.blind_in(head)), frame.columns)
-        scale = self.scale if self.palette.has_color else None
         matrices = list(_matrices(layer.head(head, frame.cells.rows), frame.cells.of_columns, wanted, axes, scale))
         if not matrices:
             return None
-        heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
+        facts = [f" of {layer.num_heads}" if layer.head_label(head) == head else ""]
         if layer.num_groups < layer.num_heads:
-            heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
+            facts[0] += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
         if self._digit_heads(layer) != layer.heads:
-            heads += f" (numbers of another head: --head {layer.heads[1]})"
-        facts = [heads]
+            facts[0] += f" (numbers of another head: --head {layer.heads[1]})"
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += filter(None, [mark_note(frame.blind_in(head))])
         title = wrap_block(titled("head", layer.head_label(head)), " · ".join(facts), self.width)

@@ -40,7 +40,6 @@ _SCREEN = 24  # rows of the maps of a longer text
 _TALLEST = 64  # rows of a map that is drawn whole
 _FEW = 3  # query rows that are named
 _FINE = 0.01  # bits; less has another digit
-_LISTED = 12  # tokens that are not shared, of a long sequence
 
 
 def _maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp | None, lines: int | None) -> Block:
@@ -161,13 +160,14 @@ class DiffView:
                 for line, one in zip(lines, sources, strict=True)
             ]
         named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
-        return cautioned(lines[0] if lines[0] == lines[1] else Text("\n").join(named), sources, self.palette)
+        return cautioned(lines[0] if lines[0] == lines[1] else Text("\n").join(named), sources)
 
     def _alignment(self, aligned: Alignment, title: str) -> Block:
         """Return both sequences, tokens that are shared one above the other and marked."""
         sides = (aligned.first, aligned.second)
         if max(map(len, sides)) > MOST:
-            return self._shared_in_short(aligned, title)
+            counts = (f"{len(tokens)} in {name}" for name, tokens in zip(NAMES, sides, strict=True))
+            return block([[Segment(f"{title}: {len(aligned.pairs)} shared, {', '.join(counts)}")]])
         shared, columns = set(aligned.pairs), list(aligned.columns())
         names: list[list[Cell]] = [[(text, DIM)] for text in (f"{title} {NAMES[0]}", f"{title} {NAMES[1]}", "shared")]
         for column in columns:
@@ -178,17 +178,6 @@ class DiffView:
         if aligned.is_whole and [text for text, _ in names[0][1:]] == [text for text, _ in names[1][1:]]:
             names = [[(title, BOLD), *names[0][1:]]]
         return grid(names, "<" * (len(columns) + 1), self._room)
-
-    def _shared_in_short(self, aligned: Alignment, title: str) -> Block:
-        parts: list[str] = [f"{title}: {len(aligned.pairs)} shared"]
-        for side, (name, tokens) in enumerate(zip(NAMES, (aligned.first, aligned.second), strict=True)):
-            shared = {pair[side] for pair in aligned.pairs}
-            others = [token for token in tokens if token.index not in shared]
-            listed = "  ".join(f"{token.index} {self._label(token.label)}" for token in others[:_LISTED])
-            more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-            text = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
-            parts += wrap(text, self._room)
-        return block([[Segment(part, None if number else BOLD)] for number, part in enumerate(parts)])
 
     def _label(self, label: str) -> str:
         return self.palette.shortened(label, LONGEST_LABEL)
@@ -219,16 +208,12 @@ class DiffView:
 
     def _rows_compared(self) -> str:
         """Return which rows the numbers are the mean of; a few of them are named."""
-        compared = sorted({each.rows for each in self.difference.heads})
-        if compared == [0]:
-            return "no query row could be compared"
-        chosen = {pair.chosen for pair in self.difference.layers}
-        counts = sorted({len(pairs) for pairs in chosen})
-        if compared[0] < counts[0] or len(chosen) > 1 or counts[0] > _FEW:
-            return f"mean over {' or '.join(map(str, compared if compared[0] < counts[0] else counts))} query rows"
-        pair = self.difference.layers[0]
+        compared, pair = sorted({each.rows for each in self.difference.heads}), self.difference.layers[0]
+        is_named = len({each.chosen for each in self.difference.layers}) == 1 and compared == [len(pair.chosen)]
+        if not is_named or len(pair.chosen) > _FEW:
+            return f"mean over {' or '.join(map(str, compared))} query rows"
         names = ", ".join(self._both(pair.rows, place) for place in pair.chosen)
-        return f"mean over the query rows {names}" if counts[0] > 1 else f"query row {names}"
+        return f"mean over the query rows {names}" if len(pair.chosen) > 1 else f"query row {names}"
 
     @property
     def _changed(self) -> list[HeadDifference]:

@@ -85,15 +85,12 @@ class Layout:
     # --- all of it ---
 
     def _default(self) -> tuple[str, ...]:
-        # The words of derived numbers are no shapes.
-        parts = ["tokens"] if self.trace.origin or self.view.top_keys is not None else ["tokens", "shapes"]
-        if self.view.top_keys is None:
-            if self._parts.has_one_row:
-                parts += WALK if self.is_all or self.trace.source.kind == "toy" else []
-            elif len(self.trace.layers) == 1 and self._parts.longest <= LONG:
-                parts += ["scores", "weights", "heatmap"]
-            else:
-                parts.append("heatmap")
+        is_listed, is_short = self.view.top_keys is not None, self._parts.longest <= LONG
+        parts = ["tokens"] if self.trace.origin or is_listed else ["tokens", "shapes"]
+        if self._parts.has_one_row and not is_listed:
+            parts += WALK if self.is_all or self.trace.source.kind == "toy" else []
+        elif not is_listed:
+            parts += ["scores", "weights", "heatmap"] if len(self.trace.layers) == 1 and is_short else ["heatmap"]
         return (*parts, *["proof"] * any(layer.proof for layer in self.trace.layers))
 
     def _whole(self) -> Iterator[RenderableType]:
