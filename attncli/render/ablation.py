@@ -13,7 +13,7 @@ from attncli.analysis.ablation import Ablation, EdgeCount, HeadEffect, HeadPlace
 from attncli.render.bars import bar_column, largest_of, signed_bar
 from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, ranking, stack, wrapping
 from attncli.render.fit import lines_of
-from attncli.render.head_map import fitted
+from attncli.render.heatmap import head_maps
 from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, joined, numbers_of
@@ -52,7 +52,6 @@ def ablation_parts(
 
 
 def _named(places: Sequence[HeadPlace]) -> str:
-    """Return the names of a few heads, or the number of many and their layers."""
     if len(places) <= _LISTED:
         return f"head{'s' * (len(places) > 1)} " + " ".join(f"L{layer}H{head}" for layer, head in places)
     layers = sorted({layer for layer, _ in places})
@@ -126,7 +125,6 @@ class _AblationView:
         return f"{counts}{alone}; {visible(str(choice.expression()))} is left"
 
     def _meaning(self, value: float) -> str:
-        """Return a number as a probability, as odds, or as a perplexity."""
         one = self.ablation
         if one.kind == "logprob":
             return f"probability {math.exp(value):.3g}"
@@ -149,12 +147,12 @@ class _AblationView:
         above = flowing([title, ramp, [Segment("− lower when cut", DIM)]], self.width)
         left = room - len(above.lines) - 1
         beside = self.width - self._listed(ranked[:_FEWEST]).width - _BETWEEN
-        maps = {"": {(head.layer, head.head): head.change for head in ranked}}
-        grid = fitted(maps, scale, self.palette, max(beside, 1), left, self.digits)
+        maps = {"change": {(head.layer, head.head): head.change for head in ranked}}
+        grid = head_maps(maps, scale, self.palette, max(beside, 1), left, self.digits)
         if is_beside := grid.width <= beside and len(grid.lines) <= left:
             rows = left - 1
         else:
-            grid = fitted(maps, scale, self.palette, self.width, left - _FEWEST - 2, self.digits)
+            grid = head_maps(maps, scale, self.palette, self.width, left - _FEWEST - 2, self.digits)
             rows = left - 2 - len(grid.lines)
         most = max(min(rows - (rows < len(ranked)), _MOST), _FEWEST) if is_screen else len(ranked)
         listed = self._listed(ranked[:most])

@@ -46,12 +46,7 @@ def calls_parts(
 ) -> Iterator[RenderableType]:
     """Yield the table, what is wrong at each line of code, errors first, and how much that is.
 
-    Args:
-        calls: of a program.
-        palette: how words are written.
-        width: cells in a line; None where the output sets none.
-        commands: gives the commands that show more of a row and its finding; None where there are none.
-        height: lines of a screen, of which wrong cells take half or 16; None draws all rows of a mask.
+    `commands` show more of a row and its finding. Of the lines of a screen wrong cells take half, or 16.
     """
     yield Text(calls.headline)
     rows = calls.rows

@@ -165,10 +165,7 @@ def short_number(value: float, digits: int, width: int) -> str:
 
 
 def _segments(line: Line, boundary: int, palette: Palette) -> list[Segment]:
-    """Return a line's cells, those of one style that stand together as one segment, with a rule before a second text.
-
-    A map has thousands of cells.
-    """
+    """Return a line's cells, neighbours of one style as one segment, with a rule before a second text."""
     if boundary:
         return [
             *_segments(line[:boundary], 0, palette),

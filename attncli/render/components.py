@@ -214,10 +214,7 @@ class Components:
         return self._sentence_of(self._query(frames), lines, every)
 
     def _sentence_of(self, query: _Query, lines: int, every: int = 0) -> Block:
-        """Return the sentence of as many heads as fit, whose title counts them where there are more.
-
-        Of a long sentence rather the heaviest tokens are shown for four heads than all of them for one.
-        """
+        """Return the sentence of as many heads as fit; of a long one rather the heaviest tokens of four heads."""
         title, tokens, marks, heads = query
         # The colours of words mean something else than those of a picture above them.
         has_ramp = self.has_image_keys and self.palette.has_color
@@ -274,7 +271,6 @@ class Components:
         return number_text(weight, 2 if self.view.precision is None else self.view.precision)
 
     def _ink(self, weight: float) -> Style | None:
-        """Return the colour of a weight in maps; None without colours."""
         cells = self.palette.cells(np.array([[weight]]), np.ones((1, 1), bool), self.scale, 1)
         return cells[0][0][1] if self.palette.has_color else None
 
@@ -306,13 +302,11 @@ class Components:
         return self.trace.has_image_keys
 
     def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
-        """Return the places that are no cell of a picture."""
         cells = self.trace.layout(role).cells
         return [place for place in places if place not in cells]
 
     @cached_property
     def _of_pictures(self) -> list[MatrixFrame]:
-        """The layers that look at pictures."""
         return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
 
     @property
@@ -356,10 +350,7 @@ class Components:
     # --- masks and numbers ---
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
-        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
-
-        Numbers of a part of the cells are no fact of the whole mask, so they have a title.
-        """
+        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and its numbers."""
         from attncli.render.masks import MaskPicture
 
         layer, cells = frame.layer, frame.cells
@@ -416,12 +407,10 @@ class Components:
 
 
 def _in_words(cell: str | None) -> str:
-    """Return the name of a cell as it is read aloud; empty for none."""
     return re.sub(r"\br(\d+)c(\d+)", r"row \1 column \2", cell or "")
 
 
 def _relation(layer: LayerTrace) -> str:
-    """Return the verb between a query and its keys."""
     return "attends to" if layer.measure == "weights" else f"has {layer.measure} from"
 
 
@@ -431,7 +420,6 @@ def layer_title(layer: LayerTrace) -> str:
 
 
 def _heaviest(frame: MatrixFrame, head: int, rows: range, most: int) -> Iterator[tuple[int, list[int], list[float]]]:
-    """Yield the heaviest keys of some rows of a head: the place of each row, and its keys and their weights."""
     if not rows:
         return
     chosen = [frame.cells.rows[row] for row in rows]

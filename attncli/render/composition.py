@@ -78,7 +78,6 @@ class CompositionPage:
         return [*above, *([hstack(tables, _GAP)] if is_beside else tables)]
 
     def _side(self, side: Side, top: int, sheet: TableFormat) -> Block:
-        """Return the writers of one side, the largest margin first, and the sum of the others."""
         terms = self.composition.of_side(side)
         shown, others = terms[:top], terms[top:]
         total = "score" if self.composition.cell.row.layer.softcap is None else "before the softcap"

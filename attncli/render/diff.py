@@ -19,8 +19,7 @@ from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, ranking, stack, table
 from attncli.render.cell_grid import GridCell
 from attncli.render.fit import cost, lines_of
-from attncli.render.head_map import fitted
-from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, pooling
+from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, head_maps, heatmap_of, heatmaps, joined, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
@@ -36,8 +35,7 @@ _WEIGHTS = "weights  "
 _BETWEEN = 3  # cells between two maps
 _LARGE = (GridCell(9, 1, 3), GridCell(7, 1, 3), GridCell(6, 1, 2), GridCell(5, 1, 1))  # cells with numbers
 _AROUND = 5  # lines around the rows of maps: two legends, a title, ticks, a gap
-_SCREEN = 24  # rows of the maps of a longer text
-_TALLEST = 64  # rows of a map that is drawn whole
+_SCREEN = 24  # lines of maps with numbers, where no screen has more
 _FEW = 3  # query rows that are named
 _FINE = 0.01  # bits; less has another digit
 
@@ -54,15 +52,15 @@ def _maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp
             [*sides, sides[0]], [*places, places[0]], columns, [*blind, blind[0] | blind[1]], strict=True
         )
     ]
-    high = (lines or _SCREEN) - _AROUND
-    cell = next((each for each in _LARGE if _fits(each, axes, room, high)), None)
+    cell = next((each for each in _LARGE if _fits(each, axes, room, (lines or _SCREEN) - _AROUND)), None)
     widest = max(rows.width + 2 + len(columns) for rows, columns in axes)
-    count = next((count for count in (3, 2) if widest <= (room + _BETWEEN) // count - _BETWEEN), 1)
-    share = room if cell else (room + _BETWEEN) // count - _BETWEEN
-    pools = []
-    for rows, keys in axes:  # a map of a long text is so low that all three fit a screen
-        down, across = pooling(rows, keys, share)
-        pools.append((max(down, -(-len(rows) // (_SCREEN * count // 3)) if len(rows) > _TALLEST else 1), across))
+    across = 3 if cell or widest <= (room + _BETWEEN) // 3 - _BETWEEN else 1
+    share = room if cell else (room + _BETWEEN) // across - _BETWEEN
+    high = (
+        MOST if lines is None else max(lines - _AROUND, _AROUND) * across // 3 - 2
+    )  # of maps that are above each other
+    found = [(rows, pooling(rows, keys, share)) for rows, keys in axes]
+    pools = [(max(down, -(-len(rows) // max(high, 1))), wide) for rows, (down, wide) in found]
     pictures = [
         heatmap_of(layer.head(head, rows), slice(None), pool)._replace(title=name)
         for layer, rows, pool, name in zip(layers, places, pools, NAMES, strict=False)
@@ -90,7 +88,6 @@ def _maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp
 
 
 def _fits(cell: GridCell, axes: Sequence[tuple[Axis, Axis]], room: int, lines: int) -> bool:
-    """Return whether the maps stand side by side in cells of this size."""
     widths = [rows.width + GAP + cell.columns * len(columns) + _BETWEEN for rows, columns in axes]
     return sum(widths) <= room + _BETWEEN and all(cell.lines * len(rows) <= lines for rows, _ in axes)
 
@@ -163,7 +160,6 @@ class DiffView:
         return cautioned(lines[0] if lines[0] == lines[1] else Text("\n").join(named), sources)
 
     def _alignment(self, aligned: Alignment, title: str) -> Block:
-        """Return both sequences, tokens that are shared one above the other and marked."""
         sides = (aligned.first, aligned.second)
         if max(map(len, sides)) > MOST:
             counts = (f"{len(tokens)} in {name}" for name, tokens in zip(NAMES, sides, strict=True))
@@ -185,7 +181,6 @@ class DiffView:
     # --- which heads and cells ---
 
     def _summary(self) -> Block:
-        """Return how many heads changed and where, and what a bit is worth."""
         heads, changed = self.difference.heads, self._changed
         most = heads[0].jensen_shannon
         notable = [each for each in changed if (each.jensen_shannon or 0) > NOTABLE]
@@ -207,7 +202,6 @@ class DiffView:
         )
 
     def _rows_compared(self) -> str:
-        """Return which rows the numbers are the mean of; a few of them are named."""
         compared, pair = sorted({each.rows for each in self.difference.heads}), self.difference.layers[0]
         is_named = len({each.chosen for each in self.difference.layers}) == 1 and compared == [len(pair.chosen)]
         if not is_named or len(pair.chosen) > _FEW:
@@ -221,7 +215,6 @@ class DiffView:
 
     @property
     def _digits(self) -> int:
-        """Decimals of bits."""
         is_fine = (self.difference.heads[0].jensen_shannon or 0) < _FINE
         return self.precision if self.precision is not None else 4 if is_fine else 3
 
@@ -248,7 +241,7 @@ class DiffView:
         scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
         lines = 10**6 if self.height is None else self.height // 2
         for width in (self._room - listed.width - _BETWEEN, self._room):
-            grids = fitted(maps, scale, self.palette, max(width, 1), lines, self._digits)
+            grids = head_maps(maps, scale, self.palette, max(width, 1), lines, self._digits)
             if grids.width <= width and len(grids.lines) <= lines:
                 break
         if self.height is not None:
@@ -258,21 +251,18 @@ class DiffView:
         return [grids, stack([listed, *below])]
 
     def _listed(self, count: int) -> Block:
-        """Return the heads that changed most, and their weight on tokens that are not shared."""
         heads = self._changed[:count]
         columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
         columns.append(Column("bits", [self._number(each.jensen_shannon, self._digits) for each in heads]))
         return ranking([*columns, *self._elsewhere(heads)], len(self._changed) - len(heads), self._room)
 
     def _elsewhere(self, found: Sequence[HeadDifference]) -> list[Column]:
-        """Return the columns of the weight that is on no shared token; none where no head has any."""
         if not any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads):
             return []
         sides = zip(*(each.elsewhere or (None, None) for each in found), strict=True)
         return [self._weights(f"elsewhere {name}", values) for name, values in zip(NAMES, sides, strict=True)]
 
     def _on_elsewhere(self) -> str:
-        """Return what the weight elsewhere is, and what becomes of it."""
         layers = [layer for pair in self.difference.layers for layer in (pair.first, pair.second)]
         is_whole = all(pair.columns.is_whole for pair in self.difference.layers)
         where = [] if is_whole else ["on tokens only one sentence has"]
@@ -280,7 +270,6 @@ class DiffView:
         return f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'} (counted as one extra cell)"
 
     def _cells(self, most: int) -> list[Block]:
-        """Return the cells that changed most, as many as there is room for."""
         cells = [each for each in self.difference.cells if abs(each.difference) >= CHANGED][: max(most, 0)]
         if not cells:
             return []
@@ -306,7 +295,6 @@ class DiffView:
         return [one for one in maps if len(one.lines) <= lines]
 
     def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
-        """Return a shared token under its position, or both of them where they differ."""
         first, second = place
         index = str(first) if first == second else f"{first}/{second}"
         return f"{index} {self._label(aligned.first[first].label)}"

@@ -34,13 +34,7 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def finding_lines(findings: Iterable[Finding], palette: Palette, width: int | None = None) -> Block:
-    """Return the findings as a list, errors first: severity, code and message; below it the first cells and the advice.
-
-    Args:
-        findings: at least one, in any order.
-        palette: how words are written; the colours of severities are the terminal's own.
-        width: cells in a line, at which messages wrap; None wraps nothing.
-    """
+    """Return the findings as a list, errors first: severity, code, message; below it the first cells and the advice."""
     rows: list[list[Cell]] = []
     for finding in ordered(findings):
         before: list[Cell] = [(finding.severity, SEVERITY_STYLES[finding.severity]), (finding.code, BOLD)]
@@ -60,7 +54,6 @@ def tally(findings: Sequence[Finding]) -> Text:
 
 
 def _places(finding: Finding) -> str:
-    """Return the first places of a finding: (query, key), or query rows."""
     places = [f"({query},{key})" for query, key in finding.cells] or [str(row) for row in finding.rows]
     if not places:
         return ""
@@ -103,7 +96,6 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
 
 
 def _wrong_cells(findings: Sequence[Finding], palette: Palette, room: int) -> Iterator[RenderableType]:
-    """Yield the first masks whose wrong cells are known, each under the layer that has it."""
     drawn = {id(one.comparison): one for one in reversed(ordered(findings)) if one.comparison is not None}
     for finding in [*reversed(drawn.values())][:_MOST_MAPS]:
         assert finding.comparison is not None
@@ -136,7 +128,6 @@ def _merged(group: Sequence[Finding]) -> Finding:
 
 
 def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
-    """Return the comparisons as a table; what they came to wraps, as far as there is room for it."""
     rows: list[list[Cell]] = [[(title, DIM) for title in ("the same text", "in two ways", "change", "")]]
     for each in invariances:
         change = "-" if each.change is None else f"{each.change:.1e}"

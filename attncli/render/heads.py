@@ -54,11 +54,7 @@ _BY_USE = (
 
 
 def head_parts(
-    report: HeadReport,
-    palette: Palette,
-    width: int | None,
-    height: int | None = None,
-    precision: int | None = None,
+    report: HeadReport, palette: Palette, width: int | None, height: int | None = None, precision: int | None = None
 ) -> list[RenderableType]:
     """Return the labels of heads in one screen, and below them as many rows of numbers as there is room for."""
     room, columns = height or LINES, width or COMFORTABLE
@@ -150,36 +146,33 @@ def _half(upper: HeadSummary | None, lower: HeadSummary | None, palette: Palette
 
 
 def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
-    """Return how many heads have each label and which, the strongest first, next to a uniform head."""
-    groups = [(name, list(heads)) for name, heads in groupby(report.by_label().heads, _label_of)]
-    first = [heads[0].labels[0] if heads[0].labels else None for _, heads in groups]
-    weights, uniform, gains = (
-        ["" if label is None else number_text(getattr(label, each), 2) for label in first]
-        for each in ("score", "baseline", "gain")
-    )
-    weights = [f"{text}{_LABEL_UNITS.get(name, '')}" for text, (name, _) in zip(weights, groups, strict=True)]
+    several, unsure = len({head.kind for head in report.heads}) > 1, ", or too short to tell" * bool(report.unsure)
+    groups = {name: list(heads) for name, heads in groupby(report.by_label().heads, _label_of)}
+    numbers = []
+    for name, heads in groups.items():
+        texts = [number_text(number, 2) for label in heads[0].labels[:1] for number in label[1:]] or [""] * 3
+        numbers.append((texts[0] + _LABEL_UNITS.get(name, ""), *texts[1:]))
+    weights, uniform, gains = zip(*numbers, strict=True)
     columns = [
-        Column("", [f" {_letter(name)} " for name, _ in groups], [palette.of_label(name) for name, _ in groups]),
-        Column("label", [name for name, _ in groups], BOLD, "<"),
-        Column("heads", [str(len(heads)) for _, heads in groups]),
+        Column("", [f" {_letter(name)} " for name in groups], [palette.of_label(name) for name in groups]),
+        Column("label", [*groups], BOLD, "<"),
+        Column("heads", [str(len(heads)) for heads in groups.values()]),
     ]
-    unlabelled = "nothing in particular" + ", or too short to tell" * bool(report.unsure)
     more = [
         Column("weight", weights), Column("uniform", uniform, DIM), Column("gain", gains, DIM),
-        Column("attends to", [LABELS.get(name, unlabelled) for name, _ in groups], DIM, "<"),
+        Column("attends to", [LABELS.get(name, f"nothing in particular{unsure}") for name in groups], DIM, "<"),
     ]  # fmt: skip
     while more and width_of([*columns, *more]) + _STRONGEST > room:
         more.pop()
-    left, several = room - width_of([*columns, *more]) - 2, len({head.kind for head in report.heads}) > 1
+    left = room - width_of([*columns, *more]) - 2
     names = [
-        " ".join(f"{head.kind} " * several + f"L{head.layer}H{head.head}" for head in heads) for _, heads in groups
+        " ".join(f"{head.kind} " * several + f"L{head.layer}H{head.head}" for head in one) for one in groups.values()
     ]
     strongest = [text if len(text) <= left else text[: left - 1].rpartition(" ")[0] + " …" for text in names]
     return table([*columns, Column("strongest", strongest, None, "<"), *more], room)
 
 
 def _label_note(report: HeadReport) -> str:
-    """Return what the numbers of labels mean, and what shows more."""
     of_place = f", and localization {LEAST_OF_PLACE:g}" * _has_pictures(report)
     notes = [
         "Weights are of the strongest head.",
@@ -234,10 +227,7 @@ def table_parts(
 def _columns(
     report: HeadReport, sort: Metric | None, palette: Palette, width: int | None, precision: int | None
 ) -> list[Column]:
-    """Return the place and the label of each head, and as many metrics as fit, those that tell most.
-
-    The metric that heads are ranked by stands first. Metrics that no head has are left out.
-    """
+    """Return the place and the label of each head, and as many metrics as fit, the one that ranks heads first."""
     heads, kinds, digits = report.heads, [head.kind for head in report.heads], 2 if precision is None else precision
     columns = [Column("layer", [str(head.layer) for head in heads], BOLD)]
     columns += [Column("kind", kinds, None, "<")] * (set(kinds) != {"self"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,8 @@ from rich.segment import Segment
 
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, hstack, stack
-from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.top_keys import drawn_cells
 
@@ -149,6 +150,7 @@ def heatmaps(
     width: int,
     scale: Scale,
     cell: GridCell | None = None,
+    digits: int = 2,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -166,7 +168,7 @@ def heatmaps(
     panels = []
     for picture in pictures:
         title = [Segment(picture.title, BOLD), Segment(f" {picture.label}".rstrip(), DIM)]
-        cells = map_lines(picture.values, picture.allowed, lattice, palette, scale)
+        cells = map_lines(picture.values, picture.allowed, lattice, palette, scale, digits=digits)
         panels.append(Block([title, ticks, *cells], panel_width))
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette, cell.lines)
     strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
@@ -175,3 +177,37 @@ def heatmaps(
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
     return max(width - rows.width - GAP - bool(columns.boundary), 4)
+
+
+def head_maps(
+    maps: Mapping[str, Mapping[tuple[int, int], float | None]],
+    scale: Scale,
+    palette: Palette,
+    width: int,
+    lines: int,
+    digits: int,
+) -> Block:
+    """Return maps of layers × heads below their titles, in the largest cells with which they fit, or the smallest.
+
+    In colour a cell has its number where there is room. Where layers are too many, they are columns.
+    """
+    texts = [number_text(value, digits) for one in maps.values() for value in one.values() if value is not None]
+    number = GridCell(max(3, *map(len, texts)) + 1, 1)
+    cells = (number, WIDE, NARROW, HALF) if palette.has_color else (WIDE, NARROW)
+    drawn = Block([], 0)
+    for cell, is_turned in [(cell, is_turned) for cell in cells for is_turned in (False, True)]:
+        found = {
+            title: {place[::-1] if is_turned else place: value for place, value in one.items()}
+            for title, one in maps.items()
+        }
+        indices = [sorted({place[axis] for one in found.values() for place in one}) for axis in (0, 1)]
+        pictures = []
+        for title, one in found.items():
+            values = np.array([[one.get((row, column)) for column in indices[1]] for row in indices[0]], float)
+            label = "head × layer" if is_turned else "layer × head"
+            pictures.append(Heatmap(title, values, ~np.isnan(values), label=label))
+        axes = [Axis(("",) * len(each), tuple(each)) for each in indices]
+        drawn = heatmaps(pictures, axes[0], axes[1], (1, 1), palette, width, scale, cell, digits)
+        if drawn.width <= width and len(drawn.lines) <= lines:
+            break
+    return drawn

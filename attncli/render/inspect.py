@@ -69,7 +69,6 @@ class Layout:
 
     @property
     def _lines(self) -> int | None:
-        """The lines of the screen, where the view has to fit one."""
         return None if self._has_all else self.height or (LINES if self._parts.longest > LONG else None)
 
     @property
@@ -170,7 +169,6 @@ class Layout:
         return wrap_block(title, facts, self._parts.width, style)
 
     def _head(self) -> list[Block]:
-        """Return what ran, and how numbers were derived."""
         ran, *warnings = headline(self.trace.recorded, self.palette).plain.split("\n")
         title, dot, facts = ran.partition(" · ")
         head = [stack([self._wrapped(title, dot + facts), *(self._wrapped("", each) for each in warnings)])]
@@ -191,7 +189,6 @@ class Layout:
         return cut(note, Bounds(self._note_lines, parts.room)).removeprefix("attn: ")
 
     def _words(self, lines: int) -> list[Block]:
-        """Return the tokens and the shapes, as far as there is room."""
         words: list[Block] = []
         for block in ([] if self._parts.has_image_keys else [self._parts.tokens()]) + self._shapes:
             words += [block] * (cost([*words, block]) <= lines)
@@ -199,7 +196,6 @@ class Layout:
 
     @property
     def _shapes(self) -> list[Block]:
-        """The shapes of the layers, if all have the same and they say more than what was derived."""
         first, *others = self.trace.layers
         if self.trace.origin is not None or any(layer.shapes != first.shapes for layer in others):
             return []
@@ -207,14 +203,12 @@ class Layout:
 
     @cached_property
     def _by_kind(self) -> list[list[MatrixFrame]]:
-        """The layers of each kind of attention."""
         kinds: dict[str, list[MatrixFrame]] = {}
         for frame in self._parts.frames:
             kinds.setdefault(frame.layer.kind, []).append(frame)
         return list(kinds.values())
 
     def _queried(self, lines: int) -> list[Block]:
-        """Return the heaviest keys of the query in as many heads as fit."""
         share = lines // len(self._by_kind) - 1
         body = [self._parts.heads_of_query(frames, share) for frames in self._by_kind]
         return [*self._words(lines - cost(body)), *body]
@@ -230,7 +224,6 @@ class Layout:
         return [*self._words(lines - cost(body)), *body], facts
 
     def _listed(self, lines: int) -> tuple[list[Block], list[str]]:
-        """Return the heaviest keys of as many queries of the first layer as fit."""
         frame, several = self._parts.frames[0], len(self._parts.frames) > 1
         every, name = len(frame.layer.heads) * len(frame.rows), [self._wrapped(layer_title(frame.layer), "")] * several
         lines -= cost(name) + 1 + (self._note_lines if several or every > lines - 3 else 0)
@@ -241,7 +234,6 @@ class Layout:
     # --- maps ---
 
     def _groups(self) -> list[LayerGroup]:
-        """Return the layers that have the same rows and columns, together."""
         several, groups = len(self._parts.frames) > 1, []
         for frames in self._by_kind:
             for _, own in groupby(frames, lambda frame: (frame.rows.indices, frame.columns.indices)):

@@ -100,7 +100,6 @@ class LayerGroup:
         return stack([self._header(parts, layout, marks), maps])
 
     def _header(self, parts: Components, layout: GridLayout, marks: Sequence[str]) -> Block:
-        """Return the title and the legend in as many lines as `header_lines` counts."""
         width, palette, cells = parts.room, parts.palette, (min(layout.cell.columns, 2), layout.cell == HALF)
         title = stack(block([[Segment(line, BOLD)]]) for line in in_words(self._title(layout), width))
         left = header_lines(width) - len(title.lines)
@@ -159,7 +158,6 @@ class LayerGroup:
             yield size, size
 
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
-        """Return how most heads are drawn with such cells, with the longest titles that let as many stand there."""
         rows, columns = self.rows.pooled(pool[0]), self.frames[0].columns.pooled(pool[1])
 
         def layouts() -> Iterator[GridLayout]:

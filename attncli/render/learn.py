@@ -109,7 +109,6 @@ class Steps:
         yield "the output, weights·V", "weights·V", [text, self._of_words(row, columns, ""), spelled]
 
     def _to_weights(self, row: AttentionRow, asking: Tokens, first: str, scale: str) -> Iterator[_Step]:
-        """Yield the steps from dot products to weights."""
         assert row.products is not None
         assert row.softmax is not None
         text = "q·k measures how well query and key match: multiply number by number, add up."
@@ -147,7 +146,6 @@ class Steps:
         yield "softmax: the weights", "softmax", [text + "the sum.", drawn, spelled]
 
     def _of_all_heads(self) -> Iterator[_Step]:
-        """Yield how heads are joined and mixed."""
         rows, asking = self.walk.rows, Tokens([self.walk.query])
         joined = np.concatenate([row.head.output for row in rows], axis=1)
         matrices = [self._matrix(f"head {row.head.head}", row.head.output, asking, row is rows[0]) for row in rows]
@@ -174,7 +172,6 @@ class Steps:
         yield "the output projection, W_o", "W_o", [text, drawn, spelled]
 
     def _exercise(self) -> _Step:
-        """Return what the lesson asks, and the command that prints its numbers."""
         lesson, source = self.walk.lesson, self.walk.trace.source
         options = f"--d-model {source.details['d_model']} --num-heads {lesson.num_heads} --mask {lesson.mask}"
         options += f" --d-k {lesson.width} --d-v {lesson.width}" * (lesson.num_heads > 1)
@@ -207,7 +204,6 @@ class Steps:
         return [drawn, self._product(f"the first number of {name}{of}", x[1][0], matrix[:, 0], made[0, 0])]
 
     def _product(self, name: str, one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"], total: Any) -> str:
-        """Return a dot product spelled out: the first number of a row times the first of a column, and so on."""
         pairs = zip(one.tolist(), other.tolist(), strict=True)
         factors = " + ".join(f"{self._factor(a)} × {self._factor(b)}" for a, b in pairs)
         return f"{name} = {factors} = {self._number(total)}"
@@ -223,7 +219,6 @@ class Steps:
         return self.sheet.number(value)
 
     def _factor(self, value: Any) -> str:
-        """Return a number of a sum or a product, in brackets where it is negative."""
         return self._number(value) if value >= 0 else f"({self._number(value)})"
 
     def _prose(self, text: str) -> Text:
@@ -258,7 +253,6 @@ class Steps:
         return [[style if palette.has_color else None for _, style in row] for row in cells]
 
     def _marked(self, token: Token) -> str:
-        """Return a word next to its numbers; the one that the steps follow has a mark."""
         mark = "▸" * (token == self.walk.query)
         return f"{token.index} {mark}{self.sheet.palette.shortened(token.label, _LONGEST - len(mark))}"
 
@@ -282,7 +276,6 @@ class Steps:
         return table(self._with_words(row, columns, below), self.sheet.width)
 
     def _weighted(self, row: AttentionRow, columns: Sequence[Column]) -> Block:
-        """Return a table that ends in the exponentials and the weights, with bars behind these."""
         parts = row.softmax
         assert parts is not None
         total = self._number(parts.total)

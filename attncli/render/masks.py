@@ -55,7 +55,6 @@ class MaskPicture:
 
     @cached_property
     def _positions(self) -> tuple[Int[np.ndarray, "Q 1"], Int[np.ndarray, " K"]]:
-        """The positions of the queries, past included, and those of the keys."""
         return np.array(self.rows.indices)[:, None] + self.past, np.array(self.columns.indices)
 
     @cached_property
@@ -107,7 +106,6 @@ class MaskPicture:
         return stack(lines)
 
     def _title(self, kind: Sequence[int]) -> str:
-        """Return what the planes of a kind are called."""
         if len(self.kinds) == 1:
             return self.names[0] if len(self.names) == 1 else ""
         return self.names[kind[0]] + (f" and {len(kind) - 1} more" if len(kind) > 1 else "")

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from attncli.analysis.pairs import NUMBERS, PairReport
 from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
 from attncli.render.fit import LINES, lines_of
-from attncli.render.head_map import fitted
+from attncli.render.heatmap import head_maps
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -32,16 +32,7 @@ def pair_parts(
     precision: int | None = None,
     listed: int | None = None,
 ) -> list[RenderableType]:
-    """Return how the heads do on pairs, in one screen.
-
-    Args:
-        report: what is shown.
-        palette: of the maps.
-        width: of a line.
-        height: of the screen.
-        precision: digits after the point; None is 2.
-        listed: how many of the best heads have a row; None is as many as there is room for.
-    """
+    """Return how the heads do on pairs, in one screen; of the best heads so many are `listed`, or as many as fit."""
     digits, columns = 2 if precision is None else precision, width or COMFORTABLE
     pairs = f"{report.pairs:,} of " * bool(report.left_out) + plural(report.pairs + len(report.left_out), "pair")
     texts = f"{pairs} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
@@ -80,11 +71,10 @@ def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: 
         for name in NUMBERS[:2]
         for kind in kinds
     }
-    return fitted(maps, Scale.up_to(1.0, "sqrt"), palette, width, lines, digits)
+    return head_maps(maps, Scale.up_to(1.0, "sqrt"), palette, width, lines, digits)
 
 
 def _table(report: PairReport, rows: int, digits: int) -> Block:
-    """Return the best heads and how many more there are, then the one in the middle and a uniform one."""
     best, several = report.heads[:rows], len({head.kind for head in report.heads}) > 1
     others = {"median": report.median, "uniform": (report.heads[0].hits_uniform, report.heads[0].weight_uniform)}
     left_out = [f"{len(report.heads) - len(best):,} more"] * (len(best) < len(report.heads))

@@ -58,14 +58,8 @@ def head_lines(
 ) -> list[SentenceLine]:
     """Return a line for each head, those first that give most weight to one of some keys.
 
-    Where these weigh the same, those come first whose weights are farthest from uniform over the keys that the query
-    may attend to: their Kullback-Leibler divergence, in bits.
-
-    Args:
-        layers: of one kind, so that all have the same keys.
-        query: which row.
-        keys: by which heads are ranked: chosen ones, or `distant_keys`.
-        labels: of heads, as `labels_of_heads` finds them; the first one of a head is shown.
+    Where these weigh the same, those come first whose weights are farthest from uniform over the allowed keys: their
+    Kullback-Leibler divergence, in bits. The layers are of one kind, so that all have the same keys.
     """
     ranked: list[tuple[float, float, int, SentenceLine]] = []
     for layer in layers:
@@ -91,9 +85,7 @@ def head_name(layer: LayerTrace, head: int) -> str:
 def distant_keys(tokens: Sequence[Token], query: int | None) -> list[int]:
     """Return the keys on which weight tells heads apart: none is special, first, the query or next to it.
 
-    Args:
-        tokens: the keys.
-        query: its place among them; None where it is in another sequence, where only special tokens do not count.
+    A query of None is in another sequence, where only special tokens do not count.
     """
     common = set() if query is None else {0, query - 1, query, query + 1}
     return [place for place, token in enumerate(tokens) if not token.special and place not in common]
@@ -106,7 +98,6 @@ def _bits_from_uniform(line: SentenceLine) -> float:
 
 
 def _margins(lines: Sequence[SentenceLine], width: int) -> tuple[int, int]:
-    """Return how many cells the names of heads take, and these with their labels if there is room for both."""
     names = max((cell_len(line.name) + 2 for line in lines if line.name), default=0)
     labels = max((cell_len(line.label) + 2 for line in lines if line.label), default=0)
     return names, names + labels if names + labels <= width // 2 else min(names, width // 2)
@@ -128,14 +119,8 @@ def sentence(
 ) -> Block:
     """Return the sentence, wrapped to a width, behind the name of each head.
 
-    Args:
-        tokens: the keys.
-        lines: their weights, one of each head.
-        palette: how cells look; without colours the weights are numbers.
-        scale: which weight each colour stands for.
-        width: cells in a line.
-        marks: what stands before tokens, by their places, such as `QUERY`.
-        most: how many lines the sentence may take; of a longer one the heaviest tokens are shown.
+    `marks` stand before tokens, by their places, such as `QUERY`. A sentence that takes more than `most` lines shows
+    its heaviest tokens.
     """
     marks = marks or {}
     names, margin = _margins(lines, width)
@@ -167,11 +152,7 @@ def sentence(
 
 
 def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
-    """Yield the tokens of lines.
-
-    With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
-    wide as its weight.
-    """
+    """Yield the tokens; with colours, pieces of a word have no gap, and without, each is as wide as its weight."""
     longest = max(min(_LONGEST, width - 3), 1)
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else None

@@ -85,16 +85,12 @@ def _columns(
 
 
 def _longer_words(tokenization: Tokenization) -> dict[int, str]:
-    """Return the words of several pieces, by the index of the first."""
     words = tokenization.words or ()
     return {word.pieces[0]: f" {word.label}" for word in words if len(word.pieces) > 1}
 
 
 def _remark(tokenization: Tokenization, token: Token) -> str:
-    """Return what is odd about a token: that the text has no such piece, or another one in its place.
-
-    Capitals do not count: that a vocabulary has none is no surprise.
-    """
+    """Return what is odd about a token: the text has no such piece, or another one, but for its capitals."""
     if token.special:
         return "special"
     if token.start is None:

@@ -40,65 +40,61 @@ def ranked_keys(row: AttentionRow) -> list[int]:
     return [key for key in row.ranked.tolist() if drawn[key]]
 
 
-def _sum_of(values: Any, keys: Sequence[int]) -> Any:
-    return None if values is None else values[list(keys)].sum(dtype=np.float64)
-
-
 def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     """Return the keys by weight, what the others sum up to, and the sink; weights and shares add up to 1."""
     ranked = ranked_keys(row)
     shown, others = ranked[:top], ranked[top:]
     stages = {
-        "score": row.scores,
-        "weight": row.weights,
-        "‖v‖": row.value_norms,
-        "‖w·v‖": row.contribution_norms,
+        "score": row.scores, "weight": row.weights, "‖v‖": row.value_norms, "‖w·v‖": row.contribution_norms,
         "share": row.output_shares,
-    }
-    names = [sheet.named(row.keys[key]) for key in shown]
+    }  # fmt: skip
     columns = {name: sheet.column(values, shown) for name, values in stages.items() if values is not None}
-    bars: list[float | None] = [float(row.weights[key]) for key in shown]
-
-    def add(name: str, bar: float | None = None, **numbers: Any) -> None:
-        names.append(name)
-        for stage, column in columns.items():
-            column.append(sheet.cell(numbers.get(stage)))
-        bars.append(bar)  # a sum of many would leave no room for one
-
+    sink = row.sink_weight
+    sums: dict[str, dict[str, Any]] = {}  # a sum of many would leave no room for a bar
     if others:
-        add(f"{len(others)} more", weight=_sum_of(row.weights, others), share=_sum_of(row.output_shares, others))
+        sums[f"{len(others)} more"] = _sums(row, others)
     if masked := len(row.keys) - len(ranked):
-        add(f"{masked} masked")
-    if (sink := row.sink_weight) is not None:
-        add("learned sink", float(sink), weight=sink, score=row.sink)
-    add("total", weight=_sum_of(row.weights, ranked) + float(sink or 0), share=_sum_of(row.output_shares, ranked))
-    styles = [None] * len(shown) + [DIM] * (len(names) - len(shown))
-    titled = [Column(name, column) for name, column in columns.items()]
+        sums[f"{masked} masked"] = {}
+    if sink is not None:
+        sums["learned sink"] = {"weight": sink, "score": row.sink}
+    total = _sums(row, ranked)
+    sums["total"] = total | {"weight": total["weight"] + float(sink or 0)}
+    names = [*(sheet.named(row.keys[key]) for key in shown), *sums]
+    styles = [None] * len(shown) + [DIM] * len(sums)
+    titled = [
+        Column(name, [*column, *(sheet.cell(each.get(name)) for each in sums.values())])
+        for name, column in columns.items()
+    ]
+    bars = [*row.weights[shown].tolist(), *(sink if name == "learned sink" else None for name in sums)]
     return sheet.with_bars([Column("key", names, styles, "<"), *titled], 3, bars, largest_of(bars))
+
+
+def _sums(row: AttentionRow, keys: Sequence[int]) -> dict[str, Any]:
+    shares = row.output_shares
+    share = None if shares is None else shares[list(keys)].sum(dtype=np.float64)
+    return {"weight": row.weights[list(keys)].sum(dtype=np.float64), "share": share}
 
 
 def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, sheet: TableFormat) -> Block:
     """Return the largest of the products that q·k is the sum of, and what the others sum up to."""
-    palette = sheet.palette
-    shown, others = np.split(one.ranked, [top])
     assert one.q is not None
     assert one.k is not None
-    places = shown.tolist()
+    places, others = one.ranked[:top].tolist(), one.ranked[top:]
     product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
-    names, total = [str(place) for place in places], sheet.cell(one.dot_product)
+    names = [*map(str, places), *[f"{len(others)} more"] * bool(len(others)), "q·k"]
     if len(others):
         with np.errstate(invalid="ignore"):
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
-        names.append(f"{len(others)} more")
-    below = [""] * (len(names) - len(places) + 1)  # a sum of many has no factors, and would leave no room for a bar
-    styles = [BOLD] * len(places) + [DIM] * (len(below) - 1) + [BOLD]
-    dim = Column("dim", [*names, "q·k"], styles)
-    product_column = Column("q·k", [*product, total], [None] * len(names) + [BOLD])
-    factors = [Column("q", [*q, *below]), Column("k", [*k, *below])]
-    width = sheet.bar_width([dim, product_column, *factors], 4, _WIDEST_BAR)
-    values = products[places].tolist()
-    bars = [signed_bar(value, largest_of(values), width, palette) for value in values]
-    return table([dim, *factors, product_column, bar_column([*bars, *((text, None) for text in below)])], sheet.width)
+    below = [""] * (len(names) - len(places))  # a sum of many has no factors, and would leave no room for a bar
+    columns = [
+        Column("dim", names, [BOLD] * len(places) + [DIM] * (len(below) - 1) + [BOLD]),
+        Column("q", [*q, *below]),
+        Column("k", [*k, *below]),
+        Column("q·k", [*product, sheet.cell(one.dot_product)], [None] * (len(names) - 1) + [BOLD]),
+    ]
+    width, values = sheet.bar_width(columns, 4, _WIDEST_BAR), products[places].tolist()
+    bars = [signed_bar(value, largest_of(values), width, sheet.palette) for value in values]
+    return table([*columns, bar_column([*bars, *((text, None) for text in below)])], sheet.width)
 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
@@ -111,7 +107,6 @@ def stages(one: AttentionCell, sheet: TableFormat) -> Block:
 
 
 def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, str]]:
-    """Yield the name of each stage, what it makes, and a remark."""
     layer, parts = one.row.layer, one.row.softmax
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
@@ -174,7 +169,6 @@ class WhyPage:
         return 10**6 if self.lines is None else self.lines - lines_of(parts, self.sheet.room)
 
     def _top(self, room: int) -> int:
-        """Return how many dimensions or keys have a line."""
         return self.top or (_MOST if self.lines is None else max(room, _FEWEST))
 
     def _name(self, one: AttentionRow | AttentionCell) -> str:
@@ -202,7 +196,6 @@ class WhyPage:
         return [title, dimensions(one, one.products, self._top(room), self.sheet), taken, *proof]
 
     def _place(self, row: AttentionRow) -> str:
-        """Return the place of the one head that is explained."""
         layer = row.layer
         place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
         place += f" · head {row.head.head} of {layer.num_heads}"
@@ -228,12 +221,10 @@ class WhyPage:
         return wrap_block("; ".join(names), order, self.sheet.width, None)
 
     def _count(self, above: Sequence[RenderableType]) -> int:
-        """Return how many heads are left out, of those that a screen has no room for."""
         room, every = self._room([*above, self._title]) - 2, len(self.explained)  # titles, and how many there are
         return 0 if every <= room + 1 else every - max(room, _FEWEST)
 
     def _of_heads(self, above: Sequence[RenderableType]) -> list[RenderableType]:
-        """Return a line for each of as many heads as fit."""
         sheet, left_out = self.sheet, self._count(above)
         shown = self._ranked[: len(self.explained) - left_out]
         columns = [Column(name, [texts[one] for one in shown], BOLD) for name, texts in self._places.items()]
@@ -261,7 +252,6 @@ class WhyPage:
         return [self._title, sheet.with_bars(columns, place, bars, 1.0, left_out)]
 
     def _keys(self, row: AttentionRow, room: int) -> str:
-        """Return as many keys as fit, by weight."""
         text = ""
         for key in ranked_keys(row)[: self.top]:
             longer = f"{text}   {self.sheet.named(row.keys[key])} {self.sheet.cell(row.weights[key])}".lstrip()
@@ -272,7 +262,6 @@ class WhyPage:
 
     @cached_property
     def _places(self) -> dict[str, dict[AttentionRow | AttentionCell, str]]:
-        """The first columns of a table with a line for each head: what tells them apart."""
         named, layers = self.sheet.named, self.trace.layers
         facts = {
             "layer": {one: str(_row(one).layer.layer) for one in self.explained},

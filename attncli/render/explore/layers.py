@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.segment import Segment
 
 from attncli.analysis.metric_names import UNITS
+from attncli.render.axes import Axis
+from attncli.render.block import Block, block, cell, trimmed
+from attncli.render.cell_grid import CellGrid, GridCell, map_lines
 from attncli.render.explore.pane import QUERY, PaneContent
 from attncli.render.fit import Bounds, crop, join_facts, part_around
-from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import legend_line
-from attncli.render.palette import Palette
+from attncli.render.matrix import number_text
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+_SAME = 1e-9  # between numbers that differ in nothing but their rounding
+UNDEFINED, PENDING = "–", "?"
 
 _LEAST_WITH_LEGEND = 6  # lines
 _DIGITS = 2
@@ -74,3 +84,88 @@ def layer_map(
         return map_.layers[rows[places.start]], map_.heads[columns[place]]
 
     return PaneContent(crop(lines(), room), head_at)
+
+
+class HeadMap(NamedTuple):
+    """The heads of one kind of attention."""
+
+    layers: Sequence[int]  # the rows, their indices
+    heads: Sequence[int]  # the columns
+    values: Float[np.ndarray, "L H"]  # NaN where it is not defined
+    blanks: Sequence[Sequence[str]]  # written where there is no number: not defined, not computed yet, or no head
+
+    @classmethod
+    def of(cls, numbers: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
+        """Return the map of some heads.
+
+        A number is None where it is not defined. There will be these `layers` of so many heads, computed yet or not.
+        """
+        computed = {layer for layer, _ in numbers}
+        rows = sorted(computed | set(layers))
+        columns = sorted({head for _, head in numbers} | set(range(heads)))
+        values = np.array([[numbers.get((layer, head)) for head in columns] for layer in rows], float)
+        blanks = [
+            [UNDEFINED if (layer, head) in numbers else "" if layer in computed else PENDING for head in columns]
+            for layer in rows
+        ]
+        return cls(rows, columns, values.reshape(len(rows), len(columns)), blanks)
+
+    @property
+    def shown(self) -> Bool[np.ndarray, "L H"]:
+        """Which heads have a number."""
+        return ~np.isnan(self.values)
+
+    def widest(self, digits: int) -> int:
+        """Return how many cells a number takes, with a blank in front of it."""
+        texts = [number_text(value, digits) for value in self.values[self.shown].tolist()]
+        return max(map(len, (*texts, *map(str, self.heads))), default=1) + 1
+
+    def lattice(self, rows: range, columns: range, width: int, per_line: int = 1) -> CellGrid:
+        """Return the cells of a part, given the places of layers and heads and the width of a cell."""
+        heads = tuple(self.heads[place] for place in columns)
+        layers = tuple(self.layers[place] for place in rows)
+        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(heads), heads), GridCell(width, per_line))
+
+    def drawn(
+        self,
+        rows: range,
+        columns: range,
+        width: int,
+        names: Sequence[str],
+        scale: Scale,
+        palette: Palette,
+        digits: int,
+        cursor: tuple[int, int] | None = None,
+        per_line: int = 1,
+    ) -> Block:
+        """Return a part of the map below the heads that it has; each line begins with its name.
+
+        In cells of more than two characters stand the numbers. A line has one layer, or two as half-blocks.
+        """
+        lattice = self.lattice(rows, columns, width, per_line)
+        values = self.values[np.ix_(rows, columns)]
+        at = None if cursor is None else (cursor[0] - rows.start, cursor[1] - columns.start)
+
+        def blank(row: int, column: int) -> str:
+            return self.blanks[rows[row]][columns[column]]
+
+        lines = map_lines(values, ~np.isnan(values), lattice, palette, scale, at, blank, digits)
+        place = None if at is None else at[1]
+        header = lattice.columns.ticks(width, palette, place)
+        if width > 2:
+            header = [
+                cell("▾" * (number == place) + str(head), width, BOLD if number == place else DIM)
+                for number, head in enumerate(lattice.columns.indices)
+            ]
+        margin = max(map(len, names)) + 1
+        styles = [DIM, *(BOLD if at and number == at[0] else None for number in range(len(lines)))]
+        labelled = zip(names, styles, [header, *lines], strict=True)
+        return block(trimmed([cell(name, margin, style, "left"), *line]) for name, style, line in labelled)
+
+
+def scale_of(maps: Iterable[HeadMap]) -> Scale:
+    """Return the colours of maps: from the lowest to the highest number of all of them, where these are two."""
+    values = np.concatenate([one.values.ravel() for one in maps])
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    return Scale(low, high if high - low > _SAME else low)
