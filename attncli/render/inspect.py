@@ -21,7 +21,7 @@ from attncli.render.cell_grid import NARROW, WIDE, GridCell
 from attncli.render.components import TEN, WALK, Components, MatrixFrame, layer_title, wrap_block
 from attncli.render.fit import LINES, LONG, Bounds, cost, cut
 from attncli.render.heatmap import pooling
-from attncli.render.layer_group import LARGE, GridLayout, LayerGroup, header_lines
+from attncli.render.layer_group import LARGE, GridLayout, LayerGroup
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sections import headline, metrics_table, next_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
@@ -247,7 +247,7 @@ class Layout:
     def _mapped(self, lines: int) -> tuple[list[Block], list[str]]:
         """Return the maps of heads, and as many words and numbers as they leave room for."""
         parts, groups, width = self._parts, self._groups(), self._parts.room
-        above, small = header_lines(width) + 1, groups[0].small
+        above, small = groups[0].above(width), groups[0].small
         of_query = next((frames for frames in self._by_kind if frames[0].is_causal), self._by_kind[0])
         has_sentence = parts.has_sentence(of_query[0])
         least = 2 + has_sentence * (_LEAST_SENTENCE + 1)  # a line of tokens, and the sentence
@@ -286,7 +286,7 @@ def _whole(groups: Sequence[LayerGroup], bounds: Bounds, cell: GridCell) -> list
     """Return how the maps of all heads fit in cells of a size, with the lines above each group; empty if they don't."""
     layouts, left = [], bounds.lines
     for group in groups:
-        left -= header_lines(bounds.width) + 1
+        left -= groups[0].above(bounds.width)
         if left < 1 or (layout := group.whole(Bounds(left, bounds.width), cell)) is None:
             return []
         layouts.append(layout)

@@ -28,12 +28,7 @@ LARGE = (*(GridCell(columns, 1, columns // 2) for columns in range(10, 3, -1)), 
 _PLAIN = 18  # cells each way with which a pattern is still plain: a head that looks at the token before is no diagonal
 _LEAST = 8  # with which heads can be told apart at all
 _FEW = 4  # heads, rather than larger maps of fewer
-_WIDE, _NARROW = 120, 60  # cells of a line with room for a title and a legend, and for a legend
-
-
-def header_lines(width: int) -> int:
-    """Return how many lines the title and the legend above maps take."""
-    return 1 if width >= _WIDE else 2 if width >= _NARROW else 3
+_LEGEND = 50  # cells of the colours and the usual marks
 
 
 class GridLayout(NamedTuple):
@@ -81,6 +76,11 @@ class LayerGroup:
     def _blind(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
         return np.concatenate([frame.blind for frame in self.frames])
 
+    def above(self, width: int) -> int:
+        """Return how many lines the title and the legend take, with a blank one below the maps."""
+        longest = cell_len(self._title(GridLayout(1, WIDE, (99, 99), 0, 0)))
+        return 2 if longest + 3 + _LEGEND <= width else 2 + -(-longest // width) if width > _LEGEND else 4
+
     def shown(self, layout: GridLayout) -> set[HeadKey]:
         """Return the heads whose maps are drawn: those that show most of what the heads do."""
         return most_telling([*self.heads], self.labels, layout.heads)
@@ -102,7 +102,7 @@ class LayerGroup:
     def _header(self, parts: Components, layout: GridLayout, marks: Sequence[str]) -> Block:
         width, palette, cells = parts.room, parts.palette, (min(layout.cell.columns, 2), layout.cell == HALF)
         title = stack(block([[Segment(line, BOLD)]]) for line in in_words(self._title(layout), width))
-        left = header_lines(width) - len(title.lines)
+        left = self.above(width) - 1 - len(title.lines)
         if left > 1:
             return stack([title, crop(legend(parts.scale, marks, palette, width, *cells).lines, Bounds(left, width))])
         room = width if left else width - title.width - 3
