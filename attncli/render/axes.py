@@ -1,4 +1,4 @@
-"""Axis labels: tokens beside the rows, indices or tokens above the columns, and where a second text begins."""
+"""Axis labels: tokens of the rows, indices or tokens of the columns, and the boundary of a second text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Axis:
         )
 
     def pooled(self, step: int) -> Axis:
-        """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
+        """Return the axis of every `step`-th place, marked if one up to the next is."""
         return self.taken([range(start, start + step) for start in range(0, len(self), step)])
 
     def paired(self) -> Axis:

@@ -82,7 +82,7 @@ class TableFormat:
         return f"{token.index} {self.palette.shortened(token.label, longest)}"
 
     def number(self, value: Any) -> str:
-        """Return a number that stands alone; one that fixed decimals would show as nothing keeps its size."""
+        """Return a number by itself; one that fixed decimals would show as nothing keeps its size."""
         number, digits = float(value), self._digits
         if 0 < abs(number) < 0.5 * 10**-digits:
             return f"{number:.{max(digits - 2, 1)}e}"

@@ -49,7 +49,7 @@ def segment_width(segment: Segment) -> int:
 
 
 def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
-    """Return the blocks one above the other, with so many blank lines between them."""
+    """Return the blocks one above the other, with blank lines between them."""
     lines: list[Sequence[Segment]] = []
     width = 0
     for one in blocks:
@@ -85,7 +85,7 @@ def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[
 
 
 def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
-    """Return parts, none of which is split, behind each other in as few lines of `width` cells as they fit in."""
+    """Return unsplit parts behind each other, in as few lines of `width` cells as they fit in."""
     return stack(hstack(line, 3) for line in in_lines((block([part]) for part in parts), 3, width))
 
 
@@ -176,7 +176,7 @@ class Column(NamedTuple):
 
 
 def table(columns: Sequence[Column], width: int | None) -> Block:
-    """Return columns with their titles; those that do not fit follow below, beside the first one again."""
+    """Return columns with their titles; those that do not fit follow below, each time behind the first one."""
     rows = list(zip(*(column.cells for column in columns), strict=True))
     return grid(rows, "".join(column.align for column in columns), width)
 
@@ -193,7 +193,7 @@ def ranking(columns: Sequence[Column], left_out: int, width: int | None) -> Bloc
 
 
 def wrapping(rows: Iterable[Sequence[Cell]], align: str, width: int | None) -> Block:
-    """Return rows of words in columns, of which the last one wraps where a line has no room for it."""
+    """Return rows of words in columns; the last one wraps where a line has no room for it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -207,5 +207,5 @@ def wrapping(rows: Iterable[Sequence[Cell]], align: str, width: int | None) -> B
 
 
 def width_of(columns: Iterable[Column]) -> int:
-    """Return how many cells columns take beside each other, with a gap behind each of them."""
+    """Return how many cells columns take, with a gap behind each of them."""
     return sum(column.width + 2 for column in columns)

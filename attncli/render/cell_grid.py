@@ -1,4 +1,4 @@
-"""Where the cells of a map stand, and how they are drawn in lines, one of them under a cursor if there is one."""
+"""Grid of the cells of a map, and their lines, with a cursor on one of them if there is one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GridCell(NamedTuple):
 
     @property
     def has_number(self) -> bool:
-        """Whether its number stands in it."""
+        """Whether it has room for its number."""
         return self.rows == 1 and self.columns > WIDE.columns + 1
 
     def aligned(self, text: str) -> str:
@@ -42,7 +42,7 @@ WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
 
 
 class CellGrid(NamedTuple):
-    """Where the cells of a map stand."""
+    """Grid of the cells of a map."""
 
     rows: Axis
     columns: Axis
@@ -155,7 +155,7 @@ def _cells(
 
 
 def short_number(value: float, digits: int, width: int) -> str:
-    """Return a number in so many characters: with fewer digits than it should have, if need be, or not at all."""
+    """Return a number in at most `width` characters, with fewer digits if need be; empty where none fits."""
     for fewer in range(digits, -1, -1):
         text = number_text(value, fewer)
         for shorter in (text, text.replace("0.", ".", 1).removesuffix(".")):

@@ -136,7 +136,7 @@ class Components:
     # --- tokens ---
 
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
-        """Return the tokens of the rows and keys that are shown, and their ids, in at most so many lines."""
+        """Return the tokens of the rows and keys that are shown, and their ids, in at most `most` lines."""
         trace, view = self.trace, self.view
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids &= trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
@@ -155,7 +155,7 @@ class Components:
     # --- words ---
 
     def rows_read_aloud(self, frame: MatrixFrame) -> range:
-        """Return the places of the rows that are read: of a long text the last ones, beside a picture the last one."""
+        """Return the places of the rows that are read: of a long text the last ones, with a picture the last one."""
         most = 1 if self.trace.has_images(frame.layer) else len(frame.rows)
         return range(len(frame.rows))[-(READ_ALOUD if most > LONG else most) :]
 
@@ -341,7 +341,7 @@ class Components:
         return PictureView(title, looks, layout, marks, self.palette, scale, layer.measure == "weights", keys)
 
     def text_of_pictures(self, lines: int) -> Block | None:
-        """Return what the query of pictures attends to in the text around them; None where there is none."""
+        """Return what the query of pictures attends to in the text around them; None without a text."""
         first = self._of_pictures[0]
         has_text = len(self._outside_pictures(range(first.layer.num_keys))) > 1
         is_last = self._picture_query == first.cells.rows[-1]

@@ -284,7 +284,7 @@ class DiffView:
         return [table([*columns, self._weights(_CHANGE, [each.difference for each in cells], styles)], self._room)]
 
     def _maps(self, lines: int) -> list[Block]:
-        """Return the maps of the head that changed most; none where no head did, or so many lines do not hold them."""
+        """Return the maps of the head that changed most; empty where no head did, or they do not fit."""
         maps = []
         for head in self._changed[:1]:
             note = f" · the most changed head, {self._number(head.jensen_shannon, self._digits)} bits"

@@ -39,7 +39,7 @@ def lines_of(parts: Iterable[RenderableType], width: int) -> int:
 
 
 def cut(text: str, bounds: Bounds) -> str:
-    """Return a text that is wrapped into so many lines; an ellipsis ends one that is cut."""
+    """Return a text that fits the bounds when it is wrapped; an ellipsis ends one that is cut."""
     lines = in_words(text, bounds.width)
     if len(lines) <= bounds.lines:
         return text

@@ -92,7 +92,7 @@ def _label_of(head: HeadSummary) -> str:
 
 
 def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
-    """Return layers × heads, each on the colour of its label, in cells of so many characters and lines."""
+    """Return layers × heads, each on the colour of its label, in cells of `size` characters and `high` lines."""
     kinds, grids = dict.fromkeys(head.kind for head in report.heads), []
     for kind in kinds:
         at = {(head.layer, head.head): head for head in report.heads if head.kind == kind}

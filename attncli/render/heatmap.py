@@ -53,7 +53,7 @@ class Extent(NamedTuple):
 
     @property
     def mark_notes(self) -> list[str]:
-        """What the marks mean."""
+        """Meanings of the marks."""
         return [mark for mark in _MARKS if mark in self.marks]
 
     def notes_on(self, scale: Scale) -> list[str]:
@@ -90,7 +90,7 @@ class Heatmap(NamedTuple):
 
 
 def _in_steps(join: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int) -> np.ndarray[Any, Any]:
-    """Return what so many cells in a row make together; a reduction over short rows takes several times as long."""
+    """Return each `step` cells in a row joined; a reduction over short rows takes several times as long."""
     along = np.moveaxis(cells, axis, 0)
     found = along[::step].copy(order="K")
     with np.errstate(invalid="ignore"):
@@ -116,7 +116,7 @@ def joined(title: str, parts: Sequence[Heatmap]) -> Heatmap:
 
 
 def scale_of_layer(trace: Trace, view: View, layer: LayerTrace) -> Scale:
-    """Return which weight each colour stands for: up to 1, or to the largest number that is shown if it is no share."""
+    """Return the weights of colours: up to 1, or to the largest number that is shown if it is no share."""
     if layer.derived is None or layer.derived.is_distribution:
         return Scale.up_to(1.0, view.ramp)
     cells = view.cells(trace, layer)

@@ -194,7 +194,7 @@ class Steps:
         tokens: Tokens,
         of: str = "",
     ) -> list[RenderableType | str]:
-        """Return a matrix, the embeddings, and their product, of which the first number is spelled out."""
+        """Return a matrix, the embeddings, and their product, whose first number is spelled out."""
         matrix = self.walk.weights.heads[row.head.head][name].weight
         drawn = self._drawn(
             self._matrix(f"W_{name}", matrix),
@@ -227,7 +227,7 @@ class Steps:
 
     @property
     def _pad(self) -> str:
-        """Blanks on either side of a number, of which a wide terminal has room for more."""
+        """Blanks on either side of a number; a wide terminal has room for more."""
         return " " * min(max((self.sheet.room - 100) // 20, 0), 6)
 
     def _matrix(

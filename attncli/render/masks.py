@@ -156,14 +156,14 @@ class MaskView(NamedTuple):
         yield from self.drawn(subject)
 
     def drawn(self, subject: MaskGrid) -> Iterator[RenderableType]:
-        """Yield the same without the line that says what it is."""
+        """Yield the same without the headline."""
         picture = self._picture(subject)
         lines = self.lines if len(picture.kinds) == 1 else None
         yield picture.picture(self.pool(subject), self.palette, self.room, lines)
         yield picture.facts(self.palette, self.room)
 
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
-        """Return how many rows and columns a drawn cell stands for."""
+        """Return how many rows and columns are pooled into a drawn cell."""
         picture = self._picture(subject)
         high, wide = pooling(picture.rows, picture.columns, self.room)
         if self.lines is None or len(picture.kinds) > 1:
@@ -183,7 +183,7 @@ class MaskView(NamedTuple):
 
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
-    """Return what has to be said of a picture with fewer cells than the mask."""
+    """Return the note on a picture with fewer cells than the mask."""
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
@@ -210,7 +210,7 @@ _SECOND_STYLE = Style(color="#ffffff", bgcolor="#0072b2", bold=True)
 
 
 def compared(comparison: Comparison, palette: Palette, room: int, lines: int | None = None) -> Iterator[RenderableType]:
-    """Yield where two masks differ, as counts and as a picture of at most so many lines."""
+    """Yield where two masks differ, as counts and as a picture of at most `lines` lines."""
     differing = comparison.count
     if not differing:
         yield Text(f"equal: {comparison.both.size} cells")

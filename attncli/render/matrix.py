@@ -95,7 +95,7 @@ def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None
 
 
 def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
-    """Return a number with so many decimals, or significant digits where it, or one of its neighbours, is large."""
+    """Return a number with `digits` decimals, or significant digits where it, or one of its neighbours, is large."""
     if not np.isfinite(value):
         return str(value)
     if value == 0:

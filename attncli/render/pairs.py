@@ -1,4 +1,4 @@
-"""How often each head finds the right key: maps of layers × heads, and the best heads beside chance."""
+"""Hits of heads on pairs: maps of layers × heads, and the best heads next to chance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pair_parts(
     precision: int | None = None,
     listed: int | None = None,
 ) -> list[RenderableType]:
-    """Return how the heads do on pairs, in one screen; of the best heads so many are `listed`, or as many as fit."""
+    """Return how the heads do on pairs, in one screen; `listed` of the best heads, or as many as fit."""
     digits, columns = 2 if precision is None else precision, width or COMFORTABLE
     pairs = f"{report.pairs:,} of " * bool(report.left_out) + plural(report.pairs + len(report.left_out), "pair")
     texts = f"{pairs} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"

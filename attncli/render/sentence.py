@@ -43,7 +43,7 @@ class SentenceLine(NamedTuple):
 
 
 class _TokenText(NamedTuple):
-    """A token in a line: the gap or mark before it, and its text; a `place` of -1 stands for what is left out."""
+    """A token in a line: the gap or mark before it, and its text; a `place` of -1 is an ellipsis."""
 
     place: int
     gap: str
@@ -180,7 +180,7 @@ def _shown(
     marks: Mapping[int, str],
     most: int | None,
 ) -> list[list[_TokenText]]:
-    """Return the tokens in lines: all, or as many of the heaviest ones as so many lines have room for."""
+    """Return the tokens in lines: all, or as many of the heaviest ones as fit."""
     heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
