@@ -62,7 +62,7 @@ def head_parts(
     parts: list[RenderableType] = [_headline(report, palette), note]
     explained = _label_table(report, palette, columns)
     left = room + 1 - lines_of(parts, columns) - len(explained.lines) - 1
-    sizes = [*_CELLS, *[_HALF] * palette.has_color]
+    sizes = [*(size for size in _CELLS if height is not None or size[1] == 1), *[_HALF] * palette.has_color]
     grids = (_grid(report, *size, palette) for size in sizes)
     drawn = next((one for one in grids if one.width <= columns and len(one.lines) < left), None)
     if drawn is None:

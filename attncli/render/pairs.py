@@ -43,7 +43,7 @@ def pair_parts(
     beside = columns - _table(report, _FEWEST, digits).width - _GAP
     grids = _maps(report, palette, max(beside, 1), room, digits)
     if is_beside := grids.width <= beside and len(grids.lines) <= room:
-        rows = room - _AROUND
+        rows = (len(grids.lines) if height is None else room) - _AROUND
     else:
         grids = _maps(report, palette, columns, room - _FEWEST - _AROUND - 1, digits)
         rows = room - len(grids.lines) - 1 - _AROUND
