@@ -211,27 +211,27 @@ class Components:
     def sentence(self, frames: Sequence[MatrixFrame], lines: int) -> Block:
         """Return the tokens on the colours of the weights of the last query, for as many heads as fit."""
         every = sum(len(each.layer.heads) for each in self.frames if each.layer.kind == frames[0].layer.kind)
+        if not self.palette.has_color:
+            return self.heads_of_query(frames, lines, every)
         return self._sentence_of(self._query(frames), lines, every)
 
     def _sentence_of(self, query: _Query, lines: int, every: int = 0) -> Block:
         """Return the sentence of as many heads as fit; of a long one rather the heaviest tokens of four heads."""
         title, tokens, marks, heads = query
         # The colours of words mean something else than those of a picture above them.
-        has_ramp = self.has_image_keys and self.palette.has_color
-        ramp = [ramp_line(self.scale, self.palette, self.width, 1)] * has_ramp
-        above = 0 if self.palette.has_color else 1  # the sentence itself
+        ramp = [ramp_line(self.scale, self.palette, self.width, 1)] * self.has_image_keys
         left = max(lines - len(flowing([title, *ramp], self.room).lines), 1)
         whole = height(tokens, heads[0], self.palette, self.room, marks)
-        most = max(min(whole, left // (min(len(heads), _FEW_HEADS) + above)), 1)
-        count = min(max(left // most - above, 1), len(heads))
+        most = max(min(whole, left // min(len(heads), _FEW_HEADS)), 1)
+        count = min(max(left // most, 1), len(heads))
         counted = [[Segment(f"{count} of {every} heads", DIM)]] * (count < every)
         header = flowing([title, *ramp, *counted], self.room)
         return stack([header, sentence(tokens, heads[:count], self.palette, self.scale, self.room, marks, most)])
 
-    def heads_of_query(self, frames: Sequence[MatrixFrame], lines: int | None) -> Block:
+    def heads_of_query(self, frames: Sequence[MatrixFrame], lines: int | None, every: int = 0) -> Block:
         """Return a line for each of as many heads as fit: its label, and the heaviest keys of the last query."""
         title, tokens, _, heads = self._query(frames)
-        every, labels = len(heads), frames[0].columns.labels
+        every, labels = every or len(heads), frames[0].columns.labels
         which = "a distant token" if not self.view.keys else "one key" if len(labels) > 1 else labels[0]
         above = flowing([title, *[[Segment(f"most on {which} first", DIM)]] * (every > 1)], self.room)
         if lines is not None and every > (left := lines - len(above.lines) - 1):
@@ -345,7 +345,7 @@ class Components:
         first = self._of_pictures[0]
         has_text = len(self._outside_pictures(range(first.layer.num_keys))) > 1
         is_last = self._picture_query == first.cells.rows[-1]
-        return self._sentence_of(self._query(self._of_pictures), lines) if has_text and is_last else None
+        return self.sentence(self._of_pictures, lines) if has_text and is_last else None
 
     # --- masks and numbers ---
 

@@ -29,7 +29,7 @@ from attncli.trace.view import View
 
 _ENDLESS = 10**6  # lines
 _TOKENS, _SENTENCE = 3, 7  # lines that they may take
-_LEAST_SENTENCE, _LEAST_MAPS = 3, 8  # lines, without the blank one
+_LEAST_SENTENCE, _LEAST_MAPS = 4, 8  # lines, without the blank one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -265,7 +265,7 @@ class Layout:
         left -= cost(tokens)
         keys = {key for group, layout in zip(groups, layouts, strict=False) for key in group.shown(layout)}
         of_query = [frame for frame in (frame.of_heads(keys) for frame in of_query) if frame.layer.heads]
-        is_shown = has_sentence and of_query and left > 2  # a title, a line and a blank one
+        is_shown = has_sentence and of_query and left > (2 if self.palette.has_color else _LEAST_SENTENCE)
         sentence = [parts.sentence(of_query, min(_SENTENCE, left - 1))] if is_shown else []
         left -= cost(sentence)
         if has_all:

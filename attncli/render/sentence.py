@@ -1,7 +1,4 @@
-"""A sentence whose tokens stand on the colours of their weights, a line for each head.
-
-Without colours the sentence is printed once, above the weights of each head as numbers.
-"""
+"""A sentence whose tokens have the colours of their weights, a line for each head."""
 
 from __future__ import annotations
 
@@ -13,11 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 
 from attncli.analysis.labels import HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
-from attncli.render.cell_grid import short_number
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
 
 QUERY = "▸"  # before the token that attends
 _LONGEST = 24  # cells of a token
-_NUMBER = 3  # cells of a weight without colours
-_LEAST = 0.005  # of a weight that two digits show
 
 
 class SentenceLine(NamedTuple):
@@ -130,38 +123,27 @@ def sentence(
         name = cell(palette.shortened(line.name, margin), min(names, margin), BOLD, "left")
         return [name, cell(line.label, margin - names, DIM, "left")] if margin > names else [name]
 
-    blank = [Segment(" " * margin)]
     drawn: list[list[Segment]] = []
-    if palette.has_color:
-        for line in lines:
-            (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-            styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
-            figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
-            for number, pieces in enumerate(shown):
-                colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
-                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored), *figures])
-        return block(map(trimmed, drawn))
-    places = [place for pieces in shown for place, _, _ in pieces if place >= 0]
-    below = [(name_of(line), {-1: ("", None)} | _numbers(line, places, scale)) for line in lines]
-    for pieces in shown:
-        drawn.append([*blank, *(Segment(gap + text, BOLD if place in marks else None) for place, gap, text in pieces)])
-        for name, numbers in below:
-            listed = [(gap + text, *numbers[place]) for place, gap, text in pieces]
-            drawn.append([*name, *(cell(number, cell_len(text), style) for text, number, style in listed)])
+    for line in lines:
+        (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
+        styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
+        figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
+        for number, pieces in enumerate(shown):
+            colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
+            before = [Segment(" " * margin)] if number else name_of(line)
+            drawn.append([*before, *chain.from_iterable(colored), *figures])
     return block(map(trimmed, drawn))
 
 
 def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
-    """Yield the tokens; with colours, pieces of a word have no gap, and without, each is as wide as its weight."""
+    """Yield the tokens; pieces of a word have no gap."""
     longest = max(min(_LONGEST, width - 3), 1)
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else None
-        is_piece = previous is not None and continues(token, previous) and palette.has_color
+        is_piece = previous is not None and continues(token, previous)
         text = token.label.removeprefix("##") if is_piece else token.label
         text = palette.shortened(text[1:] if len(text) > 1 and text.startswith("␣") else text, longest)
         bar = " │" if previous is not None and token.segment == 1 and previous.segment == 0 else ""
-        if not palette.has_color:
-            text += " " * (_NUMBER - cell_len(text))
         yield _TokenText(index, bar + marks.get(index, "" if is_piece else " "), text)
 
 
@@ -206,14 +188,3 @@ def _shown(
     if most is None or len(wrapped(every)) <= most:
         return wrapped(every)
     return wrapped(bisect_left(range(2, every), True, key=lambda count: len(wrapped(count)) > most) + 1)
-
-
-def _numbers(line: SentenceLine, places: Iterable[int], scale: Scale) -> dict[int, tuple[str, Style | None]]:
-    """Return weights to print below tokens, dim where two digits show none of it, or their marks."""
-    marks = {mark: where for mark, where in scale.odd(line.weights).items() if mark not in "+-"}
-    numbers = {}
-    for place in places:
-        weight, is_allowed = float(line.weights[place]), line.allowed[place]
-        mark = next((mark for mark, where in marks.items() if where[place]), "") if is_allowed else "·"
-        numbers[place] = mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None
-    return numbers
