@@ -184,8 +184,7 @@ class Layout:
         parts = self._parts
         ways = ["--head", *["--layer"] * (len(parts.frames) > 1), *["--query"] * (not parts.has_one_row)]
         choose = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-        first = "labelled heads come first, " * any(" heads" in fact for fact in facts)
-        note = f"attn: showing {', '.join(facts)}. --all shows everything; {first}{choose} chooses."
+        note = f"attn: showing {', '.join(facts)}. --all shows everything; {choose} chooses others."
         return cut(note, Bounds(self._note_lines, parts.room)).removeprefix("attn: ")
 
     def _words(self, lines: int) -> list[Block]:

@@ -31,7 +31,7 @@ _MOST, _FEWEST = 8, 2  # lines of dimensions or keys, and heads, where no screen
 _AROUND_KEYS = 4  # lines of a table but for its keys: titles, the rest, what is masked, the sum
 _GAP, _NARROWEST = 4, 50  # cells between sums and stages, and of the sums at least
 _LONGEST_TITLE = 40  # cells of a token's name
-_WIDEST_BAR = 41
+_WIDEST_BAR, _NARROWEST_BAR = 41, 7
 
 
 def ranked_keys(row: AttentionRow) -> list[int]:
@@ -247,6 +247,8 @@ class WhyPage:
             for name, values in numbers.items()
             if any(value is not None for value in values)
         ]
+        while width_of(columns) + _NARROWEST_BAR > sheet.room and columns[-1].title != "weight":
+            columns.pop()  # what tells least, rather than lines of their own
         place = next(number for number, column in enumerate(columns, start=1) if column.title == "weight")
         bars = [float(one.weight) for one in cells]
         return [self._title, sheet.with_bars(columns, place, bars, 1.0, left_out)]
