@@ -244,9 +244,10 @@ class DiffView:
             grids = head_maps(maps, scale, self.palette, max(width, 1), lines, self._digits)
             if grids.width <= width and len(grids.lines) <= lines:
                 break
+        is_beside = grids.width + _BETWEEN + listed.width <= self._room
         if self.height is not None:
-            listed = self._listed(min(self.top, max(len(grids.lines) - 2, _FEW)))
-        if grids.width + _BETWEEN + listed.width <= self._room:
+            listed = self._listed(min(self.top, max(len(grids.lines) - 2, _FEW) if is_beside else _FEW))
+        if is_beside:
             return [stack([hstack([grids, listed], _BETWEEN), *below])]
         return [grids, stack([listed, *below])]
 

@@ -1,4 +1,4 @@
-"""Every view at three sizes of a terminal: no line is wider, and no page higher."""
+"""Every view at four sizes of a terminal: no line is wider, and no page higher."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ from attncli.render.why import WhyPage
 from attncli.trace.view import View
 
 SIZES = [
-    (Palette("truecolor"), 80, 23), (Palette("blocks"), 120, 39), (Palette("256"), 200, 59),
+    (Palette("256"), 60, 23), (Palette("truecolor"), 80, 23), (Palette("blocks"), 120, 39), (Palette("256"), 200, 59),
 ]  # fmt: skip
 ODD = "時間は矢 👩‍👩‍👧 \x1b[31m [/INST] :smile: " + "w" * 300
 RANKED = "one two three four one two"
