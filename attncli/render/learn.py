@@ -57,7 +57,8 @@ class Steps:
             way = Text(_WAY.replace(f" {node} ", f"[{node}]") if node else "", DIM)
             way.highlight_words([f"[{node}]"], _HERE if self.sheet.palette.has_color else BOLD)
             title = Text(f"{self.walk.lesson.title} · step {place} of {len(steps)} · {name}", BOLD)
-            above = Text("\n").join([title, *[way] * bool(node)])
+            has_way = bool(node) and max(map(cell_len, _WAY.splitlines())) <= self.sheet.room
+            above = Text("\n").join([title, *[way] * has_way])
             yield name, [above, *(self._prose(part) if isinstance(part, str) else part for part in parts)]
 
     # --- the steps ---
@@ -74,7 +75,7 @@ class Steps:
             text += f" The queries are the words of '{trace.target}', the keys those of the other text."
             matrices.append(self._matrix("of the queries", inputs, trace.query_tokens))
         question = f"The steps follow one word, {self._word}: how much does it attend to each of the words?"
-        rounded = Text(f"Numbers are rounded to {PRECISION} digits, so your last digit may differ.", DIM)
+        rounded = f"Numbers are rounded to {PRECISION} digits, so your last digit may differ."
         return "embeddings", "words", [f"{text}\n{question}", self._drawn(*matrices), rounded]
 
     def _of_head(self, row: AttentionRow) -> Iterator[_Step]:
