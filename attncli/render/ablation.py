@@ -11,17 +11,16 @@ from rich.segment import Segment
 
 from attncli.analysis.ablation import Ablation, EdgeCount, HeadEffect, HeadPlace
 from attncli.render.bars import bar_column, largest_of, signed_bar
-from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, ranking, stack, wrapping
-from attncli.render.fit import lines_of
-from attncli.render.heatmap import head_maps
+from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, in_words, ranking, stack, wrapping
+from attncli.render.fit import Bounds, lines_of
+from attncli.render.heatmap import maps_and_list
 from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, joined, numbers_of
 from attncli.text import as_ranges, plural, visible
 
 _DIGITS = 2
-_BETWEEN = 3  # cells between the map and the ranking
-_FEWEST, _MOST = 3, 20  # heads of the ranking, on a screen
+_MOST = 20  # heads of the ranking, on a screen
 _BAR = 10
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
@@ -145,18 +144,12 @@ class _AblationView:
         title = [Segment(f"change, {self._unit}", BOLD)]
         ramp = ramp_line(scale, self.palette, self.width)
         above = flowing([title, ramp, [Segment("− lower when cut", DIM)]], self.width)
-        left = room - len(above.lines) - 1
-        beside = self.width - self._listed(ranked[:_FEWEST]).width - _BETWEEN
+        left, most = room - len(above.lines) - 1, _MOST if is_screen else len(ranked)
         maps = {"change": {(head.layer, head.head): head.change for head in ranked}}
-        grid = head_maps(maps, scale, self.palette, max(beside, 1), left, self.digits)
-        if is_beside := grid.width <= beside and len(grid.lines) <= left:
-            rows = left - 1
-        else:
-            grid = head_maps(maps, scale, self.palette, self.width, left - _FEWEST - 2, self.digits)
-            rows = left - 2 - len(grid.lines)
-        most = max(min(rows - (rows < len(ranked)), _MOST), _FEWEST) if is_screen else len(ranked)
-        listed = self._listed(ranked[:most])
-        both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
+        bounds = Bounds(left, self.width)
+        both = maps_and_list(
+            maps, scale, self.palette, bounds, self.digits, lambda count: self._listed(ranked[: min(count, most)])
+        )
         yield stack([above, both])
         note = block([Segment(line, DIM)] for line in in_words(f"adds directly: {_DIRECT}", self.width))
         has_direct = any(head.direct is not None for head in ranked)

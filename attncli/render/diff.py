@@ -18,8 +18,8 @@ from attncli.analysis.diff import CHANGED, NOTABLE, CellDifference, Difference, 
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, ranking, stack, table
 from attncli.render.cell_grid import GridCell
-from attncli.render.fit import cost, lines_of
-from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, head_maps, heatmap_of, heatmaps, joined, pooling
+from attncli.render.fit import Bounds, cost, lines_of
+from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, maps_and_list, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
@@ -239,17 +239,11 @@ class DiffView:
             for kind in kinds
         }
         scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
-        lines = 10**6 if self.height is None else self.height // 2
-        for width in (self._room - listed.width - _BETWEEN, self._room):
-            grids = head_maps(maps, scale, self.palette, max(width, 1), lines, self._digits)
-            if grids.width <= width and len(grids.lines) <= lines:
-                break
-        is_beside = grids.width + _BETWEEN + listed.width <= self._room
-        if self.height is not None:
-            listed = self._listed(min(self.top, max(len(grids.lines) - 2, _FEW) if is_beside else _FEW))
-        if is_beside:
-            return [stack([hstack([grids, listed], _BETWEEN), *below])]
-        return [grids, stack([listed, *below])]
+        bounds = Bounds(10**6 if self.height is None else self.height // 2, self._room)
+        both = maps_and_list(
+            maps, scale, self.palette, bounds, self._digits, lambda count: self._listed(min(count, self.top))
+        )
+        return [stack([both, *below])]
 
     def _listed(self, count: int) -> Block:
         heads = self._changed[:count]

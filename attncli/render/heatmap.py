@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from rich.segment import Segment
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, hstack, stack
 from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.fit import Bounds
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.top_keys import drawn_cells
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from attncli.trace.view import Columns, View
 
 GAP = 1
+_BETWEEN, _FEWEST = 3, 3  # cells between maps and a list, and heads in it
 MOST = 64  # rows and columns of a picture; more are pooled
 _HEADER = 2  # lines of a map: its title and its ticks
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
@@ -211,3 +213,24 @@ def head_maps(
         if drawn.width <= width and len(drawn.lines) <= lines:
             break
     return drawn
+
+
+def maps_and_list(
+    maps: Mapping[str, Mapping[tuple[int, int], float | None]],
+    scale: Scale,
+    palette: Palette,
+    bounds: Bounds,
+    digits: int,
+    listed: Callable[[int], Block],
+) -> Block:
+    """Return maps of layers × heads next to a list of the first heads, or above it where a line is too short for both.
+
+    `listed` returns the list of so many heads below a title, which counts the others in a last line.
+    """
+    lines, width = bounds
+    beside = width - listed(_FEWEST).width - _BETWEEN
+    grid = head_maps(maps, scale, palette, max(beside, 1), lines, digits)
+    if grid.width <= beside and len(grid.lines) <= lines:
+        return hstack([grid, listed(max(lines - 2, _FEWEST))], _BETWEEN)
+    grid = head_maps(maps, scale, palette, width, lines - _FEWEST - 3, digits)
+    return stack([grid, listed(max(lines - len(grid.lines) - 3, _FEWEST))], gap=1)

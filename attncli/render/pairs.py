@@ -6,17 +6,16 @@ from rich.console import RenderableType
 from rich.segment import Segment
 
 from attncli.analysis.pairs import NUMBERS, PairReport
-from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
-from attncli.render.fit import LINES, lines_of
-from attncli.render.heatmap import head_maps
+from attncli.render.block import COMFORTABLE, Block, Column, block, in_words, table
+from attncli.render.fit import LINES, Bounds, lines_of
+from attncli.render.heatmap import maps_and_list
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import run_line
 from attncli.text import plural, span
 
-_GAP, _FEWEST = 3, 5  # cells between the maps and the list, and heads in it at least
-_AROUND = 4  # lines of the list but for its heads
+_LISTED = 5  # heads of a list that no screen bounds
 _NOTE = (
     "hits: share of the pairs whose heaviest key is right. weight: mean weight on the right keys. "
     "uniform: a head that weighs all allowed keys alike."
@@ -40,15 +39,12 @@ def pair_parts(
     note = block([Segment(line, DIM)] for line in in_words(_NOTE + _by_chance(report), columns))
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
-    beside = columns - _table(report, _FEWEST, digits).width - _GAP
-    grids = _maps(report, palette, max(beside, 1), room, digits)
-    if is_beside := grids.width <= beside and len(grids.lines) <= room:
-        rows = (len(grids.lines) if height is None else room) - _AROUND
-    else:
-        grids = _maps(report, palette, columns, room - _FEWEST - _AROUND - 1, digits)
-        rows = room - len(grids.lines) - 1 - _AROUND
-    ranked = _table(report, max(rows, _FEWEST) if listed is None else listed, digits)
-    return [headline, legend, hstack([grids, ranked], _GAP) if is_beside else stack([grids, ranked], gap=1), note]
+    most = listed or (len(report.heads) if height else _LISTED)
+    maps, scale = _maps(report), Scale.up_to(1.0, "sqrt")
+    both = maps_and_list(
+        maps, scale, palette, Bounds(room - 2, columns), digits, lambda count: _table(report, min(count, most), digits)
+    )
+    return [headline, legend, both, note]
 
 
 def _by_chance(report: PairReport) -> str:
@@ -62,16 +58,15 @@ def _by_chance(report: PairReport) -> str:
     return f" With {pairs}, {shown} of {heads} would have the hits of the best by chance; give more pairs."
 
 
-def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: int) -> Block:
+def _maps(report: PairReport) -> dict[str, dict[tuple[int, int], float | None]]:
     kinds = tuple(dict.fromkeys(head.kind for head in report.heads))
-    maps = {
+    return {
         name + f" · {kind}" * (len(kinds) > 1): {
             (head.layer, head.head): float(getattr(head, name)) for head in report.heads if head.kind == kind
         }
         for name in NUMBERS[:2]
         for kind in kinds
     }
-    return head_maps(maps, Scale.up_to(1.0, "sqrt"), palette, width, lines, digits)
 
 
 def _table(report: PairReport, rows: int, digits: int) -> Block:
