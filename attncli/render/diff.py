@@ -239,7 +239,7 @@ class DiffView:
             for kind in kinds
         }
         scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
-        bounds = Bounds(10**6 if self.height is None else self.height // 2, self._room)
+        bounds = Bounds(10**6 if self.height is None else self.height // 3, self._room)
         both = maps_and_list(
             maps, scale, self.palette, bounds, self._digits, lambda count: self._listed(min(count, self.top))
         )
