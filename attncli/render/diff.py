@@ -139,7 +139,8 @@ class DiffView:
         kinds = {"the tokens": shown, "the cells that changed most": cells, "three maps": maps}
         left_out = [name for name, part in kinds.items() if not part and (name == "the tokens" or self._changed)]
         note = Text(f"--all shows {' and '.join(left_out)}", DIM)
-        is_noted = bool(left_out) and left - cost(shown) - cost(maps) - cost(cells) >= 2
+        left -= cost(shown) + cost(maps) + cost(cells)
+        is_noted = bool(left_out) and left >= lines_of([note], self._room)
         return [*head, *shown, *heads, *cells, *maps, *proof, *[note] * is_noted]
 
     @property
@@ -239,7 +240,7 @@ class DiffView:
             for kind in kinds
         }
         scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
-        bounds = Bounds(10**6 if self.height is None else self.height // 3, self._room)
+        bounds = Bounds(10**6 if self.height is None else max(self.height // 3, 10), self._room)
         both = maps_and_list(
             maps, scale, self.palette, bounds, self._digits, lambda count: self._listed(min(count, self.top))
         )
