@@ -232,5 +232,5 @@ def maps_and_list(
     grid = head_maps(maps, scale, palette, max(beside, 1), lines, digits)
     if grid.width <= beside and len(grid.lines) <= lines:
         return hstack([grid, listed(max(lines - 2, _FEWEST))], _BETWEEN)
-    grid = head_maps(maps, scale, palette, width, lines - _FEWEST - 3, digits)
+    grid = head_maps(maps, scale, palette, width, max(lines - _FEWEST - 3, lines // 2), digits)
     return stack([grid, listed(max(lines - len(grid.lines) - 3, _FEWEST))], gap=1)
