@@ -74,16 +74,18 @@ def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Bl
         Column("heads", [str(row.sizes[1]) for row in rows]),
         Column("queries×keys", [f"{row.sizes[2]}×{row.sizes[3]}" for row in rows]),
         Column("mask", [palette.label(row.mask) for row in rows], align="<"),
-        Column("result", *zip(*map(_result, rows), strict=True), align="<"),
+        Column("result", [_result(row)[0] for row in rows], [_result(row)[1] for row in rows], "<"),
     ]
     shown = {column.title: column for column in columns if any(column.texts)}
-    for dropped in ("", *_DROPPED) if width is not None else ():
+    if width is None:
+        return table([*shown.values()], None)
+    for dropped in ("", *_DROPPED):
         shown.pop(dropped, None)
         spare = sum(max(shown[title].width - _LEAST, 0) for title in _SHORTENED if title in shown)
         if width_of(shown.values()) - 2 - spare <= width:
             break
     for title in _SHORTENED:
-        if width is not None and title in shown and (excess := width_of(shown.values()) - 2 - width) > 0:
+        if title in shown and (excess := width_of(shown.values()) - 2 - width) > 0:
             own, most = shown[title], max(shown[title].width - excess, _LEAST)
             texts = [palette.shortened(text, most, keeps_end=title != "mask") for text in own.texts]
             shown[title] = own._replace(texts=texts)

@@ -26,6 +26,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.tokens import Token, Tokens
 from attncli.trace.top_keys import drawn_cells, heaviest, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, Columns, View
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
     from attncli.render.picture import PictureView
-    from attncli.trace.tokens import Token
 
 READ_ALOUD = 10  # queries of a long text
 _FEW_KEYS = 3  # of a query
@@ -238,11 +238,11 @@ class Components:
             heads = heads[: max(left - 1, 1)]
         columns = [Column("head", [head.name for head in heads], BOLD, "<")]
         columns += [Column("label", [head.label for head in heads], DIM, "<")] * any(head.label for head in heads)
-        axis, rows = Axis.of_tokens(tokens, range(len(tokens)), self.palette), []
+        labels, rows = Axis.of_tokens(Tokens(tokens), range(len(tokens)), self.palette).labels, []
         for head in heads:
             places = heaviest(head.weights[None], head.allowed[None], _FEW_KEYS)[0].tolist()
             rows.append((places, head.weights[places].tolist()))
-        names = [f"{token.index} {label}" for token, label in zip(tokens, axis.labels, strict=True)]
+        names = [f"{token.index} {label}" for token, label in zip(tokens, labels, strict=True)]
         columns = self._with_keys(columns, rows, names, self.room)
         return stack([above, ranking(columns, every - len(heads), self.room)])
 
@@ -286,9 +286,11 @@ class Components:
                 query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
                 queries.append(f"{name:>{max(map(len, names.values()))}}  {query}")
                 rows.append((keys, weights))
-        keys = [f"{at} {label}" for at, label in zip(frame.columns.indices, frame.columns.labels, strict=True)]
+        called = [f"{at} {label}" for at, label in zip(frame.columns.indices, frame.columns.labels, strict=True)]
         sums = Column("sum", ["0.0000"] * len(rows), DIM)
-        columns = self._with_keys([Column("head query", queries, align="<"), sums], rows, keys, bounds and bounds.width)
+        columns = self._with_keys(
+            [Column("head query", queries, align="<"), sums], rows, called, bounds and bounds.width
+        )
         count = (len(columns) - 2) // 2
         columns[1] = sums._replace(texts=[self._digits(sum(weights[:count])) if own else "" for own, weights in rows])
         title = f"{count} heaviest keys of each query" if count > 1 else "heaviest key of each query"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import CHANCE_CELLS, LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import Metric
 from attncli.render.axes import Axis
 from attncli.render.block import (
     COMFORTABLE,
@@ -139,7 +139,9 @@ def _style(head: HeadSummary | None, palette: Palette) -> Style | None:
 
 
 def _half(upper: HeadSummary | None, lower: HeadSummary | None, palette: Palette) -> Segment:
-    top, bottom = (style and style.bgcolor for style in (_style(upper, palette), _style(lower, palette)))
+    top, bottom = (
+        None if style is None else style.bgcolor for style in (_style(upper, palette), _style(lower, palette))
+    )
     if top is None:
         return Segment(" ") if bottom is None else Segment("▄", Style(color=bottom))
     return Segment("▀", Style(color=top, bgcolor=bottom))
@@ -235,7 +237,8 @@ def _columns(
     styles = [_style(head, palette) or DIM for head in heads]
     columns.append(Column("label", [_label_of(head) for head in heads], styles, "<"))
     metrics = {}
-    for name in sorted({*report.names, *filter(None, [sort])}, key=lambda name: (name != sort, NAMES.index(name))):
+    names: list[Metric] = [*([sort] if sort else []), *(name for name in report.names if name != sort)]
+    for name in names:
         texts = [_number(head, name, report.sentences > 1, digits) for head in heads]
         if name == sort or set(texts) != {UNDEFINED}:
             metrics[name] = Column(

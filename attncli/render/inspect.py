@@ -184,7 +184,7 @@ class Layout:
         parts = self._parts
         ways = ["--head", *["--layer"] * (len(parts.frames) > 1), *["--query"] * (not parts.has_one_row)]
         choose = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-        note = f"attn: showing {', '.join(facts)}. --all shows everything; {choose} chooses others."
+        note = f"attn: showing {', '.join(facts)}. --all shows everything; {choose} chooses."
         return cut(note, Bounds(self._note_lines, parts.room)).removeprefix("attn: ")
 
     def _words(self, lines: int) -> list[Block]:
@@ -251,12 +251,14 @@ class Layout:
         has_sentence = parts.has_sentence(of_query[0])
         least = 2 + has_sentence * (_LEAST_SENTENCE + 1)  # a line of tokens, and the sentence
         sizes = [(lines - least, WIDE), (lines - least, NARROW), (lines - least, small), (lines, small)]
+        every = sum(len(group.heads) for group in groups)
         layouts = next(filter(None, (_whole(groups, Bounds(room, width), cell) for room, cell in sizes)), [])
         if not (has_all := bool(layouts)):
             lines -= self._note_lines
             shown = groups[: max((lines - least) // (_LEAST_MAPS + above), 1)]
-            share = (lines - least) // len(shown) - above
-            layouts = [group.reduced(Bounds(max(share, 1), width)) for group in shown]
+            shares = [max(room // len(shown) - above, 1) for room in (lines - least, lines)]
+            found = [[group.reduced(Bounds(share, width)) for group in shown] for share in shares]
+            layouts = next((one for one in found if sum(layout.heads for layout in one) == every), found[0])
         left = lines - sum(layout.lines + above for layout in layouts)
 
         room = min(left - least + 1, _TOKENS)
@@ -273,7 +275,7 @@ class Layout:
             left = room - sum(layout.lines + above for layout in layouts)
         shapes = [block for block in self._shapes if cost([block]) <= left]
 
-        every, heads = sum(len(group.heads) for group in groups), sum(layout.heads for layout in layouts)
+        heads = sum(layout.heads for layout in layouts)
         facts = [f"{heads} of {every} heads"] * (heads < every)
         facts += [f"{len(layouts)} of {len(groups)} kinds of attention"] * (len(layouts) < len(groups))
         facts += ["blocks of cells"] * any(layout.pool != (1, 1) for layout in layouts)

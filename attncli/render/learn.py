@@ -177,12 +177,20 @@ class Steps:
         options = f"--d-model {source.details['d_model']} --num-heads {lesson.num_heads} --mask {lesson.mask}"
         options += f" --d-k {lesson.width} --d-v {lesson.width}" * (lesson.num_heads > 1)
         options += f" --target {shlex.quote(lesson.target)}" if lesson.target else ""
-        options += f" --seed {source.seed} " * bool(source.seed) + f" --query {self.walk.query.index}"
+        options += f" --seed {source.seed}" * bool(source.seed) + f" --query {self.walk.query.index}"
         text = self.sheet.palette.label(shlex.quote(" ".join(self.walk.trace.text.split())))
         command = Text(f"  attn inspect {text} \\\n    {options}", BOLD)
         others = ", ".join(name for name in LESSONS if name != lesson.name)
-        parts = [lesson.exercise, Text("This command prints the numbers of this lesson:"), command]
-        return "an exercise", "", [*parts, f"The other lessons: attn learn --lesson {others}."]
+        return (
+            "an exercise",
+            "",
+            [
+                lesson.exercise,
+                "This command prints the numbers of this lesson:",
+                command,
+                f"The other lessons: attn learn --lesson {others}.",
+            ],
+        )
 
     # --- what they are made of ---
 

@@ -265,7 +265,7 @@ class WhyPage:
     @cached_property
     def _places(self) -> dict[str, dict[AttentionRow | AttentionCell, str]]:
         named, layers = self.sheet.named, self.trace.layers
-        facts = {
+        facts: dict[str, dict[AttentionRow | AttentionCell, str]] = {
             "layer": {one: str(_row(one).layer.layer) for one in self.explained},
             "kind": {one: _row(one).layer.kind for one in self.explained},
             "query": {one: named(_row(one).query) for one in self.explained},
