@@ -51,7 +51,7 @@ LESSONS = {lesson.name: lesson for lesson in _ALL}
 class Walk:
     """One query on its way through the layer of a lesson; all numbers are those of its trace and its weights."""
 
-    lesson: Lesson  # what it is about
+    lesson: Lesson
     trace: Trace  # of the text
     embedded: Float[np.ndarray, "K E"]  # the embeddings of the words that are attended to, `[K, E]`
     weights: ToyWeights  # the matrices of the layer
@@ -70,19 +70,9 @@ def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 
         UsageError: there is no such word, or several are called that.
         InputError: the text is empty, or has too many words.
     """
-    source = ToyLayer(
-        Indices.of("layer", 0),
-        Indices.of("head", None),
-        kind=None,
-        mask=lesson.mask,
-        special=True,
-        d_model=D_MODEL,
-        num_heads=lesson.num_heads,
-        d_k=lesson.width,
-        d_v=lesson.width,
-        out_proj=True,
-        seed=seed,
-    )
+    sizes = {"d_model": D_MODEL, "num_heads": lesson.num_heads, "d_k": lesson.width, "d_v": lesson.width}
+    layer, head = Indices.of("layer", 0), Indices.of("head", None)
+    source = ToyLayer(layer, head, kind=None, mask=lesson.mask, special=True, out_proj=True, seed=seed, **sizes)
     trace = source.trace(text, target=lesson.target)
     if (count := len(trace.key_tokens)) > MOST_WORDS:
         raise InputError(f"a lesson takes at most {MOST_WORDS} words, and the text has {count}; give a shorter one")

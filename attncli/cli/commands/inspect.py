@@ -79,10 +79,8 @@ def inspect(
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
     more_of_job = {"generate": more.generate or 0, "predicts": "next" in (view.show or ())}
-    # Where a query looks is a question to every layer.
     asks_where = view.queries and view.show is None and view.top_keys is None and form is None and not is_figure
-    default_layers = "all" if asks_where else "0"
-    job = trace_job(request, task, default_layers, layers, **more_of_job)
+    job = trace_job(request, task, "all" if asks_where else "0", layers, **more_of_job)
     if output.folder is not None:
         made = options.provenance("inspect", request, more, derive, shown)
         failures = _write_folder(environment, request, job, output.folder, chosen, view, made, workers, more.on)

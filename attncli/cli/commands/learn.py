@@ -29,8 +29,7 @@ def learn(
 ) -> None:
     """Follow one query through a layer, step by step, in numbers that you can redo.
 
-    You can redo every number from the numbers above it. --all shows the steps in a pager. A wide terminal gets wide
-    cells. Each lesson ends with an exercise.
+    You can redo every number from the numbers above it. --all shows the steps in a pager.
 
     Examples:
     attn learn
