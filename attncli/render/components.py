@@ -208,24 +208,21 @@ class Components:
         ]
         return _Query(title, [tokens[place] for place in places], marks, heads)
 
-    def sentence(self, frames: Sequence[MatrixFrame], lines: int) -> Block:
-        """Return the tokens on the colours of the weights of the last query, for as many heads as fit."""
-        every = sum(len(each.layer.heads) for each in self.frames if each.layer.kind == frames[0].layer.kind)
+    def sentence(self, frames: Sequence[MatrixFrame], lines: int, every: int = 0) -> Block:
+        """Return the tokens on the colours of the weights of the last query, for as many of `every` head as fit.
+
+        Of a long sentence rather the heaviest tokens are shown for four heads than all of them for one.
+        """
         if not self.palette.has_color:
             return self.heads_of_query(frames, lines, every)
-        return self._sentence_of(self._query(frames), lines, every)
-
-    def _sentence_of(self, query: _Query, lines: int, every: int = 0) -> Block:
-        """Return the sentence of as many heads as fit; of a long one rather the heaviest tokens of four heads."""
-        title, tokens, marks, heads = query
+        title, tokens, marks, heads = self._query(frames)
         # The colours of words mean something else than those of a picture above them.
-        ramp = [ramp_line(self.scale, self.palette, self.width, 1)] * self.has_image_keys
-        left = max(lines - len(flowing([title, *ramp], self.room).lines), 1)
+        parts = [title, *[ramp_line(self.scale, self.palette, self.width, 1)] * self.has_image_keys]
+        left = max(lines - len(flowing(parts, self.room).lines), 1)
         whole = height(tokens, heads[0], self.palette, self.room, marks)
         most = max(min(whole, left // min(len(heads), _FEW_HEADS)), 1)
         count = min(max(left // most, 1), len(heads))
-        counted = [[Segment(f"{count} of {every} heads", DIM)]] * (count < every)
-        header = flowing([title, *ramp, *counted], self.room)
+        header = flowing([*parts, *[[Segment(f"{count} of {every} heads", DIM)]] * (count < every)], self.room)
         return stack([header, sentence(tokens, heads[:count], self.palette, self.scale, self.room, marks, most)])
 
     def heads_of_query(self, frames: Sequence[MatrixFrame], lines: int | None, every: int = 0) -> Block:
@@ -347,7 +344,8 @@ class Components:
         first = self._of_pictures[0]
         has_text = len(self._outside_pictures(range(first.layer.num_keys))) > 1
         is_last = self._picture_query == first.cells.rows[-1]
-        return self.sentence(self._of_pictures, lines) if has_text and is_last else None
+        every = sum(len(frame.layer.heads) for frame in self._of_pictures)
+        return self.sentence(self._of_pictures, lines, every) if has_text and is_last else None
 
     # --- masks and numbers ---
 

@@ -264,10 +264,11 @@ class Layout:
         room = min(left - least + 1, _TOKENS)
         tokens = [form for form in (parts.tokens(), parts.tokens(False, max(room, 1))) if len(form.lines) <= room][:1]
         left -= cost(tokens)
+        of_kind = sum(len(frame.layer.heads) for frame in of_query)
         keys = {key for group, layout in zip(groups, layouts, strict=False) for key in group.shown(layout)}
         of_query = [frame for frame in (frame.of_heads(keys) for frame in of_query) if frame.layer.heads]
         is_shown = has_sentence and of_query and left > (2 if self.palette.has_color else _LEAST_SENTENCE)
-        sentence = [parts.sentence(of_query, min(_SENTENCE, left - 1))] if is_shown else []
+        sentence = [parts.sentence(of_query, min(_SENTENCE, left - 1), of_kind)] if is_shown else []
         left -= cost(sentence)
         if has_all:
             room = left + sum(layout.lines + above for layout in layouts)
