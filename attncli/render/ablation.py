@@ -11,7 +11,7 @@ from rich.segment import Segment
 
 from attncli.analysis.ablation import Ablation, EdgeCount, HeadEffect, HeadPlace
 from attncli.render.bars import bar_column, largest_of, signed_bar
-from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, in_words, ranking, stack, wrapping
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, flowing, in_words, ranking, stack, wrapping
 from attncli.render.fit import Bounds, lines_of
 from attncli.render.heatmap import maps_and_list
 from attncli.render.legend import ramp_line
@@ -78,23 +78,19 @@ class _AblationView:
     def summary(self, sentence: int | None) -> Block:
         """Return what is measured and what was cut, with the outcome before, after, and the change."""
         one = self.ablation
-        words = [("outcome", self._outcome()), ("cut", self._cut())]
+        rows: list[list[Cell]] = [[("outcome", DIM), (self._outcome(), None)], [("cut", DIM), (self._cut(), None)]]
         if sentence is not None:
-            words.insert(0, (f"sentence {sentence}", self.palette.shortened(visible(one.text), self.width)))
-        numbers = [("before", self._number(one.before), self._meaning(one.before))]
+            text = self.palette.shortened(visible(one.text), self.width)
+            rows.insert(0, [(f"sentence {sentence}", DIM), (text, None)])
+        numbers = [("before", one.before, self._meaning(one.before), "")]
         if one.after is not None and one.change is not None:
-            numbers.append(("after", self._number(one.after), self._meaning(one.after)))
-            numbers.append(("change", self._number(one.change, "+"), ""))
+            numbers += [("after", one.after, self._meaning(one.after), ""), ("change", one.change, "", "+")]
         if one.direct is not None:
-            numbers.append(("adds directly", self._number(one.direct, "+"), _DIRECT))
-        names = [name.ljust(max(len(name) for name, *_ in (*words, *numbers))) for name, *_ in (*words, *numbers)]
-        wide = max(len(value) for _, value, _ in numbers)
-        above = [[(name, DIM), (text, None)] for name, (_, text) in zip(names, words, strict=False)]
-        below = [
-            [(name, DIM), (f"{value:>{wide}} {self._unit}", BOLD), (meaning, DIM)]
-            for name, (_, value, meaning) in zip(names[len(words) :], numbers, strict=True)
-        ]
-        return stack([wrapping(above, "<<", self.width), wrapping(below, "<<<", self.width)])
+            numbers.append(("adds directly", one.direct, _DIRECT, "+"))
+        wide = max(len(self._number(value, sign)) for _, value, _, sign in numbers)
+        for name, value, meaning, sign in numbers:
+            rows.append([(name, DIM), (f"{self._number(value, sign):>{wide}} {self._unit}  {meaning}", None)])
+        return wrapping(rows, "<<", self.width)
 
     def _outcome(self) -> str:
         one = self.ablation

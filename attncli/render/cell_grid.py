@@ -128,13 +128,10 @@ def _cells(
     """Return what is written in the middle line of cells, and in the others, if they have some."""
     width = cell.columns
     if cell.rows > 1:
-        halves = palette.halves(values, allowed, scale)
-        if width > 1:  # the letter of odd ones stands there once
-            halves = [
-                [(each * width if each in " ▀▄" else each.rjust(width), style) for each, style in line]
-                for line in halves
-            ]
-        return halves, []
+        halves = palette.halves(values, allowed, scale)  # where the letter of odd ones stands once
+        return [
+            [(each * width if each in " ▀▄" else each.rjust(width), style) for each, style in line] for line in halves
+        ], []
     drawn = palette.cells(values, allowed, scale, min(width, WIDE.columns))
     if width <= WIDE.columns:
         return drawn, []
