@@ -75,7 +75,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
         case HeadReport():
             from attncli.render.heads import head_parts
 
-            return head_parts(result, (), palette, _ROOM)
+            return head_parts(result, palette, _ROOM)
         case PairReport():
             from attncli.render.pairs import pair_parts
 
