@@ -32,12 +32,11 @@ from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
 
-    from attncli.render.picture import HeadLook, PictureView
+    from attncli.render.picture import PictureView
     from attncli.trace.tokens import Token
 
-    _Weighed = tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]
 
 READ_ALOUD = 10  # queries of a long text
 _SPOKEN_KEYS = 3  # of each of them
@@ -131,7 +130,7 @@ class Components:
 
     def rows_read_aloud(self, frame: MatrixFrame) -> range:
         """Return the places of the rows that are read: of a long text the last ones, beside a picture the last one."""
-        most = len(self._rows_of_pictures if self.trace.has_images(frame.layer) else frame.rows)
+        most = 1 if self.trace.has_images(frame.layer) else len(frame.rows)
         return range(len(frame.rows))[-(READ_ALOUD if most > LONG else most) :]
 
     def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
@@ -275,18 +274,10 @@ class Components:
         scales = [scale_of_layer(self.trace, self.view, layer) for layer in self.trace.layers]
         return max(scales, key=lambda scale: scale.high)
 
-    @cached_property
+    @property
     def has_image_keys(self) -> bool:
-        """Whether keys are cells of pictures, or the queries that attend to chosen keys, so that these show it best."""
-        has_sought = bool(self.view.keys) and not self.view.chooses_rows(self.trace)
-        return self.trace.has_image_keys or (has_sought and any(grid.side == "query" for grid in self.trace.grids))
-
-    @cached_property
-    def _sought(self) -> list[int]:
-        """The keys that were chosen without a query: of pictures, who attends to these is drawn; empty for none."""
-        if not (self.has_image_keys and self.view.keys) or self.view.chooses_rows(self.trace):
-            return []
-        return self.view.columns(self.trace)
+        """Whether keys are cells of pictures, so that these show attention best."""
+        return self.trace.has_image_keys
 
     def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
         """Return the places that are no cell of a picture."""
@@ -298,84 +289,46 @@ class Components:
         """The layers that look at pictures."""
         return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
 
-    def _called(self, places: Sequence[int], role: Literal["query", "key"]) -> str:
-        """Return what positions are called: one by its index, its label and its cell."""
-        if len(places) > 1:
-            return f"{len(places)} {'queries' if role == 'query' else 'keys'}"
-        tokens = self.trace.query_tokens if role == "query" else self.trace.key_tokens
-        cell = self.trace.layout(role).cells.get(places[0])
-        parts = (str(places[0]), self.palette.label(tokens[places[0]].label), cell)
-        return " ".join(filter(None, dict.fromkeys(parts)))
-
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return where as many heads look in a picture as so many lines have room for, and how many heads they are."""
-        has_grids = bool(self.look.layout.grids)  # of the queries
-        return self.look.drawn(Bounds(lines, self.room)) if has_grids else (Block([], 0), len(self.look.heads))
+        return self.look.drawn(Bounds(lines, self.room))
 
     @cached_property
     def look(self) -> PictureView:
-        """Where heads look in a picture.
+        """Where heads look in a picture, from one query."""
+        from attncli.render.picture import CHOSEN, OWN, HeadLook, PictureView
 
-        Of several queries it is the last one where each sees those before it, and else their mean. Where keys alone
-        were chosen, it is from which cells heads look at these.
-        """
-        from attncli.render.picture import CHOSEN, OWN, PictureView
-
-        rows, sought, layer = self._rows_of_pictures, self._sought, self._of_pictures[0].layer
-        layout, found = self.trace.layout("query" if sought else "key"), self._looks(sought)
-        weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in found for grid in layout.grids]
-        scale = Scale.up_to(float(max(weights, default=1)), self.view.ramp)
-        keys, is_self = self.view.columns(self.trace) if self.view.keys else [], layer.kind == "self"
-        marks = dict.fromkeys(keys if is_self or not sought else [], CHOSEN)
-        marks |= dict.fromkeys(rows if is_self and not sought and len(rows) == 1 else [], OWN)
-        who = self._called(sought, "key") if sought else "mean of " * (len(rows) > 1) + self._called(rows, "query")
-        title, has_shares = (who, _relation(layer, bool(sought))), not sought and layer.measure == "weights"
-        return PictureView(title, found, layout, marks, self.palette, scale, has_shares, [] if sought else keys)
-
-    @cached_property
-    def _rows_of_pictures(self) -> list[int]:
-        """The queries that look: of several the last one where each sees those before it, and else all of them."""
-        first = self._of_pictures[0]
-        is_last = first.is_causal and not self.view.chooses_rows(self.trace)
-        return first.cells.rows[-1:] if is_last else first.cells.rows
-
-    def _looks(self, sought: Sequence[int]) -> list[HeadLook]:
-        """Return what each head gives to each key, the mean of the queries; or what each query gives to sought keys."""
-        from attncli.render.picture import HeadLook
-
-        found = []
+        query, layer, layout = self._picture_query, self._of_pictures[0].layer, self.trace.layout("key")
+        looks = []
         for frame in self._of_pictures:
             for head in frame.layer.heads:
-                layer, _, own = head_name(frame.layer, head).partition(" ")
-                name = f"{layer} {own}" if len(self._of_pictures) > 1 else own
-                weights = _received(frame, head, sought) if sought else _mean(frame, head, self._rows_of_pictures)
-                found.append(HeadLook(name, *weights))
-        return found
+                name, _, own = head_name(frame.layer, head).partition(" ")
+                row = frame.layer.head(head, [query])
+                name = f"{name} {own}" if len(self._of_pictures) > 1 else own
+                looks.append(HeadLook(name, row.weights[0], drawn_cells(row)[0]))
+        weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in looks for grid in layout.grids]
+        scale = Scale.up_to(float(max(weights)), self.view.ramp)
+        keys = self.view.columns(self.trace) if self.view.keys else []
+        marks = dict.fromkeys(keys, CHOSEN) | ({query: OWN} if layer.kind == "self" else {})
+        cell = self.trace.layout("query").cells.get(query)
+        names = (str(query), self.palette.label(self.trace.query_tokens[query].label), cell)
+        title = " ".join(filter(None, dict.fromkeys(names))), _relation(layer)
+        return PictureView(title, looks, layout, marks, self.palette, scale, layer.measure == "weights", keys)
+
+    @property
+    def _picture_query(self) -> int:
+        """The query that looks: the last one, or of a model that is not causal, unless some were chosen, the class."""
+        first = self._of_pictures[0]
+        rows = first.cells.rows
+        is_last = first.is_causal or self.view.chooses_rows(self.trace)
+        return rows[-1] if is_last else [*self._outside_pictures(rows, "query"), rows[-1]][0]
 
     def beside_pictures(self, lines: int) -> Block | None:
-        """Return the text around pictures, on the colours of its weights; None where there is none, or many queries.
-
-        It is what the query attends to, or which words attend to the chosen key. The words behind a picture see a
-        cell of it; where the query is such a cell, and sees no word behind it, they are on the colours of that weight.
-        """
-        first, rows, sought = self._of_pictures[0], self._rows_of_pictures, self._sought
-        if not sought and len(rows) == 1 and first.is_causal and rows[0] in self.trace.layout("key").cells:
-            sought = rows
-        if not sought:
-            is_there = len(rows) == 1 and len(self._outside_pictures(range(first.layer.num_keys))) > 1
-            return self.sentence(self._of_pictures, lines)[0] if is_there else None
-        places = self._outside_pictures(first.cells.rows if self._sought else range(first.layer.num_queries), "query")
-        if not places:
-            return None
-        heads = [(frame.layer, head) for frame in self._of_pictures for head in frame.layer.heads]
-        found = []
-        for (layer, head), look in zip(heads, self._looks(sought), strict=True):
-            label = strongest(self.labels, (layer.layer, layer.kind, head))
-            found.append(SentenceLine(head_name(layer, head), look.weights[places], look.allowed[places], label))
-        found.sort(key=lambda line: -float(np.nan_to_num(line.weights).max()))
-        tokens = [self.trace.query_tokens[place] for place in places]
-        title = [Segment(self._called(sought, "key"), BOLD), Segment(f" {_relation(first.layer, True)}", DIM)]
-        return self._sentence_of([title, *self._ramp_of_words], tokens, found, {}, lines)[0]
+        """Return what the query of pictures attends to in the text around them; None where there is none."""
+        first = self._of_pictures[0]
+        has_text = len(self._outside_pictures(range(first.layer.num_keys))) > 1
+        is_last = self._picture_query == first.cells.rows[-1]
+        return self.sentence(self._of_pictures, lines)[0] if has_text and is_last else None
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
         """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
@@ -483,27 +436,9 @@ def _in_words(cell: str | None) -> str:
     return re.sub(r"\br(\d+)c(\d+)", r"row \1 column \2", cell or "")
 
 
-def _relation(layer: LayerTrace, is_received: bool = False) -> str:
-    """Return what stands between a query and its keys, or between a key and its queries."""
-    if layer.measure == "weights":
-        return "is attended to by" if is_received else "attends to"
-    return f"contributes {layer.measure} to" if is_received else f"has {layer.measure} from"
-
-
-def _mean(frame: MatrixFrame, head: int, rows: Sequence[int]) -> _Weighed:
-    """Return what some queries of a head give to each key, in the mean, and which keys one of them may attend to."""
-    total, allowed = np.zeros(frame.layer.num_keys), np.zeros(frame.layer.num_keys, bool)
-    for part in frame.layer.head(head, rows).blocks():
-        total += part.weights.sum(axis=0, dtype=np.float64)
-        allowed |= drawn_cells(part).any(axis=0)
-    return total / len(rows), allowed
-
-
-def _received(frame: MatrixFrame, head: int, keys: Sequence[int]) -> _Weighed:
-    """Return what each query of a head gives to some keys together, and which queries may attend to one of them."""
-    parts = list(frame.layer.head(head, range(frame.layer.num_queries)).blocks())
-    weights = [part.weights[:, keys].sum(axis=1, dtype=np.float64) for part in parts]
-    return np.concatenate(weights), np.concatenate([drawn_cells(part)[:, keys].any(axis=1) for part in parts])
+def _relation(layer: LayerTrace) -> str:
+    """Return what stands between a query and its keys."""
+    return "attends to" if layer.measure == "weights" else f"has {layer.measure} from"
 
 
 def layer_title(layer: LayerTrace) -> str:

@@ -31,7 +31,7 @@ def test_pictures_alone_go_through_a_vision_transformer_one_after_the_other(attn
     assert (grid["start"], grid["rows"], grid["columns"], grid["box"]) == (1, 4, 4, [0, 0, 96, 64])
     tower = attn("inspect", "-m", models / "llava", "--image", files[0])
     assert "vision tower" in tower.out
-    assert "mean of 17 queries attends to" in tower.out
+    assert "0 [CLS] attends to" in tower.out
 
 
 def test_a_folder_of_pictures_becomes_a_folder_of_parts(attn: Run, models: Path, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
-from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.formats.page.pictures import picture_blocks, picture_document
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
@@ -65,7 +64,7 @@ def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -
         InputError: a head has more cells than a browser can draw.
     """
     for _, trace in traces:
-        yield from gathered(_page(trace, view, colormap))
+        yield from _page(trace, view, colormap)
 
 
 def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
