@@ -15,17 +15,28 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
-from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
+from attncli.formats.page.packing import (
+    ABOVE,
+    BELOW,
+    LARGEST,
+    MINUS_INFINITY,
+    NAN,
+    PLUS_INFINITY,
+    pack_halves,
+    pack_mask,
+    pack_weights,
+)  # fmt: skip
 from attncli.formats.page.pictures import picture_blocks, picture_document
-from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
+from attncli.render.legend import ticks
+from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, ODD_COLORS, WIDEST, Palette, Scale
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Tokens
-from attncli.trace.view import Cells, View
+from attncli.trace.view import Cells, Ramp, View
 
 if TYPE_CHECKING:
     from attncli.trace.layer import LayerTrace
@@ -34,8 +45,9 @@ if TYPE_CHECKING:
 SCHEMA = "attncli.page/1"
 
 # One script: each file uses what the ones before it define.
-_SCRIPTS = ["data", "colors", "heatmap", "sentence", "picture", "thumbnails", "cell", "link", "saving", "main"]
+_SCRIPTS = ["data", "colors", "heatmap", "sentence", "picture", "thumbnails", "cell", "link", "main"]
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
+_LETTERS = 38  # that stand beside each other below the colours
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
 
@@ -131,19 +143,24 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
             sequences.append(listed)
         return sequences.index(listed)
 
-    labels = labels_of_heads(trace)
+    labels, decimals = labels_of_heads(trace), 4 if trace.has_image_keys else 3
     texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
         "start": _start(trace, layers, labels),
-        "decimals": 4 if trace.has_image_keys else 3,
+        "decimals": decimals,
         **picture_document(trace),
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,
-        "colormaps": {name: list(stops) for name, stops in COLORMAPS.items()},
+        "colormaps": {name: Palette("truecolor", name).rgb().tolist() for name in COLORMAPS},
+        "ticks": {ramp: ticks(Scale.up_to(1.0, ramp), _LETTERS) for ramp in get_args(Ramp)},
+        "odd": [
+            {"code": code, "glyph": glyph, "name": name, "color": list(bytes.fromhex(ODD_COLORS[mark]))}
+            for code, mark, glyph, name in _odd(decimals)
+        ],
         "layers": [
             {
                 "layer": layer.layer,
@@ -162,6 +179,18 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         ],
         "sequences": sequences,
     }
+
+
+def _odd(decimals: int) -> list[tuple[int, str, str, str]]:
+    """Return the codes of what is no number, each with the mark of its colour, its sign and its name."""
+    largest = LARGEST / 10**decimals
+    return [
+        (NAN, "X", "×", "NaN"),
+        (PLUS_INFINITY, "I", "∞", "inf"),
+        (MINUS_INFINITY, "-I", "−∞", "-inf"),
+        (ABOVE, "+", ">", f"> {largest:g}"),
+        (BELOW, "-", "<", f"< -{largest:g}"),
+    ]
 
 
 def _start(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, UInt8
 
 NAN, PLUS_INFINITY, ABOVE, BELOW, MINUS_INFINITY = 32767, 32766, 32765, -32766, -32767
-_LARGEST = 32764  # of three decimals 32.764; a softmax gives at most 1, a file may hold anything
+LARGEST = 32764  # of three decimals 32.764; a softmax gives at most 1, a file may hold anything
 
 
 def pack_weights(blocks: Iterable[Float[np.ndarray, "R C"]], decimals: int) -> Iterator[str]:
@@ -57,7 +57,7 @@ def counts_of(weights: Float[np.ndarray, "R C"], decimals: int) -> Int[np.ndarra
             near_tie = np.abs(np.abs(scaled - rounded) - 0.5) < 1e-9
             values, places = np.unique(weights[near_tie], return_inverse=True)
             rounded[near_tie] = np.array([round(Fraction(float(value)) * unit) for value in values])[places]
-    codes = np.where(rounded > _LARGEST, ABOVE, np.where(rounded < -_LARGEST, BELOW, rounded))
+    codes = np.where(rounded > LARGEST, ABOVE, np.where(rounded < -LARGEST, BELOW, rounded))
     codes = np.where(np.isposinf(weights), PLUS_INFINITY, np.where(np.isneginf(weights), MINUS_INFINITY, codes))
     return np.where(np.isnan(weights), NAN, codes).astype("<i2")
 
