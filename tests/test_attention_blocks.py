@@ -106,5 +106,4 @@ def test_json_of_too_many_cells_names_the_option_that_makes_it_small(monkeypatch
     monkeypatch.setattr(documents, "_MOST_CELLS", 12 * 12)
     with pytest.raises(InputMismatchError, match="JSON of 169 cells; give --top-keys 10, or -o"):
         part_of("json", 1, long(13), View())
-    for view in (View(top_keys=2), View(show=frozenset({"metrics"}))):
-        assert list(part_of("json", 1, long(13), view))
+    assert list(part_of("json", 1, long(13), View(top_keys=2)))

@@ -529,7 +529,7 @@ class InspectOutput(TraceOutput):
 
     format_: Annotated[
         Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
-    ] = None
+    ] = None  # type: ignore[assignment]  # there are more of them
 
 
 class StderrOutput(OutputOptions):

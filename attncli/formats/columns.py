@@ -49,7 +49,7 @@ ABLATIONS = {
 }  # fmt: skip
 CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 
-Block = Mapping[str, Any]
+Block = dict[str, Any]
 
 
 class Table(NamedTuple):
@@ -60,7 +60,7 @@ class Table(NamedTuple):
 
 
 def objects(values: Any) -> np.ndarray[Any, Any]:
-    """Return a column of texts, or of numbers some of which are None."""
+    """Return a column of texts, or of numbers and None."""
     return np.array([*values, None], object)[:-1]  # else texts of one length would become an array of characters
 
 

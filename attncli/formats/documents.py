@@ -389,14 +389,8 @@ def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None)
 
 def _row(row: AttentionRow) -> dict[str, Any]:
     """Return the keys of a row by weight, all of them."""
-    columns = {
-        "score": row.scores,
-        "allowed": row.allowed,
-        "weight": row.weights,
-        "value_norm": row.value_norms,
-        "contribution_norm": row.contribution_norms,
-        "output_share": row.output_shares,
-    }
+    columns = {"score": row.scores, "allowed": row.allowed, "weight": row.weights, "value_norm": row.value_norms}
+    columns |= {"contribution_norm": row.contribution_norms, "output_share": row.output_shares}
     keys = [
         {"key": key, "key_token": row.keys[key].as_dict()}
         | {name: None if values is None else values[key] for name, values in columns.items()}
@@ -414,22 +408,19 @@ def _cell(cell: AttentionCell) -> dict[str, Any]:
         for dim in (cell.ranked.tolist() if cell.products is not None else [])
     ]
 
-    def stages(*names: str) -> dict[str, Any]:
-        return {name: getattr(cell, name) for name in names}
-
+    stages = (
+        "dot_product", "scaled", "bias", "score", "allowed", "masked", "exponential", "weight", "value_norm",
+        "contribution_norm", "output_share",
+    )  # fmt: skip
     return {
         "key": cell.key.index,
         "key_token": cell.key.as_dict(),
         "dimensions": dimensions or None,
-        "dot_product": cell.dot_product,
         "scale": layer.scale,
-        **stages("scaled", "bias"),
         "softcap": layer.softcap,
-        **stages("score", "allowed", "masked"),
         "highest": None if parts is None else parts.highest,
-        "exponential": cell.exponential,
         "total": None if parts is None else parts.total,
-        **stages("weight", "value_norm", "contribution_norm", "output_share"),
+        **{name: getattr(cell, name) for name in stages},
     }
 
 

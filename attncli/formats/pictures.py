@@ -15,17 +15,13 @@ from typing import NamedTuple
 from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from rich.terminal_theme import TerminalTheme
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
 from attncli.render.block import Block, block, trimmed
 from attncli.render.palette import BOLD
 
-_INK, _PAPER = (31, 35, 40), (255, 255, 255)
-FAINT = "#59636e"  # text that is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
-_RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN = (
-    (207, 34, 46), (17, 99, 41), (125, 78, 0), (9, 105, 218), (130, 80, 223), (27, 124, 131),
-)  # fmt: skip  # which can be read on paper
-THEME = TerminalTheme(_PAPER, _INK, [_INK, _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN, _INK])
+THEME = DEFAULT_TERMINAL_THEME  # black on white
+FAINT = "#59636e"  # text that is dim in a terminal: on white at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
 FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 
 
@@ -82,7 +78,7 @@ _SVG = f"""\
 <title>TITLE</title>
 <style>text {{{{ font: 21px {FONTS}; }}}} {{styles}}</style>
 <defs>{{lines}}</defs>
-<rect width="100%" height="100%" fill="{THEME.background_color.hex}"/>
+<rect width="100%" height="100%" fill="#ffffff"/>
 <g transform="translate(20, 20)">
 {{backgrounds}}
 {{matrix}}
@@ -110,7 +106,7 @@ _PAGE = f"""\
 <meta name="color-scheme" content="light">
 <title>TITLE</title>
 <style>
-body {{ margin: 1.5rem; background: {THEME.background_color.hex}; color: {THEME.foreground_color.hex}; }}
+body {{ margin: 1.5rem; background: #ffffff; color: #000000; }}
 h1 {{ color: {FAINT}; font: 1rem system-ui, sans-serif; }}
 h2 {{ font: bold 1rem system-ui, sans-serif; overflow-wrap: anywhere; }}
 pre {{ overflow-x: auto; font: 15px/17px {FONTS}; -webkit-print-color-adjust: exact; print-color-adjust: exact; }}

@@ -129,7 +129,7 @@ class Components:
         return labels_of_heads(self.trace)
 
     def rows_read_aloud(self, frame: MatrixFrame) -> range:
-        """Return the places of the rows that are read: of a long text the last ones, beside a picture the last one."""
+        """Return the places of the rows that are read: the last ones of a long text, the last one of a picture."""
         most = 1 if self.trace.has_images(frame.layer) else len(frame.rows)
         return range(len(frame.rows))[-(READ_ALOUD if most > LONG else most) :]
 
@@ -225,7 +225,7 @@ class Components:
 
     @property
     def _ramp_of_words(self) -> list[list[Segment]]:
-        """What the colours of words mean below a picture, which has other ones."""
+        """Legend of the words below a picture, whose colours differ."""
         has_other = self.has_image_keys and self.palette.has_color
         return [ramp_line(self.scale, self.palette, self.width, 1)] if has_other else []
 
@@ -290,12 +290,12 @@ class Components:
         return [frame for frame in self.frames if frame.layer.kind in ("self", "cross")]
 
     def picture(self, lines: int) -> tuple[Block, int]:
-        """Return where as many heads look in a picture as so many lines have room for, and how many heads they are."""
+        """Return pictures under the weights of as many heads as fit, and how many heads they are."""
         return self.look.drawn(Bounds(lines, self.room))
 
     @cached_property
     def look(self) -> PictureView:
-        """Where heads look in a picture, from one query."""
+        """Look of all heads at the pictures, from one query."""
         from attncli.render.picture import CHOSEN, OWN, HeadLook, PictureView
 
         query, layer, layout = self._picture_query, self._of_pictures[0].layer, self.trace.layout("key")
@@ -324,7 +324,7 @@ class Components:
         return rows[-1] if is_last else [*self._outside_pictures(rows, "query"), rows[-1]][0]
 
     def beside_pictures(self, lines: int) -> Block | None:
-        """Return what the query of pictures attends to in the text around them; None where there is none."""
+        """Return what the query of pictures attends to in the text around them; None without a text."""
         first = self._of_pictures[0]
         has_text = len(self._outside_pictures(range(first.layer.num_keys))) > 1
         is_last = self._picture_query == first.cells.rows[-1]

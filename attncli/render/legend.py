@@ -1,4 +1,4 @@
-"""What the colours and the marks of a map say: a ramp with weights on it, and a word for each mark."""
+"""Legends of maps: a ramp of colours with weights on it, and a word for each mark."""
 
 from __future__ import annotations
 

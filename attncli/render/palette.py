@@ -57,16 +57,9 @@ BOLD = Style(bold=True)
 
 
 class Scale(NamedTuple):
-    """Which number each colour of a picture stands for.
+    """Numbers at the ends of a map's colours, the ramp between them, and whether they are differences, with a sign."""
 
-    Attributes:
-        low: the number of the lowest one; of a logarithmic ramp it is above 0.
-        high: the number of the highest one.
-        ramp: how far along the colours a number stands: in proportion to it, to its square root, or to its logarithm.
-        is_signed: whether they are differences, and those above and below zero have colours of their own.
-    """
-
-    low: float
+    low: float  # of a logarithmic ramp above 0
     high: float
     ramp: Ramp = "linear"
     is_signed: bool = False
@@ -79,19 +72,14 @@ class Scale(NamedTuple):
 
     @classmethod
     def around_zero(cls, reach: float, ramp: Ramp | None = None) -> Scale:
-        """Return a scale of differences that reaches as far below zero as above.
-
-        Zero has no logarithm: where weights are told by it, their differences are by the square root of their size.
-        Where nothing but rounding differs, that is what hardly has a colour.
-        """
+        """Return a scale of differences that reaches as far below zero as above; a logarithmic one is by the root."""
         reach = max(reach, _LEAST_REACH) if reach else 1.0
         return cls(-reach, reach, "linear" if (ramp or DEFAULT_RAMP) == "linear" else "sqrt", is_signed=True)
 
     def placed(self, values: Float[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:
-        """Return how far along the colours finite numbers stand, from 0 to 1; those beyond an end stand at it.
+        """Return how far along the colours finite numbers are, from 0 to 1; those beyond an end are at it.
 
-        What is less than the lowest number of a logarithmic ramp, zero too, has its colour.
-        Of differences 0 stands in the middle, and the ramp goes from there to either side.
+        A difference of 0 is in the middle, and the ramp goes from there to either side.
         """
         import numpy as np  # which words alone do not need
 
@@ -107,22 +95,19 @@ class Scale(NamedTuple):
         return np.sqrt(share) if self.ramp == "sqrt" else share
 
     def steps(self, values: Float[np.ndarray, "*N"], count: int) -> Int[np.ndarray, "*N"]:
-        """Return which of so many colours each value has; what is not finite has any of them."""
+        """Return the index of each value's colour, of `count` colours; any of them for a value that is not finite."""
         import numpy as np
 
         return (self.placed(np.where(np.isfinite(values), values, 0)) * count).astype(int).clip(0, count - 1)
 
     def at(self, share: float) -> float:
-        """Return the number that stands so far along the colours, from 0 to 1, of a scale that is not signed."""
+        """Return the number at a place along the colours, from 0 to 1, of a scale that is not signed."""
         if self.ramp == "log" and self.low > 0:
             return self.low * (self.high / self.low) ** share
         return self.low + (self.high - self.low) * (share**2 if self.ramp == "sqrt" else share)
 
     def odd(self, values: Float[np.ndarray, "*N"]) -> dict[str, Bool[np.ndarray, "*N"]]:
-        """Return where the values are that no colour tells, by their mark; of two that hold the later one counts.
-
-        Each is exactly zero (`0`), beyond an end of the colours (`+`, `-`), infinite (`I`, `-I`) or NaN (`X`).
-        """
+        """Return masks of zeros (`0`), values beyond the ends (`+`, `-`), infinities (`I`, `-I`) and NaN (`X`)."""
         import numpy as np
 
         finite = np.isfinite(values)
@@ -137,12 +122,7 @@ class Scale(NamedTuple):
 
 
 class Palette(NamedTuple):
-    """How cells and words look on one output.
-
-    Attributes:
-        tier: `truecolor`, `256`, `blocks` or `plain`.
-        colormap: one of `COLORMAPS`.
-    """
+    """Look of cells and words on one output: its tier, and one of `COLORMAPS`."""
 
     tier: str = "blocks"
     colormap: str = "viridis"
@@ -200,13 +180,13 @@ class Palette(NamedTuple):
         return None if style is None else Style(color=style.bgcolor)
 
     def of_label(self, label: str, gain: float = 1.0) -> Style | None:
-        """Return what a head of this label stands on, the paler the less it gains; None without colours."""
+        """Return the colour of a head's label, the paler the less it gains; None without colours."""
         if not self.has_color or label not in _HUES:
             return None
         return _background(*colors((_BACKDROP, _HUES[label]), 101)[round(100 * (0.3 + 0.7 * gain))].tolist())
 
     def swatch(self, mark: str, is_signed: bool = False) -> Style | None:
-        """Return how the half of a character is drawn that stands for a mark; None is none of them."""
+        """Return the colour of a mark where half a character is a cell; None for any other text."""
         tone = _NO_CHANGE if mark == "0" and is_signed else ODD_COLORS.get(mark)
         return None if tone is None else Style(color="#ffffff", bgcolor=f"#{tone}")
 
@@ -228,17 +208,16 @@ class Palette(NamedTuple):
         return drawn
 
     def halves(self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], scale: Scale) -> Cells:
-        """Return a character and a style for every two cells that stand one above the other.
+        """Return a character for every two cells, one above the other; odd ones have colours of their own.
 
-        What is masked is left as the terminal is. What is odd has a colour of its own, and its letter where both
-        halves are odd alike.
+        Masked cells are left as the terminal is. A letter is added where both halves are odd alike.
         """
         import numpy as np
 
         ramp = self.ramp(1, scale.is_signed)
         letters, styles = [*(" " for _ in ramp), *(mark[-1] for mark in ODD_COLORS)], [style for _, style in ramp]
         styles += [self.swatch(mark, scale.is_signed) for mark in ODD_COLORS]
-        tones = [style and style.bgcolor for style in styles]
+        tones = [None if style is None else style.bgcolor for style in styles]
         places = scale.steps(values, len(ramp))
         for number, where in enumerate(scale.odd(values).values(), len(ramp)):
             places[where] = number

@@ -1,4 +1,4 @@
-"""Where heads look in a picture: the picture in half-blocks under their weights, or without colours maps of cells."""
+"""Pictures in half-blocks under the weights of heads, or without colours maps of their cells."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Canvas(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called, without the folders of its file."""
+        """Name of its file, without the folders."""
         name = f"picture {self.number}" if self.picture is None else self.picture.name.rpartition("/")[2]
         return name + " overview" * self.is_overview
 
@@ -92,7 +92,7 @@ class Canvas(NamedTuple):
         return max(round(self.size[1] / high), 1), max(round(self.size[0] / wide), 1)
 
     def placed(self, rows: int, columns: int) -> Positions:
-        """Return the position of the cell that lies at each of so many places; -1 where none does."""
+        """Return the position of the cell at each place of a raster; -1 for no cell."""
         found = np.full((rows, columns), -1)
         width, height = self.size
         for grid in self.grids:
@@ -105,7 +105,7 @@ class Canvas(NamedTuple):
         return found
 
     def pixels(self, rows: int, columns: int) -> Pixels:
-        """Return the picture in so many pixels; black where it is unknown."""
+        """Return the picture as a raster; black where it is unknown."""
         return np.zeros((rows, columns, 3)) if self.picture is None else resized(self.picture.pixels, rows, columns)
 
 
@@ -129,9 +129,9 @@ def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
 
 
 def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int | None:
-    """Return the position so many cells further down and further right; None where there is no cell at `position`.
+    """Return the position that is some cells further down and right; None where there is no cell at `position`.
 
-    Above and below a picture are the positions before and behind its own; beside it is nothing.
+    Above and below a picture are the positions before and behind its own.
     """
     for canvas in canvases(layout, has_overview=True):
         cells = canvas.placed(*canvas.cells)
@@ -153,7 +153,7 @@ class Panel(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """How panels of one size stand in a room: so many side by side, and at least one in all."""
+    """Size of panels, how many are side by side, and how many a room holds, which is at least one."""
 
     size: Bounds
     in_a_strip: int
@@ -162,33 +162,21 @@ class Tiling(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PictureView:
-    """Where some heads look.
+    """Look of some heads' query at pictures, in the columns of a terminal."""
 
-    Attributes:
-        title: who looks, and what that is called.
-        heads: those that were asked for.
-        layout: which positions are cells of pictures.
-        marks: what stands on cells, by their positions: `OWN`, and `CHOSEN`.
-        palette: how cells look.
-        scale: which weight each colour stands for.
-        has_shares: whether the weights are of one query, so that their sum is a share of all.
-        keys: those that were chosen, whose weight stands beside each head; without any its heaviest cell does.
-        resized: the pixels of pictures in the sizes that were drawn, by their numbers.
-    """
-
-    title: tuple[str, str]
+    title: tuple[str, str]  # the query, and what it does
     heads: Sequence[HeadLook]
     layout: SideLayout
-    marks: Mapping[int, str]
+    marks: Mapping[int, str]  # `OWN` and `CHOSEN`, by the positions of their cells
     palette: Palette
     scale: Scale
-    has_shares: bool = True
-    keys: Sequence[int] = ()
-    resized: dict[tuple[int, Bounds], Pixels] = field(default_factory=dict)
+    has_shares: bool = True  # whether the sum of weights is a share of all
+    keys: Sequence[int] = ()  # chosen ones, whose weight stands behind each head's name in place of its heaviest cell
+    resized: dict[tuple[int, Bounds], Pixels] = field(default_factory=dict)  # pictures in the sizes that were drawn
 
     @property
     def facts(self) -> list[str]:
-        """What a reader has to know of the cells and of what is left out."""
+        """Sentences on the cells, and on panels that are left out."""
         lacks_overviews = len(self.heads) > 1 and any(grid.is_overview for grid in self.layout.grids)
         return ["the overview is drawn for a single head"] * lacks_overviews + facts_of(self.layout.grids)
 
@@ -205,7 +193,7 @@ class PictureView:
 
     @property
     def panels(self) -> list[Panel]:
-        """What is drawn of each head, and of the only one the overview too."""
+        """Pictures under each head, and of a single one the overview too."""
         found = []
         for head in self.heads:
             for each in canvases(self.layout, len(self.heads) == 1):
@@ -335,7 +323,7 @@ def grayed(pixels: Pixels) -> Pixels:
 
 
 def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:
-    """Return a picture in so many pixels, each the mean of those that lie in it, or the nearest one."""
+    """Return a picture as a raster of another size, each pixel the mean of those in it, or the nearest one."""
     for axis, count in enumerate((rows, columns)):
         starts = np.arange(count) * pixels.shape[axis] // count
         sizes = np.maximum(np.diff(starts, append=pixels.shape[axis]), 1)

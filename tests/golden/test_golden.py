@@ -54,10 +54,6 @@ def is_close(one: str | None, other: str | None) -> bool:
     return math.isclose(float(one), float(other), rel_tol=1e-4, abs_tol=max(rounding, 2e-6))
 
 
-def documents_in(text: str, ending: str) -> list[str]:
-    return [text] if ending == ".json" else text.splitlines()
-
-
 def compare(name: str, found: str) -> None:
     file = EXPECTED / name
     if os.environ.get("GOLDEN") == "write":
@@ -65,8 +61,8 @@ def compare(name: str, found: str) -> None:
     expected = file.read_text(encoding="utf-8")
     if file.suffix in (".json", ".jsonl"):  # whose blanks, and the order of whose members, mean nothing
         found, expected = (
-            "\n".join(json.dumps(json.loads(each), sort_keys=True) for each in documents_in(text, file.suffix))
-            for text in (found, expected)
+            "\n".join(json.dumps(json.loads(each), sort_keys=True) for each in texts)
+            for texts in (([text] if file.suffix == ".json" else text.splitlines()) for text in (found, expected))
         )
     assert re.split(r"[\s─━]+", _NUMBER.sub("#", found)) == re.split(r"[\s─━]+", _NUMBER.sub("#", expected))
     pairs = zip_longest(_NUMBER.findall(found), _NUMBER.findall(expected))

@@ -28,10 +28,10 @@ _SIZE = re.compile(r"(\d{1,3}(?:\.\d*)?|\.\d+)(?:in)?(?:[x×](\d{1,3}(?:\.\d*)?|
 def parse_size(text: str) -> Size:
     """Return the width, and the height if there is one, of `3.3in` or `3.3inx2in`; UsageError for any other text."""
     match = _SIZE.fullmatch(text.strip().lower())
-    width, height = (float(match[1]), match[2] and float(match[2])) if match else (0, None)
+    width, height = (0.0 if side is None else float(side) for side in (match.groups() if match else (None, None)))
     if not all(1 <= side <= 100 for side in (width, height or 1)):
         raise UsageError(f"--size {visible(text)}: expected 1 to 100 inches: a width, 3.3in, or both sides, 3.3inx2in")
-    return width, height
+    return width, height or None
 
 
 def check_figures(output: Path | None = None, chosen: str = "") -> None:

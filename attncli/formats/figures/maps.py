@@ -63,7 +63,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float 
     """Return the figure; see `attncli.formats.figures.figure_of`."""
     width, height = size or (COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else PAGE, None)
     sides = [_sides(trace, layer, view) for layer in trace.layers]
-    across, pool = _grid(trace, sides, width, height)
+    across, pool = _grid(trace, sides, width, max(height - KEY, 0.1) if height else HIGH * width)
     figure = Figure((width, height or HIGH * width), facecolor="white", layout="compressed")
     strips = [ceil(len(layer.heads) / across) for layer in trace.layers]
     ratios = [len(rows) / len(columns) for (rows, columns), count in zip(sides, strips, strict=True)
@@ -81,7 +81,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float 
             maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
     scale = max((scale_of_layer(trace, view, layer) for layer in trace.layers), key=lambda scale: scale.high)
     colors = colors_of(colormap)
-    odd = [name for each in maps for name in _draw(each, scale, colors, pool)]
+    odd = [name for each in maps for name in _draw(each, scale, colors, pool, INCH * width / across)]
     entries: list[Entry] = [(Patch(linewidth=0, **HATCHED), "masked")]
     entries *= not all(each.picture.allowed.all() for each in maps)
     entries += [_entry(name, colors) for name in _MARKS if name in odd]
@@ -95,18 +95,15 @@ def colors_of(colormap: str) -> ListedColormap:
     return ListedColormap(Palette("truecolor", colormap).rgb() / 255, colormap)
 
 
-def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height: float | None) -> tuple[int, int]:
-    """Return how many maps stand side by side so that cells are largest, and how many cells a side are pooled."""
+def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height: float) -> tuple[int, int]:
+    """Return how many maps are side by side so that cells are largest, and how many cells a side are pooled."""
     heads = [len(layer.heads) for layer in trace.layers]
-    wide = max(len(columns) for _, columns in sides)
     title = max(len(title_of(trace, layer, head)) for layer in trace.layers for head in layer.heads)
     most = max(1, min(max(heads), int(width / ((title + 1) * LETTER))))
 
     def cell(across: int) -> float:
-        strips = [ceil(count / across) for count in heads]
-        room = HIGH * width if height is None else max(height - KEY - 2 * FONT / INCH * sum(strips), 0.01)
-        rows = sum(count * len(rows) for count, (rows, _) in zip(strips, sides, strict=True))
-        return min(width / (across * wide), room / rows)
+        rows = sum(ceil(count / across) * len(own) for count, (own, _) in zip(heads, sides, strict=True))
+        return min(width / (across * max(len(columns) for _, columns in sides)), height / rows)
 
     across = max(range(1, most + 1), key=cell)
     return across, ceil(_FINEST / INCH / cell(across))
@@ -202,12 +199,12 @@ def fit(figure: Figure, scale: Scale, tallest: float | None) -> None:
 # --- drawing ---
 
 
-def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int) -> Iterator[str]:
+def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int, width: float) -> Iterator[str]:
     """Paint the cells, mark those that are odd, and yield their marks; masked ones stay hatched."""
     axes, picture, rows, columns, _, _ = drawn
     painted = colors(scale.steps(picture.values, colors.N))
     axes.patch.set(**HATCHED)
-    side = 0.5 * pool * min(axes.figure.get_size_inches()) * INCH / max(len(rows), len(columns)) / 2
+    side = min(0.25 * pool * width / max(len(rows), len(columns)), FONT)  # of a mark, in points
     for name, where in scale.odd(picture.values).items():
         where = where & picture.allowed
         if where.any():
@@ -216,7 +213,7 @@ def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int) -> Itera
             light = painted[where][:, :3] @ (0.2126, 0.7152, 0.0722) > 0.45
             down, across = (np.argwhere(where).T + 0.5) * pool
             inks = np.where(light, "black", "white")
-            axes.scatter(across, down, min(side, FONT) ** 2, inks, marker=_MARKS[name][0], linewidths=0.6)
+            axes.scatter(across, down, side**2, inks, marker=_MARKS[name][0], linewidths=0.6)
             yield name
     painted[~picture.allowed] = 0
     high, wide = (count * pool for count in picture.values.shape)  # the last blocks may reach beyond the axes

@@ -17,28 +17,22 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
-from attncli.formats.page.packing import (
-    ABOVE,
-    BELOW,
-    LARGEST,
-    MINUS_INFINITY,
-    NAN,
-    PLUS_INFINITY,
-    pack_halves,
-    pack_mask,
-    pack_weights,
-)  # fmt: skip
-from attncli.formats.page.pictures import picture_blocks, picture_document
+from attncli.formats.page.packing import odd_codes, pack_halves, pack_mask, pack_pixels, pack_weights
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, ODD_COLORS, WIDEST, Palette, Scale
+from attncli.render.picture import Canvas, canvases, facts_of, resized
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Tokens
 from attncli.trace.view import Cells, Ramp, View
 
 if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 
@@ -48,6 +42,7 @@ SCHEMA = "attncli.page/1"
 _SCRIPTS = ["data", "colors", "heatmap", "sentence", "picture", "thumbnails", "cell", "link", "main"]
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
 _LETTERS = 38  # that stand beside each other below the colours
+_LONGEST_SIDE = 512  # pixels of a picture: at most a megabyte of the page each
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
 
@@ -98,8 +93,8 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     yield re.sub(r"\{(policy|title|style)\}", lambda part: parts[part[1]], opening)
     document = _document(trace, view, layers, colormap)
     yield f'<script type="application/json" id="document">{_json(document)}</script>\n'
-    for name, pixels in picture_blocks(trace):
-        yield from _block(name, pixels)
+    for number, picture in enumerate(trace.pictures):
+        yield from _block(f"picture-{number}", pack_pixels(_pixels(picture.pixels)))
     masks: dict[tuple[str, ...], str] = {}
     has_products = view.show is not None and {"q", "k"} <= view.show
     for place, (layer, cells) in enumerate(layers):
@@ -151,7 +146,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         **{name: None if text is None else visible(text) for name, text in texts.items()},
         "start": _start(trace, layers, labels),
         "decimals": decimals,
-        **picture_document(trace),
+        **_pictures(trace),
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,
@@ -159,7 +154,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         "ticks": {ramp: ticks(Scale.up_to(1.0, ramp), _LETTERS) for ramp in get_args(Ramp)},
         "odd": [
             {"code": code, "glyph": glyph, "name": name, "color": list(bytes.fromhex(ODD_COLORS[mark]))}
-            for code, mark, glyph, name in _odd(decimals)
+            for code, mark, glyph, name in odd_codes(decimals)
         ],
         "layers": [
             {
@@ -181,16 +176,41 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     }
 
 
-def _odd(decimals: int) -> list[tuple[int, str, str, str]]:
-    """Return the codes of what is no number, each with the mark of its colour, its sign and its name."""
-    largest = LARGEST / 10**decimals
-    return [
-        (NAN, "X", "×", "NaN"),
-        (PLUS_INFINITY, "I", "∞", "inf"),
-        (MINUS_INFINITY, "-I", "−∞", "-inf"),
-        (ABOVE, "+", ">", f"> {largest:g}"),
-        (BELOW, "-", "<", f"< -{largest:g}"),
+def _pictures(trace: Trace) -> dict[str, Any]:
+    """Return which pictures there are, and where the keys that are cells lie in them."""
+    layout = trace.layout("key")
+    pictures = [{"name": visible(each.name), "pixels": _pixels(each.pixels).shape[1::-1]} for each in trace.pictures]
+
+    def grids(canvas: Canvas) -> list[dict[str, Any]]:
+        return [
+            {
+                "box": grid.box_in(*canvas.size),
+                "rows": grid.rows,
+                "columns": grid.columns,
+                "positions": grid.positions.ravel().tolist(),
+                "queries": grid.side == "both",
+            }
+            for grid in canvas.grids
+        ]
+
+    drawn = [
+        {
+            "picture": None if canvas.picture is None else canvas.number,
+            "size": canvas.size,
+            "overview": canvas.is_overview,
+            "grids": grids(canvas),
+        }
+        for canvas in canvases(layout, has_overview=True)
     ]
+    facts = [visible(fact) for fact in facts_of(layout.grids)]
+    return {"pictures": pictures, "canvases": drawn, "facts": facts}
+
+
+def _pixels(pixels: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
+    """Return a picture of at most `_LONGEST_SIDE` pixels a side."""
+    share = min(_LONGEST_SIDE / max(pixels.shape[:2]), 1)
+    rows, columns = (max(round(size * share), 1) for size in pixels.shape[:2])
+    return np.rint(resized(pixels, rows, columns)).astype(np.uint8)
 
 
 def _start(
