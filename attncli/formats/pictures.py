@@ -74,7 +74,7 @@ def _literally(text: str) -> str:
 
 
 _SVG = f"""\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" width="{{width}}">
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" width="{{width}}" height="{{height}}">
 <title>TITLE</title>
 <style>text {{{{ font: 21px {FONTS}; }}}} {{styles}}</style>
 <defs>{{lines}}</defs>

@@ -215,7 +215,7 @@ class PictureView:
 
         if self.palette.has_color:
             plain = [panel for panel in plain if panel.canvas.picture is not None]
-            least = max(_NARROWEST, *(len("".join((panel.name, *panel.facts))) for panel in panels))
+            least = max(_NARROWEST, *(len("".join((panel.name, *panel.facts[:1]))) for panel in panels))
             tiles = self.tiling([*plain, *panels], room, least, _WIDEST)
             count = min(max((tiles.capacity - len(plain)) // each, 1), len(self.heads))
             return stack([header, self.hung([*plain, *chosen(count)], tiles).block]), count
@@ -266,8 +266,9 @@ class PictureView:
         (high, wide), in_a_strip, _ = tiles
         blocks, places = [], [panel.canvas.placed(2 * high, wide) for panel in panels]
         for panel, own in zip(panels, places, strict=True):
-            name, facts = self.palette.shortened(panel.name, wide, keeps_end=True), "".join(panel.facts)
-            title = [Segment(name, BOLD), Segment(facts * (len(name + facts) <= wide), DIM)]
+            name, forms = self.palette.shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
+            fact = next((text for text in forms if len(name + text) <= wide), "")
+            title = [Segment(name, BOLD), Segment(fact, DIM)]
             blocks.append(crop([title, *self._lines(panel, own, tiles.size)], Bounds(high + 1, wide)))
         strips = (blocks[start : start + in_a_strip] for start in range(0, len(blocks), in_a_strip))
 
