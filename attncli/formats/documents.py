@@ -160,9 +160,6 @@ def _head(
     yield "}"
 
 
-# --- cuts ---
-
-
 def _ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> str:
     numbers = {name: getattr(ablation, name) for name in ("before", "after", "change", "direct")}
     return dumps({
@@ -238,10 +235,7 @@ def what_was_read(subject: MaskGrid) -> dict[str, Any]:
 
 
 def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
-    """Yield one document for one mask; an array of them for masks that differ by head.
-
-    With members that the documents have besides it is always an array.
-    """
+    """Yield one document for one mask; an array for masks that differ by head, or with `more` members of each."""
     pairs = zip(subjects, [{}] * len(subjects) if more is None else more, strict=True)
     planes = [(subject, plane, extra) for subject, extra in pairs for plane in range(len(subject.allowed))]
     documents = ([dumps(_mask(*each))] for each in planes)

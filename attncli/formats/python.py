@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -61,32 +61,28 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
-        case Trace() | LayerTrace() | HeadTrace():
-            if (part := _part(result)) is None:
-                return None
+        case Trace() | LayerTrace() | HeadTrace() if (part := _part(result)) is not None:
             layout = Layout(*part, palette, _ROOM, _LINES)
             return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
         case Composition():
             return composition.CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
-        case Ablation():
-            return ablation.ablation_parts(result, palette, _ROOM)
         case HeadReport():
             return heads.head_parts(result, (), palette, _ROOM)
-        case PairReport():
-            return pairs.pair_parts(result, palette, _ROOM)
         case Difference():
             return diff.DiffView(result, palette, _ROOM, top=TOP).renderables()
         case LabelledMask():
             return None if result.subject.is_ambiguous else masks.MaskView(palette, _ROOM).shown(result.subject)
         case Tokenization():
             return tokens.tokens_parts(result, Choice(), palette, _ROOM)
-        case Report():
-            return findings.report_parts(result, palette, _ROOM)
-        case Calls():
-            return calls.calls_parts(result, palette, _ROOM)
-        case ModelProof():
-            return proofs.proof_parts(result, palette, _ROOM)
-    return None
+    views: dict[type, Callable[[Any, Palette, int], Iterable[Any]]] = {
+        Ablation: ablation.ablation_parts,
+        PairReport: pairs.pair_parts,
+        Report: findings.report_parts,
+        Calls: calls.calls_parts,
+        ModelProof: proofs.proof_parts,
+    }
+    view = views.get(type(result))
+    return None if view is None else view(result, palette, _ROOM)
 
 
 def _part(result: object) -> tuple[Trace, View] | None:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,20 +50,25 @@ def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator
 
 
 def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
-    """Yield the lines of a block, some at a time."""
-    for start in range(0, row_count(block), _PIECE):
-        fields = [_fields(column, slice(start, start + _PIECE), form, precision) for column in block.values()]
-        yield "".join([_COMMAS[form].join(row) + "\n" for row in zip(*fields, strict=False)])
+    """Yield the lines of a block, some at a time; values that all of them share are joined once."""
+    comma, count = _COMMAS[form], row_count(block)
+    for start in range(0, count, _PIECE):
+        fields: list[Iterable[str]] = []
+        for has_rows, columns in groupby(block.values(), lambda column: isinstance(column, np.ndarray)):
+            if has_rows:
+                fields += [_fields(column[start : start + _PIECE], form, precision) for column in columns]
+            else:
+                fields.append(repeat(comma.join(_field(value, form, precision) for value in columns)))
+        yield "".join([comma.join(row) + "\n" for row in zip(*fields, strict=False)])
 
 
-def _fields(column: Any, rows: slice, form: str, precision: int | None) -> Iterable[str]:
-    """Return the fields of a column in some rows; one value that all share has no end."""
-    if not isinstance(column, np.ndarray):
-        return repeat(_field(column, form, precision))
-    values = column[rows]
+def _fields(values: np.ndarray[Any, Any], form: str, precision: int | None) -> Iterable[str]:
     if values.dtype.kind == "f":
         return as_numbers(values, precision)
-    return [_field(value, form, precision) for value in values.tolist()]
+    if values.dtype == bool:
+        return np.where(values, "true", "false").tolist()
+    listed = values.tolist()
+    return map(str, listed) if values.dtype.kind == "i" else [_field(each, form, precision) for each in listed]
 
 
 def _field(value: Any, form: str, precision: int | None) -> str:

@@ -220,8 +220,7 @@ class PictureView:
             count = min(max((tiles.capacity - len(plain)) // each, 1), len(self.heads))
             return stack([header, self.hung([*plain, *chosen(count)], tiles).block]), count
         for count in range(len(self.heads), 0, -1):
-            pictures = [[one for one in chosen(count) if one.canvas == panel.canvas] for panel in panels[:each]]
-            maps = stack((self._maps(those, room.width) for those in pictures), gap=1)
+            maps = stack((self._maps(chosen(count)[place::each], room.width) for place in range(each)), gap=1)
             if len(maps.lines) <= room.lines:
                 break
         return stack([header, maps]), count
@@ -241,10 +240,11 @@ class PictureView:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
         facts += ["%: its weight on the picture"] * self.has_shares
-        there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
-        facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
-        is_dark = self.palette.has_color and not all(one.allowed[cells].all() for one in self.heads)
-        facts += ["darkest: masked, or no number"] * is_dark + self.facts
+        if self.palette.has_color:
+            there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
+            facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
+            facts += ["darkest: masked, or no number"] * (not all(one.allowed[cells].all() for one in self.heads))
+        facts += self.facts
         listed = ([Segment(line, DIM)] for fact in facts for line in in_words(fact, width))
         return stack([flowing(parts, width), flowing(listed, width)])
 

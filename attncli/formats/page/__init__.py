@@ -24,7 +24,7 @@ from attncli.errors import InputError, UsageError
 from attncli.formats.page.packing import odd_codes, pack_halves, pack_mask, pack_pixels, pack_weights
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, ODD_COLORS, WIDEST, Palette, Scale
-from attncli.render.picture import Canvas, canvases, facts_of, resized
+from attncli.render.picture import canvases, facts_of, resized
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Tokens
@@ -177,33 +177,25 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
 
 
 def _pictures(trace: Trace) -> dict[str, Any]:
-    """Return which pictures there are, and where the keys that are cells lie in them."""
+    """Return the pictures, and the places of the keys that are cells of them."""
     layout = trace.layout("key")
-    pictures = [{"name": visible(each.name), "pixels": _pixels(each.pixels).shape[1::-1]} for each in trace.pictures]
-
-    def grids(canvas: Canvas) -> list[dict[str, Any]]:
-        return [
-            {
-                "box": grid.box_in(*canvas.size),
-                "rows": grid.rows,
-                "columns": grid.columns,
-                "positions": grid.positions.ravel().tolist(),
-                "queries": grid.side == "both",
-            }
-            for grid in canvas.grids
-        ]
-
     drawn = [
         {
             "picture": None if canvas.picture is None else canvas.number,
             "size": canvas.size,
             "overview": canvas.is_overview,
-            "grids": grids(canvas),
+            "grids": [
+                {
+                    "box": grid.box_in(*canvas.size), "rows": grid.rows, "columns": grid.columns,
+                    "positions": grid.positions.ravel().tolist(), "queries": grid.side == "both",
+                }
+                for grid in canvas.grids
+            ],
         }
         for canvas in canvases(layout, has_overview=True)
-    ]
-    facts = [visible(fact) for fact in facts_of(layout.grids)]
-    return {"pictures": pictures, "canvases": drawn, "facts": facts}
+    ]  # fmt: skip
+    pictures = [{"name": visible(each.name), "pixels": _pixels(each.pixels).shape[1::-1]} for each in trace.pictures]
+    return {"pictures": pictures, "canvases": drawn, "facts": [visible(fact) for fact in facts_of(layout.grids)]}
 
 
 def _pixels(pixels: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
