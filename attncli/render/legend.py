@@ -92,13 +92,10 @@ def _start(share: float, text: str, letters: int) -> int:
 def _round_numbers(scale: Scale) -> Iterator[float]:
     """Yield round numbers between the ends, those first that tell most: 0, powers of ten, then 5, 2 and 3 of them."""
     top = max(abs(scale.low), abs(scale.high))
-    if scale.low < 0 < scale.high:
-        yield 0.0
-    if 0 < top < math.inf:
-        highest = math.floor(math.log10(top))
-        for factor in (1, 5, 2, 3):
-            for size in (factor * 10.0**power for power in range(highest, highest - _DECADES, -1)):
-                yield from (value for value in (size, -size) if scale.low < value < scale.high)
+    powers = [10.0 ** (math.floor(math.log10(top)) - down) for down in range(_DECADES)] if 0 < top < math.inf else []
+    for value in (0.0, *(factor * power * sign for factor in (1, 5, 2, 3) for power in powers for sign in (1, -1))):
+        if scale.low < value < scale.high:
+            yield value
 
 
 def _text(scale: Scale, value: float) -> str:

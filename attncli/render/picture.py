@@ -31,6 +31,7 @@ DIMMED = 0.5  # of its light, where nothing is looked at
 DARK = 0.15  # of its light, where no key lies
 COVER = 0.85  # by which the heaviest cell hides it
 QUERY = "ff2d95"  # the colour of the cell whose query this is, in figures and on the page
+_LIGHT = 330  # of a colour's red, green and blue together, above which black is read on it
 OWN, CHOSEN = "▸", "▾"  # on the cell that is the query itself, and on a chosen key
 _MEANINGS = {OWN: "the query's own cell", CHOSEN: "the chosen key"}
 
@@ -46,11 +47,6 @@ class HeadLook(NamedTuple):
         """Return the weights of the cells at some places, and where there is one: allowed, and a number."""
         is_there = (own >= 0) & self.allowed[own] & np.isfinite(self.weights[own])
         return np.where(is_there, self.weights[own], 0), is_there
-
-    def heaviest(self, cells: Int[np.ndarray, " C"]) -> int:
-        """Return which of some positions has the largest weight."""
-        counted = np.where(self.allowed & np.isfinite(self.weights), self.weights, -np.inf)[cells]
-        return int(cells[int(np.argmax(counted))])
 
 
 class Canvas(NamedTuple):
@@ -186,7 +182,8 @@ class PictureView:
 
     def heaviest(self, head: HeadLook, cells: Int[np.ndarray, " C"]) -> str:
         """Return the name and the weight of the keys that were chosen, or of the heaviest of some cells."""
-        shown = list(self.keys) or [head.heaviest(cells)]
+        counted = np.where(head.allowed & np.isfinite(head.weights), head.weights, -np.inf)[cells]
+        shown = list(self.keys) or [int(cells[np.argmax(counted)])]
         name = self.layout.cells.get(shown[0], str(shown[0])) if len(shown) == 1 else f"{len(shown)} keys"
         weight = float(head.weights[shown].sum())
         return f"{name} {weight:.2f}" if weight >= 0.005 or not weight else f"{name} {weight:.1g}"
@@ -297,9 +294,10 @@ class PictureView:
             lines = [[Segment(*each) for each in line] for line in cells]
         for position in (place for place in self.marks if head is not None and (own == place).any()):
             row, column = np.argwhere(own == position).mean(axis=0).astype(int)
-            paper = lines[row // 2][column].style
-            style = Style(color="#ffffff", bgcolor=paper and paper.color, bold=True)
-            lines[row // 2][column] = Segment(self.marks[position], style)
+            under = lines[row // 2][column].style
+            paper = under and under.color
+            ink = "#000000" if paper and sum(paper.get_truecolor()) > _LIGHT else "#ffffff"
+            lines[row // 2][column] = Segment(self.marks[position], Style(color=ink, bgcolor=paper, bold=True))
         return lines
 
 
