@@ -43,7 +43,6 @@ _MARKS = {
     "0": (".", "exactly zero"), "+": ("+", "beyond the range"), "-": ("_", "below the range"), "X": ("x", "NaN"),
     "I": ("^", "inf"), "-I": ("v", "-inf"),
 }  # fmt: skip
-_KEEPS_COLOR = {"0", "+", "-"}  # marks of cells that have the colour of their number
 
 Entry = tuple[Any, str]  # of the legend: a look, and its meaning
 
@@ -84,7 +83,10 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float 
     odd = [name for each in maps for name in _draw(each, scale, colors, pool, INCH * width / across)]
     entries: list[Entry] = [(Patch(linewidth=0, **HATCHED), "masked")]
     entries *= not all(each.picture.allowed.all() for each in maps)
-    entries += [_entry(name, colors) for name in _MARKS if name in odd]
+    signs = [(sign, words) for name, (sign, words) in _MARKS.items() if name in odd]
+    entries += [
+        (Line2D([], [], color="black", marker=sign, linestyle="none", markersize=4), words) for sign, words in signs
+    ]
     add_key(figure, scale, colors, trace.layers[0].measure, entries, _notes(trace, maps, pool))
     _lay_out(figure, maps, scale, width * max(sum(ratios), 1) if height is None else None, width / across)
     return figure
@@ -166,10 +168,9 @@ def _label(drawn: _Map, font: float, step: int) -> None:
     sides = (drawn.axes.yaxis, drawn.rows, drawn.has_rows), (drawn.axes.xaxis, drawn.columns, drawn.has_columns)
     for side, axis, is_labelled in sides:
         places = range(0, len(axis), step) if is_labelled else range(0)
-        indices = (f"{axis.indices[place]} " * (step > 1) for place in places)
         labels = [
-            index + in_font(axis.labels[place]) + f" {MARK}" * (place in axis.marked)
-            for index, place in zip(indices, places, strict=True)
+            f"{axis.indices[place]} " * (step > 1) + in_font(axis.labels[place]) + f" {MARK}" * (place in axis.marked)
+            for place in places
         ]
         side.set_ticks([place + 0.5 for place in places], labels, fontsize=font, parse_math=False)
         side.set_tick_params(length=2 if step > 1 else 0)
@@ -206,14 +207,13 @@ def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int, width: f
     axes.patch.set(**HATCHED)
     side = min(0.25 * pool * width / max(len(rows), len(columns)), FONT)  # of a mark, in points
     for name, where in scale.odd(picture.values).items():
-        where = where & picture.allowed
-        if where.any():
-            if name not in _KEEPS_COLOR:
+        down, across = (np.argwhere(where & picture.allowed).T + 0.5) * pool
+        if len(down):
+            is_dark = name == "0"  # which has the colour of the least weight
+            if not is_dark:
                 painted[where, :3] = to_rgb(f"#{ODD_COLORS[name]}")
-            light = painted[where][:, :3] @ (0.2126, 0.7152, 0.0722) > 0.45
-            down, across = (np.argwhere(where).T + 0.5) * pool
-            inks = np.where(light, "black", "white")
-            axes.scatter(across, down, side**2, inks, marker=_MARKS[name][0], linewidths=0.6)
+            ink = "white" if is_dark else "black"
+            axes.scatter(across, down, side**2, ink, marker=_MARKS[name][0], linewidths=0.6)
             yield name
     painted[~picture.allowed] = 0
     high, wide = (count * pool for count in picture.values.shape)  # the last blocks may reach beyond the axes
@@ -222,14 +222,6 @@ def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int, width: f
     for axis, line in ((rows, axes.axhline), (columns, axes.axvline)):
         if axis.boundary:
             line(axis.boundary, color=HATCHED["edgecolor"], linewidth=0.8)
-
-
-def _entry(name: str, colors: ListedColormap) -> Entry:
-    """Return the look of an odd cell, and its meaning."""
-    face = colors(float(name == "+")) if name in _KEEPS_COLOR else f"#{ODD_COLORS[name]}"
-    ink = "black" if name == "+" else "white"
-    sign = Line2D([], [], marker=_MARKS[name][0], color=ink, linestyle="none", markersize=FONT / 2)
-    return (Patch(facecolor=face, linewidth=0), sign), _MARKS[name][1]
 
 
 def add_key(
@@ -241,8 +233,8 @@ def add_key(
     bar = figure.colorbar(mappable, ax=figure.axes, location="bottom", shrink=0.6, aspect=30, pad=0.02)
     bar.ax.set_xlabel(f"{words}, {scale.ramp} scale", parse_math=False)
     handles, labels = [look for look, _ in entries], [text for _, text in entries]
-    place = {"loc": "outside lower center", "ncols": max(int(width / 1.2), 1)}
-    legend = figure.legend(handles, labels, title=fill("; ".join(notes), int(width / LETTER) - 6), **place)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=max(int(width / 1.2), 1))
+    legend.set_title(fill("; ".join(notes), int(width / LETTER) - 6))
     legend.get_title().set(fontsize=FONT, parse_math=False)
 
 
