@@ -10,7 +10,8 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli import attention
-from attncli.formats import joined, part_of
+from attncli.errors import InputMismatchError
+from attncli.formats import documents, joined, part_of
 from attncli.formats.columns import CELLS
 from attncli.render.heatmap import heatmap_of
 from attncli.trace.tokens import Token, Tokens
@@ -92,11 +93,17 @@ def long(tokens: int) -> Trace:
     return attncli.inspect(" ".join(f"w{place % 700}" for place in range(tokens)), head="0")
 
 
-@pytest.mark.parametrize("name", ["json", "jsonl", "tsv"])
-def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "CELLS", 2**16)
     trace = long(1024)
     view = View(show=frozenset({"scores", "mask", "weights", "output", "metrics"}))
-    count, peak = traced(lambda: sum(map(len, written(name, [trace], view))))
+    count, peak = traced(lambda: sum(map(len, written("tsv", [trace], view))))
     assert count > 2 * 1024**2
     assert peak < 1024**2 * 4 * 2
+
+
+def test_json_of_too_many_cells_names_the_option_that_makes_it_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_MOST_CELLS", 12 * 12)
+    with pytest.raises(InputMismatchError, match="JSON of 169 cells; give --top-keys 10, or -o"):
+        part_of("json", 1, long(13), View())
+    assert list(part_of("json", 1, long(13), View(top_keys=2)))

@@ -207,14 +207,9 @@ class Environment:
                     stack.enter_context(terminal.console.pager(styles=True))
                 yield terminal
             return
-        from attncli.formats import FIGURES
-
         picture = PictureFile(chosen, color or "auto", width)
         yield picture
-        if path is not None and chosen in FIGURES:
-            self.write_bytes(picture.figure(name), path)
-        else:
-            self.write(picture.written(name), path)
+        self.write(picture.written(name), path)
 
 
 class _Data(io.FileIO):

@@ -391,7 +391,7 @@ class ViewOptions(Options):
     ramp: Ramp = None
     precision: Precision = None
     size: Annotated[
-        str | None, view_option("Set the size of a figure: 3.3in, 84mm or 3.3inx2in.", "SIZE", rare=True)
+        str | None, view_option("Set the size of a figure in inches: 3.3in or 3.3inx2in.", "SIZE", rare=True)
     ] = None
 
 
@@ -449,7 +449,7 @@ class OutputOptions(Options):
     ] = None
     all_: Annotated[bool, view_option("Show everything; in a terminal through $PAGER.")] = False
     format_: Annotated[
-        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
+        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None, _FORMAT
     ] = None
     output: Annotated[str | None, output_option("Write to a file; its ending sets the format.", "FILE", "-o")] = None
 
@@ -504,9 +504,7 @@ class OutputOptions(Options):
 class TableOutput(OutputOptions):
     """Output of rows."""
 
-    format_: Annotated[
-        Literal["table", "json", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
-    ] = None
+    format_: Annotated[Literal["table", "json", "tsv", "csv", "parquet", "svg", "html", "md"] | None, _FORMAT] = None
 
 
 class TraceOutput(OutputOptions):
@@ -516,6 +514,14 @@ class TraceOutput(OutputOptions):
         str | None,
         output_option("Write to a file, whose ending is its format, or a folder.", "PATH", "-o"),
     ] = None
+
+
+class InspectOutput(TraceOutput):
+    """Output of traces, or of a figure of their maps."""
+
+    format_: Annotated[
+        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
+    ] = None  # type: ignore[assignment]  # there are more of them
 
 
 class StderrOutput(OutputOptions):
@@ -528,13 +534,13 @@ class StderrOutput(OutputOptions):
 class DocumentOutput(OutputOptions):
     """Output of a single document."""
 
-    format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
+    format_: Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT] = None
 
 
 class PictureOutput(OutputOptions):
     """Output of views only."""
 
-    format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
+    format_: Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT] = None
 
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:

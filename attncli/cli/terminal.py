@@ -106,13 +106,6 @@ class PictureFile:
 
         return picture_writer(self._chosen)(self._drawings, name)
 
-    def figure(self, name: str) -> bytes:
-        """Return the same where it is no text."""
-        from attncli.formats.figures import figure_of_views, written
-        from attncli.formats.pictures import title_of
-
-        return written(figure_of_views(self._drawings), self._chosen, title_of(self._drawings, name))
-
 
 def measured_size(stream: IO[str]) -> tuple[int, int]:
     """Return the cells in a line of the terminal around a stream, and its lines but for the prompt's.

@@ -1,11 +1,11 @@
-"""Results as columns of values, once: rows of csv and tsv, Parquet and data frames are written from these.
+"""Results as columns: rows of csv and tsv, Parquet and data frames are written from these.
 
-A column of a block of rows is an array, a `IndexedColumn`, a list that may hold None, or one value that all rows share.
+A column of a block of rows is an array, of objects where it holds texts or None, or one value that all rows share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,6 @@ from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.top_keys import top_keys
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
-
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.composition import Composition
@@ -51,27 +49,19 @@ ABLATIONS = {
 }  # fmt: skip
 CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 
-Block = Mapping[str, Any]
-
-
-class IndexedColumn(NamedTuple):
-    """A column of few values, texts or numbers or None.
-
-    Each row has one of them, by its place.
-    """
-
-    values: Sequence[Any]
-    places: Int[np.ndarray, " N"]
+Block = dict[str, Any]
 
 
 class Table(NamedTuple):
-    """Columns of values.
-
-    Blocks of rows are made as they are read, each with all columns.
-    """
+    """Columns by their types, in blocks of rows that are made as they are read."""
 
     types: Mapping[str, str]
     blocks: Iterator[Block]
+
+
+def objects(values: Any) -> np.ndarray[Any, Any]:
+    """Return a column of texts, or of numbers and None."""
+    return np.array([*values, None], object)[:-1]  # else texts of one length would become an array of characters
 
 
 def types_of(result: View | Choice | None) -> dict[str, str]:
@@ -93,77 +83,68 @@ def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -
     """Return the columns of a sentence: of its cells, of the metrics of its heads, of its tokens, or of cuts."""
     from attncli.analysis.ablation import Ablation
 
+    types = dict(types_of(None if isinstance(result, Ablation) else shown))
     if isinstance(result, Ablation):
-        return Table(with_metadata(ABLATIONS, result.metadata), iter([_cuts(number, result)]))
-    if isinstance(result, Tokenization):
-        assert isinstance(shown, Choice)
-        return Table(with_metadata(types_of(shown), result.metadata), iter([_tokens(number, result, shown)]))
-    assert not isinstance(shown, Choice)
-    types = types_of(shown)
-    if shown.is_of_metrics:
-        types = types | (dict.fromkeys(OF_PICTURES, "float32") if result.grids else {})
-        return Table(with_metadata(types, result.metadata), iter([_metrics(number, result)]))
-    layer = result.layers[0]
-    # A layer or head that is derived from several has a text where these have a number.
-    for name, label in (("layer", layer.label), ("head", layer.head_label(layer.heads[0]))):
-        types = types | ({name: "string"} if isinstance(label, str) else {})
-    if layer.measure == "norms":
-        types = {"norm" if name == "weight" else name: kind for name, kind in types.items()}
-    if result.grids:
-        types = types | {f"{role}_{name}": kind for role in ("query", "key") for name, kind in PLACES.items()}
-    return Table(with_metadata(types, result.metadata), _cells(number, result, shown))
+        blocks = iter([_cuts(result)])
+    elif isinstance(result, Tokenization):
+        blocks = iter([_tokens(result, shown)])
+    elif shown.is_of_metrics:
+        types |= dict.fromkeys(OF_PICTURES, "float32") if result.grids else {}
+        blocks = iter([_metrics(result)])
+    else:
+        layer = result.layers[0]
+        # A layer or head that is derived from several has a text where these have a number.
+        labels = {"layer": layer.label, "head": layer.head_label(layer.heads[0])}
+        types |= {name: "string" for name, label in labels.items() if isinstance(label, str)}
+        if layer.measure == "norms":
+            types = {"norm" if name == "weight" else name: kind for name, kind in types.items()}
+        if result.grids:
+            types |= {f"{role}_{name}": kind for role in ("query", "key") for name, kind in PLACES.items()}
+        blocks = _cells(result, shown)
+    before = {"sentence": number, **result.metadata}
+    return Table(with_metadata(types, result.metadata), (before | block for block in blocks))
 
 
-def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
+def _cells(trace: Trace, view: View) -> Iterator[Block]:
     """Yield the cells that are shown, a block of query rows of a head at a time."""
     for layer in trace.layers:
-        cells = view.cells(trace, layer)
-        queries, keys = ([token.text for token in side] for side in (cells.row_tokens, cells.column_tokens))
-        in_pictures = [
-            _places_in(layout, max(layer.num_queries, layer.num_keys)) for layout in trace.layouts(layer)
-        ] * bool(trace.grids)
+        cells, layouts = view.cells(trace, layer), trace.layouts(layer)
+        texts = [objects(token.text for token in side) for side in (cells.row_tokens, cells.column_tokens)]
+        pictured = [_places_in(layout, max(layer.num_queries, layer.num_keys)) for layout in layouts if trace.grids]
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                rows, columns = _places(block, cells, view)
-                of_queries, of_keys = np.array(block.queries)[rows], np.array(cells.columns)[columns]
-
-                def shown(values: Any, cells: Cells = cells, at: Any = (rows, columns)) -> Any:
-                    return values[:, cells.of_columns][at]
-
+                at = rows, columns = _places(block, cells, view)
+                sides = np.array(block.queries)[rows], np.array(cells.columns)[columns]
+                found = {
+                    f"{role}_{name}": values[side]
+                    for role, side, places in zip(("query", "key"), sides, pictured, strict=False)
+                    for name, values in places.items()
+                }
                 yield {
-                    "sentence": number,
-                    **trace.metadata,
                     "layer": layer.label,
                     "kind": layer.kind,
                     "head": layer.head_label(index),
-                    "query": of_queries,
-                    "query_token": IndexedColumn(queries, of_queries),
-                    "key": of_keys,
-                    "key_token": IndexedColumn(keys, of_keys),
-                    "score": None if "scores" in layer.missing else shown(block.scores),  # derived layers have none
-                    "allowed": shown(block.mask),
-                    "norm" if layer.measure == "norms" else "weight": shown(block.weights),
-                    **{
-                        f"{role}_{name}": IndexedColumn(values, places)
-                        for role, places, found in zip(
-                            ("query", "key"), (of_queries, of_keys), in_pictures, strict=False
-                        )
-                        for name, values in found.items()
-                    },
+                    "query": sides[0],
+                    "query_token": texts[0][sides[0]],
+                    "key": sides[1],
+                    "key_token": texts[1][sides[1]],
+                    "score": None if "scores" in layer.missing else block.scores[:, cells.of_columns][at],
+                    "allowed": block.mask[:, cells.of_columns][at],
+                    "norm" if layer.measure == "norms" else "weight": block.weights[:, cells.of_columns][at],
+                    **found,
                 }
 
 
-def _places_in(layout: SideLayout, count: int) -> dict[str, list[Any]]:
+def _places_in(layout: SideLayout, count: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return the `PLACES` of `count` positions; None outside of grids, or where the picture's size is unknown."""
-    found: dict[str, list[Any]] = {name: [None] * count for name in PLACES}
+    found = np.full((len(PLACES), count), None, object)
     for grid in layout.grids:
         picture = layout.pictures[grid.image] if grid.image < len(layout.pictures) else None
         size = (picture.width, picture.height) if picture else (0, 0)
         for (row, column), position in np.ndenumerate(grid.positions):
             box = grid.cell_box(row, column, *size) if picture or grid.box else [None] * 4
-            for name, value in zip(PLACES, (grid.image, row, column, *box), strict=True):
-                found[name][position] = value
-    return found
+            found[:, position] = (grid.image, row, column, *box)
+    return dict(zip(PLACES, found, strict=True))
 
 
 def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -175,52 +156,55 @@ def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any,
     return np.repeat(np.arange(len(places)), [len(found) for found in places]), np.concatenate(places)
 
 
-def _metrics(number: int, trace: Trace) -> Block:
-    """Return a row a head: the metrics of the sentence alone, as float32 with its own shortest digits."""
+def _metrics(trace: Trace) -> Block:
+    """Return a row a head: the metrics of the sentence alone."""
     from attncli.analysis.metrics import trace_metrics
 
     heads = [(layer, head) for layer in trace.layers for head in layer.heads]
     names = names_for(bool(trace.grids))
     measured = trace_metrics(trace).heads[:, : len(names)]
-    values = [[None if value != value else float(str(value)) for value in row] for row in measured]
     return {
-        "sentence": number,
-        **trace.metadata,
-        "layer": [layer.label for layer, _ in heads],
-        "kind": [layer.kind for layer, _ in heads],
-        "head": [layer.head_label(head) for layer, head in heads],
-        "queries": [layer.num_queries for layer, _ in heads],
-        "keys": [layer.num_keys for layer, _ in heads],
-        **dict(zip(names, map(list, zip(*values, strict=True)), strict=True)),
+        "layer": objects(layer.label for layer, _ in heads),
+        "kind": objects(layer.kind for layer, _ in heads),
+        "head": objects(layer.head_label(head) for layer, head in heads),
+        "queries": np.array([layer.num_queries for layer, _ in heads]),
+        "keys": np.array([layer.num_keys for layer, _ in heads]),
+        **{name: objects(map(_shortest, column)) for name, column in zip(names, measured.T, strict=True)},
     }
 
 
-def _tokens(number: int, tokenization: Tokenization, choice: Choice) -> Block:
+def _shortest(value: np.float32) -> float | None:
+    """Return a float32 as the float of its own shortest digits; None for NaN."""
+    return None if value != value else float(str(value))
+
+
+def _tokens(tokenization: Tokenization, choice: Choice) -> Block:
     tokens = list(tokenization.as_dicts(choice))
-    columns = {name: [token[name] for token in tokens] for name in types_of(choice) if name != "sentence"}
     if choice.words:
-        columns["pieces"] = [" ".join(map(str, pieces)) for pieces in columns["pieces"]]
-    return {"sentence": number, **tokenization.metadata, **columns}
+        tokens = [token | {"pieces": " ".join(map(str, token["pieces"]))} for token in tokens]
+    return {name: objects(token[name] for token in tokens) for name in types_of(choice) if name != "sentence"}
 
 
-def _cuts(number: int, ablation: Ablation) -> Block:
+def _cuts(ablation: Ablation) -> Block:
     """Return a row for each head that was cut alone, or one for all that were cut together, which names none."""
     rows: list[tuple[Any, ...]] = [tuple(head) for head in ablation.heads]
     if ablation.after is not None:
         rows = [(None, None, ablation.after, ablation.change, ablation.direct)]
-    layer, head, after, change, direct = (list(column) for column in zip(*rows, strict=True))
+    layer, head, after, change, direct = map(objects, zip(*rows, strict=True))
     return {
-        "sentence": number,
-        **ablation.metadata,
         "layer": layer,
         "head": head,
         "outcome": ablation.kind,
-        **{name: [None if token is None else token.text] * len(rows) for name, token in ablation.measured.items()},
-        "before": [ablation.before] * len(rows),
+        **{name: None if token is None else token.text for name, token in ablation.measured.items()},
+        "before": ablation.before,
         "after": after,
         "change": change,
         "direct": direct,
     }
+
+
+def _table(types: Mapping[str, str], columns: Mapping[str, Any]) -> Table:
+    return Table(types, iter([{name: objects(column) for name, column in columns.items()}]))
 
 
 def head_table(report: HeadReport) -> Table:
@@ -230,9 +214,7 @@ def head_table(report: HeadReport) -> Table:
     are those of the strongest one; `labels` are all of them.
     """
     heads, names = report.heads, report.names
-    columns: dict[str, list[Any]] = {
-        name: [getattr(head, name) for head in heads] for name in ("layer", "kind", "head")
-    }
+    columns: dict[str, Any] = {name: [getattr(head, name) for head in heads] for name in ("layer", "kind", "head")}
     columns |= {name: [head.metrics[name] for head in heads] for name in names}
     if report.sentences > 1:
         columns |= {f"{name}_std": [head.std[name] for head in heads] for name in names}
@@ -243,9 +225,8 @@ def head_table(report: HeadReport) -> Table:
         columns[f"label_{name}"] = [None if label is None else getattr(label, name) for label in strongest]
     columns["labels"] = [";".join(label.name for label in head.labels) for head in heads]
     types = {"layer": "int32", "head": "int32", **dict.fromkeys(("kind", "label", "labels"), "string")}
-    return Table(
-        {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}, iter([columns])
-    )
+    kinds = {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}
+    return _table(kinds, columns)
 
 
 def term_table(composition: Composition) -> Table:
@@ -254,7 +235,7 @@ def term_table(composition: Composition) -> Table:
         "side": "string", "writer": "string", "layer": "int32", "head": "int32", "value": "float64",
         "margin": "float64",
     }  # fmt: skip
-    return Table(types, iter([{name: [getattr(term, name) for term in composition.terms] for name in types}]))
+    return _table(types, {name: [getattr(term, name) for term in composition.terms] for name in types})
 
 
 def pair_table(report: PairReport) -> Table:
@@ -262,8 +243,7 @@ def pair_table(report: PairReport) -> Table:
     from attncli.analysis.pairs import NUMBERS
 
     types = {"layer": "int32", "kind": "string", "head": "int32", **dict.fromkeys(NUMBERS, "float64")}
-    columns = {name: [getattr(head, name) for head in report.heads] for name in types}
-    return Table(types, iter([columns]))
+    return _table(types, {name: [getattr(head, name) for head in report.heads] for name in types})
 
 
 def call_table(calls: Calls) -> Table:
@@ -277,15 +257,9 @@ def call_table(calls: Calls) -> Table:
         for track in calls.tracks
     ]  # fmt: skip
     columns = {name: [row[index] for row in rows] for index, name in enumerate(CALLS)}
-    return Table(dict.fromkeys(CALLS, "string"), iter([columns]))
-
-
-def is_shared(column: Any) -> bool:
-    """Return whether a column is one value that all rows share."""
-    return column is None or isinstance(column, str | int)
+    return _table(dict.fromkeys(CALLS, "string"), columns)
 
 
 def row_count(block: Block) -> int:
     """Return how many rows a block has."""
-    column = next(column for column in block.values() if not is_shared(column))
-    return len(column.places if isinstance(column, IndexedColumn) else column)
+    return next(len(column) for column in block.values() if isinstance(column, np.ndarray))

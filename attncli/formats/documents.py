@@ -1,20 +1,19 @@
-"""The JSON documents of tokens, heads, why, diff, the checks, masks and the calls of a program."""
+"""The JSON documents of traces, tokens, heads, why, diff, the checks, masks and the calls of a program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from attncli.analysis.cell import AttentionCell, AttentionRow
-from attncli.attention import row_blocks
-from attncli.errors import metadata_json
-from attncli.formats.json import described
-from attncli.formats.json_stream import RowBlocks, array, dumped, pieces, plain
-from attncli.formats.numbers import number, proven
-from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
+from attncli.errors import InputMismatchError, metadata_json
+from attncli.formats.json import array, dumps, plain
+from attncli.trace.tokenization import SCHEMA as TOKENS_SCHEMA
+from attncli.trace.tokenization import Tokenization
+from attncli.trace.top_keys import top_keys
+from attncli.trace.trace import SCHEMA, Trace
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
@@ -29,32 +28,141 @@ if TYPE_CHECKING:
     from attncli.analysis.why import Explained
     from attncli.masks.findings import Finding
     from attncli.masks.mask_grid import MaskGrid
-    from attncli.trace.trace import Trace
+    from attncli.trace.layer import LayerTrace
+    from attncli.trace.tokens import Token, Tokens
+    from attncli.trace.view import Cells, View
+
+_DEFAULT = ("scores", "mask", "weights", "metrics")
+_OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
+_MOST_CELLS = 10**8  # of a trace's document
 
 
-def tokens_document(sentence: int, tokenization: Tokenization, choice: Choice) -> Iterator[str]:
-    """Yield the document of a sentence's tokens, schema `attncli.tokens/1`."""
-    yield dumped({
+def document_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Iterator[str]:
+    """Return the pieces of the document of a sentence: of its trace, its tokens, or the effects of cuts."""
+    if isinstance(result, Trace):
+        return _trace_document(number, result, shown)
+    if isinstance(result, Tokenization):
+        document = {
+            "schema": TOKENS_SCHEMA,
+            "sentence": number,
+            **metadata_json(result.metadata),
+            "source": {name: getattr(result, name) for name in ("kind", "model", "vocab")},
+            "text": result.text,
+            "pair": result.pair,
+            "length": len(result.tokens),
+            "limit": result.limit,
+            "tokens": list(result.as_dicts(shown)),
+        }
+        return iter([dumps(document)])
+    return iter([_ablation_document(number, result, shown.precision)])
+
+
+# --- traces ---
+
+
+def _trace_document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
+    """Return the document of a sentence's trace, a piece for each head.
+
+    Rows are query tokens, columns key tokens, in the order listed.
+
+    Raises:
+        InputMismatchError: its matrices have too many cells.
+    """
+    rows, columns = view.rows(trace), view.columns(trace)
+    layers = [(layer, view.cells(trace, layer)) for layer in trace.layers]
+    count = sum(len(layer.heads) * len(cells.rows) * len(cells.columns) for layer, cells in layers)
+    if view.top_keys is None and count > _MOST_CELLS and view.parts(_DEFAULT) & {"scores", "mask", "weights"}:
+        raise InputMismatchError(f"JSON of {count:,} cells; give --top-keys 10, or -o attention.parquet")
+    queries = keys = _listed(trace.query_tokens, rows)
+    if trace.query_tokens is not trace.key_tokens or rows != columns or trace.generated:
+        keys = _listed(trace.key_tokens, columns)
+    for row, query in zip(rows, queries, strict=True):
+        if row in trace.predicted:  # the token that the model wrote after it
+            query["predicted"] = _named(trace.predicted[row])
+    following = [_named(each.token) | {"logit": each.logit, "logprob": each.logprob} for each in trace.next_tokens]
+    before = {
         "schema": SCHEMA,
         "sentence": sentence,
-        **metadata_json(tokenization.metadata),
-        "source": {name: getattr(tokenization, name) for name in ("kind", "model", "vocab")},
-        "text": tokenization.text,
-        "pair": tokenization.pair,
-        "length": len(tokenization.tokens),
-        "limit": tokenization.limit,
-        "tokens": list(tokenization.as_dicts(choice)),
-    })  # fmt: skip
-
-
-def ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> Iterator[str]:
-    """Yield the document of the effects of cuts on the prediction of a sentence, schema `attncli.ablation/1`."""
-    tokens = {
-        name: None if token is None else {"id": token.id, "text": token.text}
-        for name, token in ablation.measured.items()
+        **metadata_json(trace.metadata),
+        **_described(trace),
+        **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
+        **trace.described_pictures,
+        **({"next": following} if "next" in (view.show or ()) else {}),
+        "query_tokens": queries,
+        "key_tokens": keys,
     }
-    numbers = {"before": ablation.before, "after": ablation.after, "change": ablation.change, "direct": ablation.direct}
-    yield dumped({
+    return _object(before, "layers", (_layer(trace, layer, cells, view) for layer, cells in layers))
+
+
+def _object(members: dict[str, Any], last: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Return the pieces of an object whose last member is an array of pieces."""
+    return chain([f'{dumps(members)[:-1]},"{last}":'], array(items), "}")
+
+
+def _described(trace: Trace) -> dict[str, Any]:
+    return {"source": trace.source.as_dict(), "text": trace.text, "pair": trace.pair, "target": trace.target}
+
+
+def _listed(tokens: Tokens, chosen: Iterable[int]) -> list[dict[str, Any]]:
+    return [tokens[index].as_dict() for index in chosen]
+
+
+def _named(token: Token) -> dict[str, Any]:
+    return {"id": token.id, "text": token.text}
+
+
+def _layer(trace: Trace, layer: LayerTrace, cells: Cells, view: View) -> Iterator[str]:
+    parts = view.parts(_DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
+    members = {
+        "layer": layer.label,
+        "kind": layer.kind,
+        "scale": layer.scale,
+        "softcap": layer.softcap,
+        "capture": layer.capture,
+        "shapes": layer.shapes,
+        "proof": layer.proof and layer.proof._asdict(),
+    }
+    arrays = {"embeddings": layer.inputs[cells.rows]} if "embeddings" in parts and layer.inputs is not None else {}
+    if "output" in parts and (projected := layer.projected(cells.rows)) is not None:
+        arrays["projected"] = projected
+    heads = (_head(trace, layer, head, view, cells, parts - layer.missing) for head in layer.heads)
+    return _object(members | plain(arrays, view.precision), "heads", heads)
+
+
+def _head(
+    trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells, parts: frozenset[str]
+) -> Iterator[str]:
+    """Yield the pieces of a head's object, one for each of its matrices."""
+    from attncli.analysis.metrics import head_metrics
+
+    head, columns = layer.head(index, cells.rows), cells.of_columns
+
+    def member(name: str, value: Any) -> str:
+        return f',"{name}":{dumps(value, view.precision)}'
+
+    yield f'{{"head":{dumps(layer.head_label(index))}'
+    if view.top_keys is not None:  # by their index in the sequence, heaviest first
+        yield member("top_keys", [
+            {"keys": [cells.columns[place] for place in places.tolist()], layer.measure: weights}
+            for places, weights in top_keys(head, columns, view.top_keys)
+        ])  # fmt: skip
+    for part in ("q", "k", "v"):
+        if part in parts:
+            yield member(part, getattr(head, part) if part == "q" else getattr(head, part)[columns])
+    for part in ("scores", "mask", "weights"):
+        if part in parts:
+            yield member(layer.measure if part == "weights" else part, getattr(head, part)[:, columns])
+    if "output" in parts:
+        yield member("output", head.output)
+    if "metrics" in parts:  # which describe the whole head, whichever of its rows are shown
+        whole = head if len(head.queries) == layer.num_queries else layer.head(index)
+        yield member("metrics", head_metrics(trace, layer, whole))
+    yield "}"
+
+
+def _ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> str:
+    numbers = {name: getattr(ablation, name) for name in ("before", "after", "change", "direct")}
+    return dumps({
         "schema": "attncli.ablation/1",
         "sentence": sentence,
         **metadata_json(ablation.metadata),
@@ -62,7 +170,11 @@ def ablation_document(sentence: int, ablation: Ablation, precision: int | None) 
         "text": ablation.text,
         "pair": ablation.pair,
         "tokens": [token.as_dict() for token in ablation.tokens],
-        "outcome": {"kind": ablation.kind, **tokens, "targets": list(ablation.targets)},
+        "outcome": {
+            "kind": ablation.kind,
+            **{name: token and _named(token) for name, token in ablation.measured.items()},
+            "targets": ablation.targets,
+        },
         **plain(numbers, precision),
         "cut": [{"layer": layer, "head": head} for layer, head in ablation.cut],
         "with": None if ablation.edges else ablation.choice.with_,
@@ -88,7 +200,7 @@ def _edge_counts(ablation: Ablation) -> dict[str, Any]:
 def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, Any]) -> str:
     """Return the document of a check."""
     listed = [finding.as_dict() for finding in findings]
-    return dumped({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
+    return dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
 
 
 def what_was_run(report: Report) -> dict[str, Any]:
@@ -98,8 +210,8 @@ def what_was_run(report: Report) -> dict[str, Any]:
         "architecture": report.architecture,
         **({} if report.tower is None else {"tower": report.tower}),
         "dtype": report.dtype,
-        "tokens": list(report.tokens),
-        "implied": [{"mask": mask, "kind": kind, "layers": list(layers)} for mask, kind, layers in report.masks],
+        "tokens": report.tokens,
+        "implied": [{"mask": mask, "kind": kind, "layers": layers} for mask, kind, layers in report.masks],
         "invariances": [_compared(each) for each in report.invariances],
     }
 
@@ -110,7 +222,7 @@ def _compared(invariance: Invariance) -> dict[str, Any]:
         index, kind = named[name] or (None, None)
         named[name] = None if index is None else {"layer": index, "kind": kind}
     changes = [{"layer": layer, "kind": kind, "change": size} for (layer, kind), size in invariance.changes.items()]
-    return named | plain({"change": invariance.change, "changes": changes}, None)
+    return named | {"changes": changes}
 
 
 def what_was_read(subject: MaskGrid) -> dict[str, Any]:
@@ -123,15 +235,11 @@ def what_was_read(subject: MaskGrid) -> dict[str, Any]:
 
 
 def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
-    """Yield one document for one mask; an array of them for masks that differ by head.
-
-    With members that the documents have besides it is always an array.
-    """
+    """Yield one document for one mask; an array for masks that differ by head, or with `more` members of each."""
     pairs = zip(subjects, [{}] * len(subjects) if more is None else more, strict=True)
-    documents = [
-        pieces(_mask(subject, plane, extra), None) for subject, extra in pairs for plane in range(len(subject.allowed))
-    ]
-    yield from array(documents, ",\n") if more is not None or len(documents) > 1 else documents[0]
+    planes = [(subject, plane, extra) for subject, extra in pairs for plane in range(len(subject.allowed))]
+    documents = ([dumps(_mask(*each))] for each in planes)
+    yield from array(documents, ",\n") if more is not None or len(planes) > 1 else next(documents)
     yield "\n"
 
 
@@ -149,7 +257,7 @@ def _mask(subject: MaskGrid, plane: int, extra: dict[str, Any]) -> dict[str, Any
         "visible": {"min": int(visible.min()), "max": int(visible.max())},
         "density": int(visible.sum()) / allowed.size,
         **extra,
-        "mask": RowBlocks(allowed[rows] for rows in row_blocks(np.arange(queries), keys)),
+        "mask": allowed,
         "bias": None,
     }
 
@@ -159,15 +267,13 @@ def write_calls(calls: Calls) -> str:
     number, ranks = calls.rank or (None, None)
     places = [_call(track) for track in calls.tracks]
     document = {"schema": "attncli.calls/1", "places": places, "seconds": calls.seconds, "notes": calls.notes}
-    return dumped(document | {"rank": number, "ranks": ranks}) + "\n"
+    return dumps(document | {"rank": number, "ranks": ranks}) + "\n"
 
 
 def write_proofs(proofs: Sequence[ModelProof]) -> str:
     """Return the document of a proof, or an array of several."""
     documents = [proof.as_dict() for proof in proofs]
-    for leak in (one for document in documents for one in document["moved"]):
-        leak |= {name: number(leak[name], None) for name in ("size", "allowed_size")}
-    return dumped(documents[0] if len(documents) == 1 else documents) + "\n"
+    return dumps(documents[0] if len(documents) == 1 else documents) + "\n"
 
 
 def _call(track: ModuleCalls) -> dict[str, Any]:
@@ -181,7 +287,7 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
         "api": track.api,
         "calls": track.calls,
         **dict(zip(names, track.shape, strict=True)),
-        "sizes": {name: list(span) for name, span in zip(names, track.sizes, strict=True)},
+        "sizes": dict(zip(names, track.sizes, strict=True)),
         "dtype": track.dtype,
         "mask": track.mask,
         "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
@@ -197,15 +303,15 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
 
 def write_heads(report: HeadReport, precision: int | None) -> str:
     """Return the document; over several sentences every metric is a mean, with its deviation and count."""
-    return dumped({
+    return dumps({
         "schema": "attncli.heads/1",
         "source": report.source.as_dict(),
         "sentences": report.sentences,
-        "heads": [plain(_head(report, head), precision) for head in report.heads],
+        "heads": [plain(_summary(report, head), precision) for head in report.heads],
     }) + "\n"  # fmt: skip
 
 
-def _head(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
+def _summary(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
     def of(values: Any) -> dict[str, Any]:
         return {name: values[name] for name in report.names}
 
@@ -221,13 +327,13 @@ def _head(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
 
 def write_pairs(report: PairReport, precision: int | None) -> str:
     """Return the document of how heads do on pairs."""
-    return dumped({
+    return dumps({
         "schema": "attncli.pairs/1",
         "source": report.source.as_dict(),
         "texts": report.sentences,
         "pairs": report.pairs,
-        "left_out": list(report.left_out),
-        **plain({"by_chance": report.by_chance}, precision),
+        "left_out": report.left_out,
+        "by_chance": plain(report.by_chance, precision),
         "heads": [plain(asdict(head), precision) for head in report.heads],
     }) + "\n"  # fmt: skip
 
@@ -245,14 +351,14 @@ def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iter
 def write_composition(composition: Composition, precision: int | None) -> str:
     """Return the document of a score and its terms, the key's before the query's, the largest margin first."""
     cell = composition.cell
-    key = {"key": cell.key.index, "key_token": cell.key.as_dict()}
-    members = {"score": composition.score, "terms": [term._asdict() for term in composition.terms]}
-    return dumped({
+    return dumps({
         "schema": "attncli.composition/1",
-        **described(composition.trace),
+        **_described(composition.trace),
         **_place(cell.row),
-        **key,
-        **plain(members, precision),
+        "key": cell.key.index,
+        "key_token": cell.key.as_dict(),
+        "score": plain(composition.score, precision),
+        "terms": [plain(term._asdict(), precision) for term in composition.terms],
     }) + "\n"  # fmt: skip
 
 
@@ -262,7 +368,7 @@ def _place(row: AttentionRow) -> dict[str, Any]:
         "kind": row.layer.kind,
         "head": row.head.head,
         "capture": row.layer.capture,
-        "proof": proven(row.layer.proof),
+        "proof": row.layer.proof and row.layer.proof._asdict(),
         "query": row.query.index,
         "query_token": row.query.as_dict(),
     }
@@ -271,20 +377,14 @@ def _place(row: AttentionRow) -> dict[str, Any]:
 def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
     row, members = (one.row, _cell(one)) if isinstance(one, AttentionCell) else (one, _row(one))
     # Entries of the whole row: the sink's logit and weight, and the length of the output.
-    totals = {"sink": row.sink, "sink_weight": row.sink_weight, "output_norm": row.output_norm}
-    return dumped({"schema": "attncli.why/1", **described(trace), **_place(row), **plain(members | totals, precision)})
+    totals = {name: getattr(row, name) for name in ("sink", "sink_weight", "output_norm")}
+    return dumps({"schema": "attncli.why/1", **_described(trace), **_place(row), **plain(members | totals, precision)})
 
 
 def _row(row: AttentionRow) -> dict[str, Any]:
     """Return the keys of a row by weight, all of them."""
-    columns = {
-        "score": row.scores,
-        "allowed": row.allowed,
-        "weight": row.weights,
-        "value_norm": row.value_norms,
-        "contribution_norm": row.contribution_norms,
-        "output_share": row.output_shares,
-    }
+    columns = {"score": row.scores, "allowed": row.allowed, "weight": row.weights, "value_norm": row.value_norms}
+    columns |= {"contribution_norm": row.contribution_norms, "output_share": row.output_shares}
     keys = [
         {"key": key, "key_token": row.keys[key].as_dict()}
         | {name: None if values is None else values[key] for name, values in columns.items()}
@@ -301,25 +401,20 @@ def _cell(cell: AttentionCell) -> dict[str, Any]:
         {"dim": dim, **{name: vector[dim] for name, vector in vectors.items() if vector is not None}}
         for dim in (cell.ranked.tolist() if cell.products is not None else [])
     ]
+
+    stages = (
+        "dot_product", "scaled", "bias", "score", "allowed", "masked", "exponential", "weight", "value_norm",
+        "contribution_norm", "output_share",
+    )  # fmt: skip
     return {
         "key": cell.key.index,
         "key_token": cell.key.as_dict(),
         "dimensions": dimensions or None,
-        "dot_product": cell.dot_product,
         "scale": layer.scale,
-        "scaled": cell.scaled,
-        "bias": cell.bias,
         "softcap": layer.softcap,
-        "score": cell.score,
-        "allowed": cell.allowed,
-        "masked": cell.masked,
         "highest": None if parts is None else parts.highest,
-        "exponential": cell.exponential,
         "total": None if parts is None else parts.total,
-        "weight": cell.weight,
-        "value_norm": cell.value_norm,
-        "contribution_norm": cell.contribution_norm,
-        "output_share": cell.output_share,
+        **{name: getattr(cell, name) for name in stages},
     }
 
 
@@ -328,7 +423,7 @@ def _cell(cell: AttentionCell) -> dict[str, Any]:
 
 def write_difference(difference: Difference, precision: int | None) -> str:
     """Return the document: every compared head, and the cells that changed most, the most changed ones first."""
-    return dumped({
+    return dumps({
         "schema": "attncli.diff/1",
         "a": _compared_trace(difference.first),
         "b": _compared_trace(difference.second),
@@ -342,7 +437,7 @@ def write_difference(difference: Difference, precision: int | None) -> str:
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:
     return {
-        **described(trace),
+        **_described(trace),
         "query_tokens": [token.as_dict() for token in trace.query_tokens],
         "key_tokens": [token.as_dict() for token in trace.key_tokens],
     }

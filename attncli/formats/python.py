@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from attncli.errors import UsageError
+import numpy as np
+
+from attncli.errors import UsageError, require
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import Ramp, View
@@ -53,58 +55,34 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.mask import LabelledMask
     from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove.proof import ModelProof
+    from attncli.render import ablation, calls, composition, diff, findings, heads, masks, pairs, proofs, tokens
     from attncli.render.bars import TableFormat
+    from attncli.render.inspect import Layout
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
-        case Composition():
-            from attncli.render.composition import CompositionPage
-
-            return CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
-        case Trace() | LayerTrace() | HeadTrace():
-            from attncli.render.inspect import Layout
-
-            if (part := _part(result)) is None:
-                return None
+        case Trace() | LayerTrace() | HeadTrace() if (part := _part(result)) is not None:
             layout = Layout(*part, palette, _ROOM, _LINES)
             return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
-        case Ablation():
-            from attncli.render.ablation import ablation_parts
-
-            return ablation_parts(result, palette, _ROOM)
+        case Composition():
+            return composition.CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
         case HeadReport():
-            from attncli.render.heads import head_parts
-
-            return head_parts(result, palette, _ROOM)
-        case PairReport():
-            from attncli.render.pairs import pair_parts
-
-            return pair_parts(result, palette, _ROOM)
+            return heads.head_parts(result, palette, _ROOM)
         case Difference():
-            from attncli.render.diff import DiffView
-
-            return DiffView(result, palette, _ROOM, top=TOP).renderables()
+            return diff.DiffView(result, palette, _ROOM, top=TOP).renderables()
         case LabelledMask():
-            from attncli.render.masks import MaskView
-
-            return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown(result.subject)
+            return None if result.subject.is_ambiguous else masks.MaskView(palette, _ROOM).shown(result.subject)
         case Tokenization():
-            from attncli.render.tokens import tokens_parts
-
-            return tokens_parts(result, Choice(), palette, _ROOM)
-        case Report():
-            from attncli.render.findings import report_parts
-
-            return report_parts(result, palette, _ROOM)
-        case Calls():
-            from attncli.render.calls import calls_parts
-
-            return calls_parts(result, palette, _ROOM)
-        case ModelProof():
-            from attncli.render.proofs import proof_parts
-
-            return proof_parts(result, palette, _ROOM)
-    return None
+            return tokens.tokens_parts(result, Choice(), palette, _ROOM)
+    views: dict[type, Callable[[Any, Palette, int], Iterable[Any]]] = {
+        Ablation: ablation.ablation_parts,
+        PairReport: pairs.pair_parts,
+        Report: findings.report_parts,
+        Calls: calls.calls_parts,
+        ModelProof: proofs.proof_parts,
+    }
+    view = views.get(type(result))
+    return None if view is None else view(result, palette, _ROOM)
 
 
 def _part(result: object) -> tuple[Trace, View] | None:
@@ -128,24 +106,40 @@ def _part_of(result: object) -> tuple[Trace, View]:
     return part
 
 
-def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
+def frame_of(result: object) -> Any:
     """Return the rows of a result as a data frame; see `attncli.trace.display.Tabular`."""
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.composition import Composition
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.pairs import PairReport
-    from attncli.formats.columns import Table, head_table, pair_table, table_of, term_table
-    from attncli.formats.frames import frame_of_table, library_of
+    from attncli.formats.columns import head_table, pair_table, row_count, table_of, term_table
 
-    chosen = library_of(library)
-    if isinstance(result, HeadReport):
-        return frame_of_table(head_table(result), chosen)
-    if isinstance(result, PairReport):
-        return frame_of_table(pair_table(result), chosen)
-    if isinstance(result, Composition):
-        return frame_of_table(term_table(result), chosen)
-    types, blocks = table_of(0, result, None) if isinstance(result, Ablation) else table_of(0, *_part_of(result))
-    return frame_of_table(Table({name: kind for name, kind in types.items() if name != "sentence"}, blocks), chosen)
+    require("a data frame", "pandas")
+    import pandas
+
+    match result:
+        case HeadReport():
+            types, parts = head_table(result)
+        case PairReport():
+            types, parts = pair_table(result)
+        case Composition():
+            types, parts = term_table(result)
+        case Ablation():
+            types, parts = table_of(0, result, None)
+        case _:
+            types, parts = table_of(0, *_part_of(result))
+    blocks, columns = list(parts), {}
+    for name, kind in types.items():
+        if name == "sentence" or all(block[name] is None for block in blocks):  # scores of derived layers
+            continue
+        values = np.concatenate([
+            column if isinstance(column, np.ndarray) else np.full(row_count(block), column, object)
+            for block in blocks
+            for column in (block[name],)
+        ])  # fmt: skip
+        lacks_some = values.dtype == object and None in values.tolist()
+        columns[name] = values if kind == "string" else values.astype("float64" if lacks_some else kind.rstrip("_"))
+    return pandas.DataFrame(columns)
 
 
 def composed(head: HeadTrace, query: str | int, key: str | int | None) -> Composition:
@@ -168,8 +162,7 @@ def plotted(
     size: str | None,
 ) -> Any:
     """Return the maps of a result as a figure; see `attncli.trace.display.Drawable`."""
-    from attncli.formats.figures import figure_of, written
-    from attncli.formats.figures.size import Size
+    from attncli.formats.figures import figure_of, parse_size, written
     from attncli.render.palette import COLORMAPS
 
     ramps: tuple[str | None, ...] = (None, *get_args(Ramp))
@@ -178,7 +171,7 @@ def plotted(
             raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in allowed if each)}")
     trace, own = _part_of(result)
     view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp)
-    figure: Any = figure_of(trace, view, colormap, None if size is None else Size.of(str(size)))
+    figure: Any = figure_of(trace, view, colormap, None if size is None else parse_size(str(size)))
 
     def picture() -> tuple[bytes, dict[str, int]]:
         """Return a picture, and how large it is on a screen: it has more points, for screens that have them."""

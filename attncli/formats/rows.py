@@ -5,28 +5,28 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from attncli.errors import NO_METADATA, Failure
-from attncli.formats.columns import Block, IndexedColumn, Table, is_shared, row_count, with_metadata
-from attncli.formats.json_stream import gathered
-from attncli.formats.numbers import as_numbers
+from attncli.formats.columns import Block, Table, row_count, with_metadata
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.formats.json_stream import Parts
+    from attncli.formats.json import Parts
 
 _PIECE = 2**12  # rows that are held as texts
-_FLAGS = {False: "false", True: "true"}
 
 
 def table_rows(table: Table, form: str, precision: int | None = None) -> Iterator[str]:
     """Yield the header, and then rows."""
     yield header(table.types, form)
-    yield from gathered(chain.from_iterable(_rows(block, form, precision) for block in table.blocks))
+    for block in table.blocks:
+        yield from _rows(block, form, precision)
 
 
 def header(types: Iterable[str], form: str) -> str:
@@ -50,52 +50,59 @@ def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator
 
 
 def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
-    """Yield the lines of a block, some at a time."""
-    comma, as_field, count = _COMMAS[form], _FIELDS[form], row_count(block)
-    ready = {
-        name: column._replace(values=[as_field(_text(value, precision)) for value in column.values])
-        if isinstance(column, IndexedColumn)
-        else column
-        for name, column in block.items()
-    }
+    """Yield the lines of a block, some at a time; values that all of them share are joined once."""
+    comma, count = _COMMAS[form], row_count(block)
     for start in range(0, count, _PIECE):
-        rows = slice(start, min(start + _PIECE, count))
         fields: list[Iterable[str]] = []
-        # The common part of all rows is joined once: there is a line a cell.
-        for are_shared, columns in groupby(ready.values(), is_shared):
-            if are_shared:
-                fields.append(repeat(comma.join(as_field(_text(value)) for value in columns), rows.stop - start))
+        for has_rows, columns in groupby(block.values(), lambda column: isinstance(column, np.ndarray)):
+            if has_rows:
+                fields += [_fields(column[start : start + _PIECE], form, precision) for column in columns]
             else:
-                fields += [_texts(column, rows, as_field, precision) for column in columns]
-        yield "".join([comma.join(row) + "\n" for row in zip(*fields, strict=True)])
+                fields.append(repeat(comma.join(_field(value, form, precision) for value in columns)))
+        yield "".join([comma.join(row) + "\n" for row in zip(*fields, strict=False)])
 
 
-def _texts(column: Any, rows: slice, as_field: Callable[[str], str], precision: int | None) -> Iterable[str]:
-    """Return the fields of a column in some rows."""
-    if isinstance(column, IndexedColumn):
-        return np.asarray(column.values, object)[column.places[rows]]
-    values = column[rows]
-    if not isinstance(values, np.ndarray):
-        return [as_field(_text(value, precision)) for value in values]
+def _fields(values: np.ndarray[Any, Any], form: str, precision: int | None) -> Iterable[str]:
+    if values.dtype.kind == "f":
+        return as_numbers(values, precision)
     if values.dtype == bool:
-        return map(_FLAGS.__getitem__, values.tolist())
-    return as_numbers(values, precision) if values.dtype.kind == "f" else map(str, values.tolist())
+        return np.where(values, "true", "false").tolist()
+    listed = values.tolist()
+    return map(str, listed) if values.dtype.kind == "i" else [_field(each, form, precision) for each in listed]
 
 
-def _text(value: Any, precision: int | None = None) -> str:
+def _field(value: Any, form: str, precision: int | None) -> str:
     """Return a value as a text; unknown is empty."""
+    if isinstance(value, str):
+        return _FIELDS[form](value)
     if value is None:
         return ""
     if isinstance(value, bool):
-        return _FLAGS[value]
+        return "true" if value else "false"
     return f"{value:.{precision}f}" if precision is not None and isinstance(value, float) else str(value)
 
 
+def as_numbers(values: np.ndarray[Any, Any], precision: int | None) -> list[str]:
+    """Return numbers as texts; NaN and the infinities are `nan`, `inf` and `-inf`.
+
+    Without a precision a float32 gets the fewest digits that read back as the same float32.
+    """
+    if precision is not None:
+        return [f"{value:.{precision}f}" for value in values.tolist()]
+    dumped = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    texts = dumped[1:-1].split(",")
+    for place in np.flatnonzero(~np.isfinite(values)).tolist():
+        texts[place] = str(values[place])
+    return texts
+
+
+@lru_cache(2**12)
 def escaped(token: str) -> str:
     r"""Return a token without the characters that separate fields: `\t`, `\n` and `\\` as two characters each."""
     return visible(token.replace("\\", "\\\\"))
 
 
+@lru_cache(2**12)
 def _quoted(token: str) -> str:
     """Return a token as a field of CSV."""
     stream = io.StringIO()

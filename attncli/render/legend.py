@@ -1,4 +1,4 @@
-"""What the colours and the marks of a map say: a ramp with weights on it, and a word for each mark."""
+"""Legends of maps: a ramp of colours with weights on it, and a word for each mark."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from attncli.render.palette import DIM, Palette, Scale
 _BAR = 36  # cells of the ramp in colour; with its words it fits 40
 _SHORTEST_BAR = 20  # that gives way to marks
 _GAP = 3  # cells between the parts
-_DIGITS = 4  # of the numbers at the ends
-_FEWER_DIGITS = 2  # of those between shades
+_DIGITS = 4  # of the numbers on colours
 _DECADES = 5  # that ticks may stand for
 
 
 def legend(
-    scale: Scale,
-    marks: Iterable[str],
-    palette: Palette,
-    width: int | None,
-    cell_width: int = 2,
-    is_half: bool = False,
+    scale: Scale, marks: Iterable[str], palette: Palette, width: int | None, cell_width: int = 2, is_half: bool = False
 ) -> Block:
     """Return what the colours of maps say, and what their marks mean; where no cell has a colour, the marks alone.
 
@@ -42,13 +36,8 @@ def legend_line(
     notes = [mark_line(each, palette, scale, is_half) for each in marks]
     room = width - sum(_GAP + Segment.get_line_length(mark) for mark in notes)
     ramp = ramp_line(scale, palette, min(max(room, _SHORTEST_BAR), width), cell_width)
-    line: list[Segment] = []
-    for part in (*([ramp] if scale.low < scale.high else []), *notes):
-        longer = [*line, Segment(" " * _GAP * bool(line)), *part]
-        if Segment.get_line_length(longer) > width:
-            break
-        line = longer
-    return line
+    lines = flowing([*([ramp] if scale.low < scale.high else []), *notes], width).lines
+    return list(lines[0]) if lines else []
 
 
 def mark_line(note: str, palette: Palette, scale: Scale, is_half: bool) -> list[Segment]:
@@ -60,72 +49,57 @@ def mark_line(note: str, palette: Palette, scale: Scale, is_half: bool) -> list[
 
 
 def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> list[Segment]:
-    """Return the colours or shades of a scale, each number where its colour begins."""
+    """Return the colours of a scale, each number where its colour begins; or the shades, each number between two."""
     if palette.has_color:
-        return _bar(scale, palette, _BAR if width is None else min(_BAR, width))
-    return _shades(scale, palette, width, cell_width)
-
-
-def ticks(scale: Scale) -> Iterator[tuple[float, str]]:
-    """Yield numbers to write beside the colours of a scale: its ends, then round ones, those first that tell most."""
-    yield from zip((scale.low, scale.high), _ends(scale), strict=True)
-    for value in _candidates(scale):
-        yield value, _text(value, _DIGITS, scale.is_signed)
-
-
-def _bar(scale: Scale, palette: Palette, cells: int) -> list[Segment]:
-    """Return the colours one beside the other, with numbers upon them where they stand; the highest matters most."""
-    low, high = _ends(scale)
-    low = low if len(low) + len(high) < cells else ""
-    high = high if len(high) <= cells else ""
-    written = list(low.ljust(cells - len(high)) + high)
-    for value in _candidates(scale):
-        text = _text(value, _DIGITS, scale.is_signed)
-        start = round(scale.placed(np.array([value]))[0] * (cells - 1) - len(text) / 2)
-        around = written[max(start - 1, 0) : start + len(text) + 1]
-        if len(around) == len(text) + 2 and set(around) == {" "}:
+        cells = _BAR if width is None else min(_BAR, width)
+        ramp, written = palette.ramp(1, scale.is_signed), [" "] * cells
+        for share, text in ticks(scale, cells):
+            start = _start(share, text, cells)
             written[start : start + len(text)] = text
-    ramp = palette.ramp(1, scale.is_signed)
-    steps = (int((place + 0.5) / cells * len(ramp)) for place in range(cells))
-    return [Segment(letter, ramp[step][1]) for letter, step in zip(written, steps, strict=True)]
-
-
-def _shades(scale: Scale, palette: Palette, width: int | None, cell_width: int) -> list[Segment]:
-    """Return the shades in order, with the numbers between which they stand; between all of them where that fits."""
-    ramp = [glyph for glyph, _ in palette.ramp(cell_width, scale.is_signed)]
-    low, high = _ends(scale)
-    whole = len(ramp)
-    line: list[Segment] = []
-    for group in (whole,) if scale.is_signed else (cell_width, whole):
-        shades = ["".join(ramp[start : start + group]) for start in range(0, whole, group)]
-        bounds = [_text(scale.at(start / whole), _FEWER_DIGITS) for start in range(group, whole, group)]
-        line = [Segment(low, DIM)]
-        for shade, bound in zip(shades, [*bounds, high], strict=True):
-            line += [Segment(f" {shade} "), Segment(bound, DIM)]
+        return [Segment(letter, ramp[(2 * at + 1) * len(ramp) // (2 * cells)][1]) for at, letter in enumerate(written)]
+    glyphs = [glyph for glyph, _ in palette.ramp(cell_width, scale.is_signed)]
+    for group in (len(glyphs),) if scale.is_signed else (cell_width, len(glyphs)):  # all numbers, or the ends alone
+        line = [Segment(_text(scale, scale.low), DIM)]
+        for start in range(0, len(glyphs), group):
+            stop = start + group
+            bound = scale.high if stop >= len(glyphs) else float(f"{scale.at(stop / len(glyphs)):.2g}")
+            line += [Segment(f" {''.join(glyphs[start:stop])} "), Segment(_text(scale, bound), DIM)]
         if width is None or Segment.get_line_length(line) <= width:
             break
     return line
 
 
-def _ends(scale: Scale) -> tuple[str, str]:
-    """Return the numbers at the ends; what is less than the lowest of a logarithmic ramp has its colour."""
-    low, high = (_text(end, _DIGITS, scale.is_signed) for end in (scale.low, scale.high))
-    return ("≤" + low if scale.ramp == "log" and not scale.is_signed else low), high
+def ticks(scale: Scale, letters: int) -> list[tuple[float, str]]:
+    """Return how far along the colours numbers stand, from 0 to 1: the ends, then round ones that have room.
+
+    The colours are so many letters wide.
+    """
+    found: dict[int, tuple[float, str]] = {}
+    for value in (scale.high, scale.low, *_round_numbers(scale)):
+        text, share = _text(scale, value), float(scale.placed(np.array([value]))[0])
+        start = _start(share, text, letters)
+        if len(text) <= letters and all(
+            start > other + len(word) or other > start + len(text) for other, (_, word) in found.items()
+        ):
+            found[start] = share, text
+    return [found[start] for start in sorted(found)]
 
 
-def _candidates(scale: Scale) -> Iterator[float]:
+def _start(share: float, text: str, letters: int) -> int:
+    return min(max(round(share * (letters - 1) - len(text) / 2), 0), max(letters - len(text), 0))
+
+
+def _round_numbers(scale: Scale) -> Iterator[float]:
     """Yield round numbers between the ends, those first that tell most: 0, powers of ten, then 5, 2 and 3 of them."""
     top = max(abs(scale.low), abs(scale.high))
-    if scale.low < 0 < scale.high:
-        yield 0.0
-    if 0 < top < math.inf:
-        highest = math.floor(math.log10(top))
-        for factor in (1, 5, 2, 3):
-            for size in (factor * 10.0**power for power in range(highest, highest - _DECADES, -1)):
-                yield from (value for value in (size, -size) if scale.low < value < scale.high)
+    powers = [10.0 ** (math.floor(math.log10(top)) - down) for down in range(_DECADES)] if 0 < top < math.inf else []
+    for value in (0.0, *(factor * power * sign for factor in (1, 5, 2, 3) for power in powers for sign in (1, -1))):
+        if scale.low < value < scale.high:
+            yield value
 
 
-def _text(value: float, digits: int, is_signed: bool = False) -> str:
-    """Return a number in so many digits, without the zero before its point."""
-    text = f"{abs(value):.{digits}g}".removeprefix("0" if 0 < abs(value) < 1 else "")
-    return ("−" if value < 0 else "+" if is_signed and value else "") + text
+def _text(scale: Scale, value: float) -> str:
+    """Return a number in a few digits, without the zero before its point; a logarithmic scale has lower ones too."""
+    text = f"{abs(value):.{_DIGITS}g}".removeprefix("0" if 0 < abs(value) < 1 else "")
+    is_lowest = scale.ramp == "log" and not scale.is_signed and value == scale.low
+    return "≤" * is_lowest + ("−" if value < 0 else "+" if scale.is_signed and value else "") + text

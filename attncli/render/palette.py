@@ -6,9 +6,9 @@ Masked, NaN, ±inf, clipped and zero are different marks in each of them, after 
 
 from __future__ import annotations
 
-import unicodedata
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
@@ -17,9 +17,11 @@ from attncli.text import visible
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, UInt8
 
     from attncli.trace.view import Ramp
+
+    Cells = list[list[tuple[str, Style | None]]]  # a glyph, as wide as a cell, and its style
 
 # Nine evenly spaced stops each. 256-colour terminals tell no more apart (their cube has 14 of viridis' colours).
 # viridis: van der Walt and Smith 2015; cividis: Nuñez, Anderton and Renslow 2018, made for colour-blind readers.
@@ -28,9 +30,8 @@ COLORMAPS = {
     "cividis": ("00224e", "1b3a6d", "434e6c", "616069", "7d7c78", "9a9377", "bcae6c", "dcc95b", "fee838"),
     "gray": ("202020", "3a3a3a", "545454", "6e6e6e", "888888", "a2a2a2", "bcbcbc", "d6d6d6", "f0f0f0"),
 }
-# Differences around zero: the orange half of ColorBrewer's PuOr and the blue half of its RdBu (Brewer 2013). Both sides
-# are as dark as each other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a
-# trace less green, 053061 there, so that the nearest of 256 colours is a blue too.)
+# Differences around zero: the orange half of ColorBrewer's PuOr and the blue half of its RdBu (Brewer 2013), both sides
+# equally dark. (The darkest blue has a trace less green, so that the nearest of 256 colours is a blue too.)
 _AROUND_ZERO = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
 # What heads do, each label on a hue of Okabe and Ito's, which readers who are colour-blind tell apart: grey is for the
 # labels that most heads have, and the loudest one for the rarest.
@@ -40,32 +41,13 @@ _HUES = {
     "localization": "e6007e", "visual sink": "5a7a7a",
 }  # fmt: skip
 _BACKDROP = "202020"  # that pale hues come near to
+# Odd cells, where there is no room for a letter: colours that no map has, and that no background looks like.
+ODD_COLORS = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "-I": "7d3cff", "X": "e3000f"}
+_NO_CHANGE = "808080"  # a difference of zero, for brown would be one
 _ROUNDING = 1e-5  # by which a weight in float32 may exceed 1
 _LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
 _STEPS = {"truecolor": 256, "256": 9}
-# Without colour two characters to a cell tell eight shades apart, one character four.
-_RAMPS = {
-    ("blocks", 1): ("░", "▒", "▓", "█"),
-    ("blocks", 2): (" ░", "░░", "░▒", "▒▒", "▒▓", "▓▓", "▓█", "██"),
-    ("plain", 1): (":", "=", "*", "#", "%", "@"),
-    ("plain", 2): (" :", "::", ":=", "==", "=*", "**", "*#", "##", "#@", "@@"),
-}
-# Differences have a sign and a shade, or where there is room for one character alone, two signs for the larger half.
-_SIGNED_RAMPS = {
-    ("blocks", 1): ("=", "-", " ", "+", "#"),
-    ("blocks", 2): ("-█", "-▓", "-▒", "-░", "  ", "+░", "+▒", "+▓", "+█"),
-    ("plain", 1): ("=", "-", " ", "+", "#"),
-    ("plain", 2): ("-@", "-#", "-=", "-:", "  ", "+:", "+=", "+#", "+@"),
-}
-
-# Where two cells share a character there is no room for a glyph, and what is odd has a colour that no map has: none of
-# them is a step between violet, blue, green, yellow and grey, or looks like a light or a dark background.
-# A difference that is zero is grey, for brown would be one.
-_TONES = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "X": "e3000f"}
-_NO_CHANGE = "808080"
-
-_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
-LEFT_TO_RIGHT = "\u200e"
+_SHADES = {"blocks": "░▒▓█", "plain": ":=*#@"}
 
 DEFAULT_RAMP: Ramp = "sqrt"  # with it the eye finds the largest weight
 WIDEST = 1000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
@@ -75,16 +57,9 @@ BOLD = Style(bold=True)
 
 
 class Scale(NamedTuple):
-    """Which number each colour of a picture stands for.
+    """Numbers at the ends of a map's colours, the ramp between them, and whether they are differences, with a sign."""
 
-    Attributes:
-        low: the number of the lowest one; of a logarithmic ramp it is above 0.
-        high: the number of the highest one.
-        ramp: how far along the colours a number stands: in proportion to it, to its square root, or to its logarithm.
-        is_signed: whether they are differences, and those above and below zero have colours of their own.
-    """
-
-    low: float
+    low: float  # of a logarithmic ramp above 0
     high: float
     ramp: Ramp = "linear"
     is_signed: bool = False
@@ -97,19 +72,14 @@ class Scale(NamedTuple):
 
     @classmethod
     def around_zero(cls, reach: float, ramp: Ramp | None = None) -> Scale:
-        """Return a scale of differences that reaches as far below zero as above.
-
-        Zero has no logarithm: where weights are told by it, their differences are by the square root of their size.
-        Where nothing but rounding differs, that is what hardly has a colour.
-        """
+        """Return a scale of differences that reaches as far below zero as above; a logarithmic one is by the root."""
         reach = max(reach, _LEAST_REACH) if reach else 1.0
         return cls(-reach, reach, "linear" if (ramp or DEFAULT_RAMP) == "linear" else "sqrt", is_signed=True)
 
     def placed(self, values: Float[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:
-        """Return how far along the colours finite numbers stand, from 0 to 1; those beyond an end stand at it.
+        """Return how far along the colours finite numbers are, from 0 to 1; those beyond an end are at it.
 
-        What is less than the lowest number of a logarithmic ramp, zero too, has its colour.
-        Of differences 0 stands in the middle, and the ramp goes from there to either side.
+        A difference of 0 is in the middle, and the ramp goes from there to either side.
         """
         import numpy as np  # which words alone do not need
 
@@ -124,17 +94,20 @@ class Scale(NamedTuple):
         share = (inside - self.low) / (self.high - self.low)
         return np.sqrt(share) if self.ramp == "sqrt" else share
 
+    def steps(self, values: Float[np.ndarray, "*N"], count: int) -> Int[np.ndarray, "*N"]:
+        """Return the index of each value's colour, of `count` colours; any of them for a value that is not finite."""
+        import numpy as np
+
+        return (self.placed(np.where(np.isfinite(values), values, 0)) * count).astype(int).clip(0, count - 1)
+
     def at(self, share: float) -> float:
-        """Return the number that stands so far along the colours, from 0 to 1, of a scale that is not signed."""
+        """Return the number at a place along the colours, from 0 to 1, of a scale that is not signed."""
         if self.ramp == "log" and self.low > 0:
             return self.low * (self.high / self.low) ** share
         return self.low + (self.high - self.low) * (share**2 if self.ramp == "sqrt" else share)
 
     def odd(self, values: Float[np.ndarray, "*N"]) -> dict[str, Bool[np.ndarray, "*N"]]:
-        """Return where the values are that no colour tells, by their mark; of two that hold the later one counts.
-
-        Each is exactly zero (`0`), beyond an end of the colours (`+`, `-`), infinite (`I`, `-I`) or NaN (`X`).
-        """
+        """Return masks of zeros (`0`), values beyond the ends (`+`, `-`), infinities (`I`, `-I`) and NaN (`X`)."""
         import numpy as np
 
         finite = np.isfinite(values)
@@ -149,12 +122,7 @@ class Scale(NamedTuple):
 
 
 class Palette(NamedTuple):
-    """How cells and words look on one output.
-
-    Attributes:
-        tier: `truecolor`, `256`, `blocks` or `plain`.
-        colormap: one of `COLORMAPS`.
-    """
+    """Look of cells and words on one output: its tier, and one of `COLORMAPS`."""
 
     tier: str = "blocks"
     colormap: str = "viridis"
@@ -164,14 +132,24 @@ class Palette(NamedTuple):
         """Whether cells are coloured."""
         return self.tier in _STEPS
 
+    def rgb(self, is_signed: bool = False) -> UInt8[np.ndarray, "N 3"]:
+        """Return the colours from the lowest to the highest number; of differences the one in the middle is zero's."""
+        steps = _STEPS[self.tier]
+        return colors(_AROUND_ZERO, steps - 1 + steps % 2) if is_signed else colors(COLORMAPS[self.colormap], steps)
+
     def ramp(self, width: int, is_signed: bool = False) -> list[tuple[str, Style | None]]:
-        """Return the cells of this width from the lowest to the highest number: a glyph and its style."""
-        if not self.has_color:
-            return [(glyph, None) for glyph in (_SIGNED_RAMPS if is_signed else _RAMPS)[self.tier, width]]
-        stops, steps = COLORMAPS[self.colormap], _STEPS[self.tier]
-        if is_signed:  # an odd number of steps: the one in the middle is zero's
-            stops, steps = _AROUND_ZERO, steps - 1 + steps % 2
-        return [(" " * width, style) for style in colors(stops, steps)]
+        """Return the cells of this width from the lowest to the highest number: a glyph and its style.
+
+        Without colour two characters to a cell tell twice as many shades apart; of differences one has the sign.
+        """
+        if self.has_color:
+            return [(" " * width, _background(*color)) for color in self.rgb(is_signed).tolist()]
+        shades = _SHADES[self.tier]
+        if is_signed:
+            few, many = "=- +#", [*(f"-{each}" for each in reversed(shades)), "  ", *(f"+{each}" for each in shades)]
+        else:
+            few, many = shades, [pair for low, high in pairwise(f" {shades}") for pair in (low + high, high + high)]
+        return [(glyph, None) for glyph in (few if width == 1 else many)]
 
     @property
     def bar(self) -> str:
@@ -180,80 +158,71 @@ class Palette(NamedTuple):
 
     def label(self, text: str) -> str:
         """Return text of a user, a file or a vocabulary as it may be printed among our words."""
-        if text.isascii() and text.isprintable():
-            return text
-        text = visible(text.removesuffix(LEFT_TO_RIGHT))  # a label of a label stays as it is
-        # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
-        return text + LEFT_TO_RIGHT if is_right_to_left(text) else text
+        return visible(text)
 
     def shortened(self, text: str, width: int, keeps_end: bool = False) -> str:
-        """Return such a text in at most `width` cells, or its beginning or end; an ellipsis says that it was longer."""
-        text = self.label(text)
+        """Return such a text in at most `width` cells, or its beginning or end and an ellipsis."""
+        text = visible(text)
         if cell_len(text) <= width:
             return text
-        if keeps_end:
-            while cell_len(text) > width - 1:
-                text = text[1:]
-            return "…" + text.lstrip()
-        mark = LEFT_TO_RIGHT if text.endswith(LEFT_TO_RIGHT) else ""
-        return set_cell_size(text, width - 1).rstrip() + "…" + mark
+        if not keeps_end:
+            return set_cell_size(text, width - 1).rstrip() + "…"
+        while cell_len(text) > width - 1:
+            text = text[1:]
+        return "…" + text.lstrip()
 
     def ink(self, value: float, scale: Scale) -> Style | None:
         """Return the colour of a number, for a bar or a letter; None without colours."""
         import numpy as np
 
         ramp = self.ramp(1, scale.is_signed)
-        style = ramp[min(int(scale.placed(np.array([value]))[0] * len(ramp)), len(ramp) - 1)][1]
+        style = ramp[int(scale.steps(np.array([value]), len(ramp))[0])][1]
         return None if style is None else Style(color=style.bgcolor)
 
+    def of_label(self, label: str, gain: float = 1.0) -> Style | None:
+        """Return the colour of a head's label, the paler the less it gains; None without colours."""
+        if not self.has_color or label not in _HUES:
+            return None
+        return _background(*colors((_BACKDROP, _HUES[label]), 101)[round(100 * (0.3 + 0.7 * gain))].tolist())
+
+    def swatch(self, mark: str, is_signed: bool = False) -> Style | None:
+        """Return the colour of a mark where half a character is a cell; None for any other text."""
+        tone = _NO_CHANGE if mark == "0" and is_signed else ODD_COLORS.get(mark)
+        return None if tone is None else Style(color="#ffffff", bgcolor=f"#{tone}")
+
     def cells(
-        self,
-        values: Float[np.ndarray, "Q K"],
-        allowed: Bool[np.ndarray, "Q K"],
-        scale: Scale,
-        width: int,
-    ) -> list[list[tuple[str, Style | None]]]:
+        self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], scale: Scale, width: int
+    ) -> Cells:
         """Return a glyph, as wide as a cell, and a style for every cell."""
-        import numpy as np  # which words alone do not need
+        import numpy as np
 
         ramp = self.ramp(width, scale.is_signed)
-        drawn = [[ramp[step] for step in row] for row in _steps(values, scale, len(ramp)).tolist()]
+        drawn = [[ramp[step] for step in row] for row in scale.steps(values, len(ramp)).tolist()]
         for mark, where in scale.odd(values).items():
             for row, column in np.argwhere(where & allowed).tolist():
                 style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
-                if mark == "0" and scale.is_signed:
-                    style = DIM
-                drawn[row][column] = (mark[-width:].rjust(width), style)
+                drawn[row][column] = mark[-width:].rjust(width), DIM if mark == "0" and scale.is_signed else style
         masked = ("·".rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
             drawn[row][column] = masked
         return drawn
 
-    def of_label(self, label: str, gain: float = 1.0) -> Style | None:
-        """Return what a head of this label stands on, the paler the less it gains; None without colours."""
-        if not self.has_color or label not in _HUES:
-            return None
-        return colors((_BACKDROP, _HUES[label]), 101)[round(100 * (0.3 + 0.7 * gain))]
+    def halves(self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], scale: Scale) -> Cells:
+        """Return a character for every two cells, one above the other; odd ones have colours of their own.
 
-    def halves(
-        self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], scale: Scale
-    ) -> list[list[tuple[str, Style | None]]]:
-        """Return a character and a style for every two cells that stand one above the other.
-
-        What is masked is left as the terminal is. What is odd has a colour of its own, and its letter where both
-        halves are odd alike.
+        Masked cells are left as the terminal is. A letter is added where both halves are odd alike.
         """
         import numpy as np
 
         ramp = self.ramp(1, scale.is_signed)
-        tones = [style.bgcolor for _, style in ramp if style is not None]
-        tones += [style.bgcolor for mark in _TONES if (style := self.swatch(mark, scale.is_signed))]
-        places = _steps(values, scale, len(ramp))
-        for mark, where in scale.odd(values).items():
-            places[where] = len(ramp) + list(_TONES).index(mark[-1])
+        letters, styles = [*(" " for _ in ramp), *(mark[-1] for mark in ODD_COLORS)], [style for _, style in ramp]
+        styles += [self.swatch(mark, scale.is_signed) for mark in ODD_COLORS]
+        tones = [None if style is None else style.bgcolor for style in styles]
+        places = scale.steps(values, len(ramp))
+        for number, where in enumerate(scale.odd(values).values(), len(ramp)):
+            places[where] = number
         places[~allowed] = -1
         places = np.pad(places, ((0, len(places) % 2), (0, 0)), constant_values=-1)
-        letters = [*(" " for _ in ramp), *_TONES]
 
         @cache
         def drawn(top: int, bottom: int) -> tuple[str, Style | None]:
@@ -266,38 +235,19 @@ class Palette(NamedTuple):
         pairs = zip(places[::2].tolist(), places[1::2].tolist(), strict=True)
         return [[drawn(*pair) for pair in zip(*rows, strict=True)] for rows in pairs]
 
-    def swatch(self, mark: str, is_signed: bool = False) -> Style | None:
-        """Return how the half of a character is drawn that stands for a mark; None is none of them."""
-        tone = _NO_CHANGE if mark == "0" and is_signed else _TONES.get(mark)
-        return None if tone is None else Style(color="#ffffff", bgcolor=f"#{tone}")
 
-
-def _steps(values: Float[np.ndarray, "Q K"], scale: Scale, count: int) -> Int[np.ndarray, "Q K"]:
-    """Return which of so many steps of a ramp each value is; what is not finite is any of them."""
+@cache
+def colors(stops: tuple[str, ...], steps: int) -> UInt8[np.ndarray, "N 3"]:
+    """Return the colours of a map, red, green and blue, interpolated between its stops."""
     import numpy as np
 
-    places = scale.placed(np.where(np.isfinite(values), values, 0))
-    return np.asarray((places * count).astype(int).clip(0, count - 1))
-
-
-def is_right_to_left(text: str) -> bool:
-    """Return whether a part of a text is read from the right."""
-    return not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
+    ends = np.array([list(bytes.fromhex(stop)) for stop in stops])
+    at = np.linspace(0, len(ends) - 1, steps)
+    return np.stack([np.interp(at, range(len(ends)), channel).round() for channel in ends.T], axis=-1).astype(np.uint8)
 
 
 @cache
-def colors(stops: tuple[str, ...], steps: int) -> list[Style]:
-    """Return the colours of a map, interpolated between its stops."""
-    import numpy as np
-
-    ends = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in stops])
-    at = np.linspace(0, len(ends) - 1, steps)
-    channels = [np.interp(at, np.arange(len(ends)), ends[:, channel]) for channel in range(3)]
-    return [_background(color) for color in np.stack(channels, axis=-1)]
-
-
-def _background(color: np.ndarray[Any, Any]) -> Style:
-    red, green, blue = (round(channel) for channel in color)
+def _background(red: int, green: int, blue: int) -> Style:
     # Relative luminance (WCAG 2.2); black text wins where the cell is lighter than 18 % grey.
     linear = [(c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,4 +1,4 @@
-"""Where heads look in a picture: the picture in half-blocks under their weights, or without colours shades."""
+"""Pictures in half-blocks under the weights of heads, or without colours maps of their cells."""
 
 from __future__ import annotations
 
@@ -12,39 +12,32 @@ from rich.style import Style
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, flowing, hstack, in_words, stack
-from attncli.render.cell_grid import WIDE, CellGrid, map_lines
 from attncli.render.explore.pane import PaneContent
 from attncli.render.fit import Bounds, crop
-from attncli.render.heatmap import GAP, Heatmap
+from attncli.render.heatmap import GAP, Heatmap, heatmaps, pooling
 from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, UInt8
 
     from attncli.trace.layout import ImageGrid, Picture, SideLayout
 
 Positions = np.ndarray[Any, Any]  # of the cells at some places, -1 where none is, `[rows, columns]`
 Pixels = np.ndarray[Any, Any]  # red, green and blue, from 0 to 255, `[rows, columns, 3]`
 
-_WIDEST, _NARROWEST = 60, 10  # cells of a picture
+_WIDEST, _NARROWEST = 60, 10  # characters of a picture
 DIMMED = 0.5  # of its light, where nothing is looked at
 DARK = 0.15  # of its light, where no key lies
 COVER = 0.85  # by which the heaviest cell hides it
-QUERY = "ff2d95"  # the colour of the cell whose query this is, in figures
-_LIGHT = 3 * 110  # of a colour's red, green and blue together, above which black is read on it
+QUERY = "ff2d95"  # the colour of the cell whose query this is, in figures and on the page
+_LIGHT = 330  # of a colour's red, green and blue together, above which black is read on it
 OWN, CHOSEN = "▸", "▾"  # on the cell that is the query itself, and on a chosen key
 _MEANINGS = {OWN: "the query's own cell", CHOSEN: "the chosen key"}
 
 
 class HeadLook(NamedTuple):
-    """What one head gives to each position, or what each position gives to some keys.
-
-    Attributes:
-        name: of the head, such as `L3 H2`.
-        weights: of each position.
-        allowed: which positions may be attended to, or may attend.
-    """
+    """Attention of one head's query: its name, such as `L3 H2`, the weight of each key, and which keys are allowed."""
 
     name: str
     weights: Float[np.ndarray, " N"]
@@ -55,20 +48,9 @@ class HeadLook(NamedTuple):
         is_there = (own >= 0) & self.allowed[own] & np.isfinite(self.weights[own])
         return np.where(is_there, self.weights[own], 0), is_there
 
-    def heaviest(self, cells: Int[np.ndarray, " C"]) -> int:
-        """Return which of some positions has the largest weight."""
-        counted = np.where(self.allowed & np.isfinite(self.weights), self.weights, -np.inf)[cells]
-        return int(cells[int(np.argmax(counted))])
-
 
 class Canvas(NamedTuple):
-    """One picture, and the grids of its cells that are drawn together.
-
-    Attributes:
-        picture: None where its pixels are unknown.
-        grids: which positions are its cells.
-        number: of the picture.
-    """
+    """One picture, None where its pixels are unknown, and the grids of its cells that are drawn together."""
 
     picture: Picture | None
     grids: Sequence[ImageGrid]
@@ -76,7 +58,7 @@ class Canvas(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called, without the folders of its file."""
+        """Name of its file, without the folders."""
         name = f"picture {self.number}" if self.picture is None else self.picture.name.rpartition("/")[2]
         return name + " overview" * self.is_overview
 
@@ -106,7 +88,7 @@ class Canvas(NamedTuple):
         return max(round(self.size[1] / high), 1), max(round(self.size[0] / wide), 1)
 
     def placed(self, rows: int, columns: int) -> Positions:
-        """Return the position of the cell that lies at each of so many places; -1 where none does."""
+        """Return the position of the cell at each place of a raster; -1 for no cell."""
         found = np.full((rows, columns), -1)
         width, height = self.size
         for grid in self.grids:
@@ -117,6 +99,10 @@ class Canvas(NamedTuple):
             own = grid.positions[np.ix_(down[of_rows].astype(int), across[of_columns].astype(int))]
             found[np.ix_(of_rows, of_columns)] = own
         return found
+
+    def pixels(self, rows: int, columns: int) -> Pixels:
+        """Return the picture as a raster; black where it is unknown."""
+        return np.zeros((rows, columns, 3)) if self.picture is None else resized(self.picture.pixels, rows, columns)
 
 
 def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
@@ -131,11 +117,6 @@ def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
     return found
 
 
-def weight_text(weight: float) -> str:
-    """Return a weight in two digits behind the point, or the first digit of a smaller one."""
-    return f"{weight:.2f}" if weight >= 0.005 or not weight else f"{weight:.1g}"
-
-
 def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
     """Return what a reader has to know of cells, in sentences."""
     merged = {grid.patches for grid in grids if grid.patches > 1}
@@ -143,18 +124,10 @@ def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
     return facts + list(dict.fromkeys(grid.note for grid in grids if grid.note))
 
 
-class Tiling(NamedTuple):
-    """How panels of one size stand in a room: so many side by side, and at least one in all."""
-
-    size: Bounds
-    in_a_strip: int
-    capacity: int
-
-
 def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int | None:
-    """Return the position so many cells further down and further right; None where there is no cell at `position`.
+    """Return the position that is some cells further down and right; None where there is no cell at `position`.
 
-    Above and below a picture are the positions before and behind its own; beside it is nothing.
+    Above and below a picture are the positions before and behind its own.
     """
     for canvas in canvases(layout, has_overview=True):
         cells = canvas.placed(*canvas.cells)
@@ -167,45 +140,41 @@ def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int
 
 
 class Panel(NamedTuple):
-    """A picture under the weights of a head, or without one as it is; behind its name stands a fact that fits."""
+    """A picture under the weights of a head, or without one as it is, and facts behind its name."""
 
     canvas: Canvas
     head: HeadLook | None
     name: str
-    facts: Sequence[str] = ()  # the longest first
+    facts: Sequence[str] = ()
+
+
+class Tiling(NamedTuple):
+    """Size of panels, how many are side by side, and how many a room holds, which is at least one."""
+
+    size: Bounds
+    in_a_strip: int
+    capacity: int
 
 
 @dataclass(frozen=True, eq=False)
 class PictureView:
-    """Where some heads look.
+    """Look of some heads' query at pictures, in the columns of a terminal."""
 
-    Attributes:
-        title: who looks, and what that is called.
-        heads: those that were asked for.
-        layout: which positions are cells of pictures.
-        marks: what stands on cells, by their positions: `OWN`, and `CHOSEN`.
-        palette: how cells look.
-        scale: which weight each colour stands for.
-        has_shares: whether the weights are of one query, or a mean, so that their sum is a share of all.
-        keys: those that were chosen, whose weight stands beside each head; without any its heaviest cell does.
-        resized: the pixels of pictures in the sizes that were drawn, by their numbers.
-    """
-
-    title: tuple[str, str]
+    title: tuple[str, str]  # the query, and what it does
     heads: Sequence[HeadLook]
     layout: SideLayout
-    marks: Mapping[int, str]
+    marks: Mapping[int, str]  # `OWN` and `CHOSEN`, by the positions of their cells
     palette: Palette
     scale: Scale
-    has_shares: bool = True
-    keys: Sequence[int] = ()
-    resized: dict[tuple[int, Bounds], Pixels] = field(default_factory=dict)
+    has_shares: bool = True  # whether the sum of weights is a share of all
+    keys: Sequence[int] = ()  # chosen ones, whose weight stands behind each head's name in place of its heaviest cell
+    resized: dict[tuple[int, Bounds], Pixels] = field(default_factory=dict)  # pictures in the sizes that were drawn
 
     @property
     def facts(self) -> list[str]:
-        """What a reader has to know of the cells and of what is left out."""
+        """Sentences on the cells, and on panels that are left out."""
         lacks_overviews = len(self.heads) > 1 and any(grid.is_overview for grid in self.layout.grids)
-        return ["the overview is drawn for one --head"] * lacks_overviews + facts_of(self.layout.grids)
+        return ["the overview is drawn for a single head"] * lacks_overviews + facts_of(self.layout.grids)
 
     def share(self, head: HeadLook, canvas: Canvas) -> str:
         """Return how much of its weight a head gives to the cells, behind a blank; empty where that is no share."""
@@ -213,36 +182,53 @@ class PictureView:
 
     def heaviest(self, head: HeadLook, cells: Int[np.ndarray, " C"]) -> str:
         """Return the name and the weight of the keys that were chosen, or of the heaviest of some cells."""
-        shown = list(self.keys) or [head.heaviest(cells)]
+        counted = np.where(head.allowed & np.isfinite(head.weights), head.weights, -np.inf)[cells]
+        shown = list(self.keys) or [int(cells[np.argmax(counted)])]
         name = self.layout.cells.get(shown[0], str(shown[0])) if len(shown) == 1 else f"{len(shown)} keys"
-        return f"{name} {weight_text(float(head.weights[shown].sum()))}"
+        weight = float(head.weights[shown].sum())
+        return f"{name} {weight:.2f}" if weight >= 0.005 or not weight else f"{name} {weight:.1g}"
 
     @property
     def panels(self) -> list[Panel]:
-        """What is drawn of each head, and of the only one the overview too."""
+        """Pictures under each head, and of a single one the overview too."""
         found = []
         for head in self.heads:
             for each in canvases(self.layout, len(self.heads) == 1):
-                name, share = head.name + " overview" * each.is_overview, self.share(head, each)
-                cell = f" {self.heaviest(head, each.positions).removeprefix('overview ')}"
-                found.append(Panel(each, head, name, (cell + share, cell, share, "")))
+                cell = self.heaviest(head, each.positions).removeprefix("overview ")
+                name = head.name + " overview" * each.is_overview
+                found.append(Panel(each, head, name, (f" {cell}", self.share(head, each))))
         return found
 
     def drawn(self, bounds: Bounds) -> tuple[Block, int]:
         """Return as many heads as there is room for, those first that give most to one cell, and how many they are."""
         header, cells = self._header(bounds.width), [*self.layout.cells]
         room = Bounds(max(bounds.lines - len(header.lines), 1), bounds.width)
-        plain = [Panel(each, None, each.name) for each in canvases(self.layout, False) if each.picture is not None]
-        plain *= self.palette.has_color
-        panels = self.panels
-        widths = [max(len(one.name + one.facts[1]), min(one.canvas.cells[1], 2 * _NARROWEST)) for one in panels]
-        tiles = self.tiling([*plain, *panels], room, max(*widths, _NARROWEST), _WIDEST)
-        each = len(panels) // len(self.heads)
-        count = min(max((tiles.capacity - len(plain)) // each, 1), len(self.heads))
-        most = [float(np.nan_to_num(head.weights[cells]).max()) for head in self.heads]
-        chosen = sorted(np.argsort([-weight for weight in most], kind="stable")[:count].tolist())
-        panels = [panel for place in chosen for panel in panels[place * each : (place + 1) * each]]
-        return stack([header, self.hung([*plain, *panels], tiles).block]), count
+        panels, plain = self.panels, [Panel(each, None, each.name) for each in canvases(self.layout, False)]
+        each, most = len(panels) // len(self.heads), [-np.nan_to_num(head.weights[cells]).max() for head in self.heads]
+        ranked = np.argsort(most, kind="stable").tolist()
+
+        def chosen(count: int) -> list[Panel]:
+            return [panel for place in sorted(ranked[:count]) for panel in panels[place * each : (place + 1) * each]]
+
+        if self.palette.has_color:
+            plain = [panel for panel in plain if panel.canvas.picture is not None]
+            least = max(_NARROWEST, *(len("".join((panel.name, *panel.facts[:1]))) for panel in panels))
+            tiles = self.tiling([*plain, *panels], room, least, _WIDEST)
+            count = min(max((tiles.capacity - len(plain)) // each, 1), len(self.heads))
+            return stack([header, self.hung([*plain, *chosen(count)], tiles).block]), count
+        for count in range(len(self.heads), 0, -1):
+            maps = stack((self._maps(chosen(count)[place::each], room.width) for place in range(each)), gap=1)
+            if len(maps.lines) <= room.lines:
+                break
+        return stack([header, maps]), count
+
+    def _maps(self, panels: Sequence[Panel], width: int) -> Block:
+        """Return the cells of one picture under the weights of heads as maps, of many the largest of each block."""
+        rows, columns = (Axis(("",) * count, tuple(range(count))) for count in panels[0].canvas.cells)
+        own, pool = panels[0].canvas.placed(len(rows), len(columns)), pooling(rows, columns, width)
+        looks = ((one.head.sampled(own), one) for one in panels if one.head)
+        maps = [Heatmap(one.name, *look, label="".join(one.facts).strip()).pooled(*pool) for look, one in looks]
+        return heatmaps(maps, rows, columns, pool, self.palette, width, self.scale)
 
     def _header(self, width: int) -> Block:
         cells = [*self.layout.cells]
@@ -251,56 +237,36 @@ class PictureView:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
         facts += ["%: its weight on the picture"] * self.has_shares
-        there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
-        facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
-        is_dark = self.palette.has_color and not all(one.allowed[cells].all() for one in self.heads)
-        facts += ["darkest: masked, or no number"] * is_dark + self.facts
+        if self.palette.has_color:
+            there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
+            facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
+            facts += ["darkest: masked, or no number"] * (not all(one.allowed[cells].all() for one in self.heads))
+        facts += self.facts
         listed = ([Segment(line, DIM)] for fact in facts for line in in_words(fact, width))
         return stack([flowing(parts, width), flowing(listed, width)])
 
-    # --- panels ---
-
     def tiling(self, panels: Sequence[Panel], room: Bounds, least: int, widest: int) -> Tiling:
-        """Return how all panels fit, as large as they may be; where they do not, as many as do.
-
-        Pictures are from `least` to `widest` columns wide; shades end at the size in which each cell has its own.
-        """
+        """Return how all panels fit, from `least` to `widest` columns wide; where they do not, as many as do."""
         width, height = (max(sizes) for sizes in zip(*(panel.canvas.size for panel in panels), strict=True))
-        rows, columns = (max(sizes) for sizes in zip(*(panel.canvas.cells for panel in panels), strict=True))
-        margin, named = len(str(rows - 1)) + 1, max(len("".join((panel.name, *panel.facts[:1]))) for panel in panels)
-
-        def of(wide: int) -> Tiling:
-            if self.palette.has_color:
-                size = Bounds(max(round(wide * height / width / 2), 1), wide)
-            else:
-                step = -(-columns * WIDE.columns // max(wide - margin, WIDE.columns))
-                size = Bounds(-(-rows // step) + 1, max(margin + -(-columns // step) * WIDE.columns, min(wide, named)))
-            side_by_side = max((room.width + GAP) // (size.width + GAP), 1)
-            return Tiling(size, side_by_side, side_by_side * (room.lines // (size.lines + 1)))
-
-        if not self.palette.has_color:
-            widest = max(margin + columns * WIDE.columns, named)
-        wide = min(widest, room.width)
-        ways = (of(each) for each in range(wide, min(least, wide) - 1, -1))
-        found = next((way for way in ways if way.capacity >= len(panels)), of(min(least, wide)))
-        if not found.capacity:  # higher than the room
-            size = Bounds(max(room.lines - 1, 1), min(found.size.width, room.width))
-            return Tiling(size, found.in_a_strip, found.in_a_strip)
-        count = min(len(panels), found.capacity)
-        return found._replace(in_a_strip=-(-count // -(-count // found.in_a_strip)))  # as many in each of the strips
+        widest, least = min(widest, room.width), min(least, widest, room.width)
+        for wide in range(widest, least - 1, -1):
+            size = Bounds(min(max(round(wide * height / width / 2), 1), max(room.lines - 1, 1)), wide)
+            side_by_side = max((room.width + GAP) // (wide + GAP), 1)
+            capacity = side_by_side * max(room.lines // (size.lines + 1), 1)
+            if capacity >= len(panels):
+                break
+        count = min(len(panels), capacity)
+        return Tiling(size, -(-count // -(-count // side_by_side)), capacity)  # as many in each of the strips
 
     def hung(self, panels: Sequence[Panel], tiles: Tiling) -> PaneContent[tuple[int, int | None]]:
         """Return panels side by side; at a place of them is the number of a panel, and a position that it shows."""
         (high, wide), in_a_strip, _ = tiles
-        lengths = zip(*([len(one.name + fact) for fact in one.facts] for one in panels if one.facts), strict=True)
-        way = next((way for way, longest in enumerate(map(max, lengths)) if longest <= wide), -1)
-        draw, blocks, places = self._overlay if self.palette.has_color else self._shaded, [], []
-        for panel in panels:
-            name = self.palette.shortened(panel.name, wide, keeps_end=True)
-            title = [Segment(name, BOLD), Segment(panel.facts[way] if panel.facts else "", DIM)]
-            lines, own = draw(panel.canvas, panel.head, tiles.size)
-            blocks.append(crop([title, *lines], Bounds(high + 1, wide)))
-            places.append(own)
+        blocks, places = [], [panel.canvas.placed(2 * high, wide) for panel in panels]
+        for panel, own in zip(panels, places, strict=True):
+            name, forms = self.palette.shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
+            fact = next((text for text in forms if len(name + text) <= wide), "")
+            title = [Segment(name, BOLD), Segment(fact, DIM)]
+            blocks.append(crop([title, *self._lines(panel, own, tiles.size)], Bounds(high + 1, wide)))
         strips = (blocks[start : start + in_a_strip] for start in range(0, len(blocks), in_a_strip))
 
         def at(line: int, column: int) -> tuple[int, int | None] | None:
@@ -308,55 +274,46 @@ class PictureView:
             number = strip * in_a_strip + place
             if not (strip >= 0 and 0 <= place < in_a_strip and number < len(panels) and column < wide):
                 return None
-            found = places[number][line - 1 : line, column : column + 1].tolist() if line else []
-            return number, next((position for row in found for position in row if position >= 0), None)
+            position = int(places[number][2 * (line - 1), column]) if line else -1
+            return number, position if position >= 0 else None
 
         return PaneContent(stack(hstack(strip, GAP) for strip in strips), at)
 
-    def _overlay(self, canvas: Canvas, head: HeadLook | None, size: Bounds) -> tuple[list[list[Segment]], Positions]:
-        """Return a picture in half-blocks, under the weights of a head dark where it may not look, and its cells."""
-        rows, columns = 2 * size.lines, size.width
-        own = canvas.placed(rows, columns)
-        pixels = self.resized.get((canvas.number, size), np.zeros((rows, columns, 3)))
-        if canvas.picture is not None and (canvas.number, size) not in self.resized:
-            pixels = self.resized[canvas.number, size] = resized(canvas.picture.pixels, rows, columns)
-        if head is None:
-            return half_blocks(pixels), own[::2]
-        weights, is_inside = head.sampled(own)
-        place, is_signed = self.scale.placed(weights), self.scale.is_signed
-        ramp = [style.bgcolor.triplet for _, style in self.palette.ramp(1, is_signed) if style and style.bgcolor]
-        heat = np.array(ramp)[np.minimum(place * len(ramp), len(ramp) - 1).astype(int)]
-        cover = COVER * (np.abs(2 * place - 1) if is_signed else place)[..., None] if canvas.picture else 1
-        gray = grayed(pixels)
-        pixels = np.where(is_inside[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK)
-        lines = half_blocks(pixels)
-        for position in (place for place in self.marks if (own == place).any()):
+    def _lines(self, panel: Panel, own: Positions, size: Bounds) -> list[list[Segment]]:
+        """Return a picture in half-blocks, under the weights of a head, or without colours in shades."""
+        canvas, head, _, _ = panel
+        if self.palette.has_color:
+            if (canvas.number, size) not in self.resized:
+                self.resized[canvas.number, size] = canvas.pixels(*own.shape)
+            pixels = self.resized[canvas.number, size]
+            if head is not None:
+                pixels = overlay(pixels, *head.sampled(own), self.scale, self.palette.rgb(), canvas.picture is not None)
+            lines = half_blocks(pixels)
+        else:
+            cells = self.palette.cells(*head.sampled(own[::2]), self.scale, 1) if head else []
+            lines = [[Segment(*each) for each in line] for line in cells]
+        for position in (place for place in self.marks if head is not None and (own == place).any()):
             row, column = np.argwhere(own == position).mean(axis=0).astype(int)
-            ink, paper = "#000000" if pixels[row, column].sum() > _LIGHT else "#ffffff", lines[row // 2][column].style
-            style = Style(color=ink, bgcolor=paper and paper.color, bold=True)
-            lines[row // 2][column] = Segment(self.marks[position], style)
-        return lines, own[::2]
+            under = lines[row // 2][column].style
+            paper = under and under.color
+            ink = "#000000" if paper and sum(paper.get_truecolor()) > _LIGHT else "#ffffff"
+            lines[row // 2][column] = Segment(self.marks[position], Style(color=ink, bgcolor=paper, bold=True))
+        return lines
 
-    def _shaded(self, canvas: Canvas, head: HeadLook | None, size: Bounds) -> tuple[list[list[Segment]], Positions]:
-        """Return the cells as shades with their axes, of many the largest of each block; and which lie there."""
-        assert head is not None
-        rows, columns = canvas.cells
-        digits = len(str(rows - 1))
-        wide, high = max((size.width - digits - 1) // WIDE.columns, 1), max(size.lines - 1, 1)
-        step = max(-(-rows // high), -(-columns // wide))
-        own = canvas.placed(rows, columns)
-        drawn = Heatmap("", *head.sampled(own)).pooled(step, step, self.scale.is_signed)
-        axes = [Axis(("",) * len(part), tuple(part)) for part in (range(0, rows, step), range(0, columns, step))]
-        mark, marked, across = "", None, None  # of the last one, beside the shades, which have no room for it
-        for position in (place for place in self.marks if (own == place).any()):
-            mark, (marked, across) = self.marks[position], (np.argwhere(own == position)[0] // step).tolist()
-        body = map_lines(drawn.values, drawn.allowed, CellGrid(axes[0], axes[1], WIDE), self.palette, self.scale)
-        lines = [[Segment(" " * (digits + 1)), *axes[1].ticks(WIDE.columns, self.palette, across)]]
-        for place, (index, shades) in enumerate(zip(axes[0].indices, body, strict=True)):
-            shown = mark if place == marked else " "
-            lines.append([Segment(f"{index:>{digits}}", DIM), Segment(shown, BOLD), *shades])
-        first = own[::step, ::step].repeat(WIDE.columns, axis=1)
-        return lines, np.pad(first, ((1, 0), (digits + 1, 0)), constant_values=-1)
+
+def overlay(
+    pixels: Pixels,
+    weights: Float[np.ndarray, "rows columns"],
+    is_lit: Bool[np.ndarray, "rows columns"],
+    scale: Scale,
+    colors: UInt8[np.ndarray, "N 3"],
+    has_picture: bool = True,
+) -> Pixels:
+    """Return a picture without its colours under those of weights, and dark where no key is lit."""
+    gray = grayed(pixels)
+    cover = COVER * scale.placed(weights)[..., None] if has_picture else 1
+    heat = colors[scale.steps(weights, len(colors))]
+    return np.where(is_lit[..., None], gray * DIMMED * (1 - cover) + heat * cover, gray * DARK)
 
 
 def grayed(pixels: Pixels) -> Pixels:
@@ -365,7 +322,7 @@ def grayed(pixels: Pixels) -> Pixels:
 
 
 def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:
-    """Return a picture in so many pixels, each the mean of those that lie in it, or the nearest one."""
+    """Return a picture as a raster of another size, each pixel the mean of those in it, or the nearest one."""
     for axis, count in enumerate((rows, columns)):
         starts = np.arange(count) * pixels.shape[axis] // count
         sizes = np.maximum(np.diff(starts, append=pixels.shape[axis]), 1)
@@ -376,7 +333,7 @@ def resized(pixels: Pixels, rows: int, columns: int) -> Pixels:
 def half_blocks(pixels: Pixels) -> list[list[Segment]]:
     """Return lines that show two rows of pixels each."""
     colors = (pixels / 4).round().clip(0, 63).astype(int) * 4  # so that neighbours share a style
-    names = [[f"#{min(r, 255):02x}{min(g, 255):02x}{min(b, 255):02x}" for r, g, b in row] for row in colors.tolist()]
+    names = [[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in row] for row in colors.tolist()]
     return [
         [Segment("▀", Style(color=top, bgcolor=bottom)) for top, bottom in zip(*pair, strict=True)]
         for pair in zip(names[::2], names[1::2], strict=True)

@@ -39,16 +39,13 @@ class Displayed:
 class Tabular:
     """Result of rows."""
 
-    def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """Return a data frame with the columns of TSV, without the number of the sentence.
-
-        Args:
-            library: its name; None is the one that is imported, else the one that is installed, else pandas.
+    def to_dataframe(self) -> Any:
+        """Return a data frame of pandas with the columns of TSV; `polars.from_pandas` takes it.
 
         Raises:
-            UsageError: it is not installed.
+            LoadError: pandas is not installed.
         """
-        return presentation().frame_of(self, library)
+        return presentation().frame_of(self)
 
 
 class Drawable:
@@ -74,7 +71,7 @@ class Drawable:
             hide_special: leave out the tokenizer's special tokens.
             ramp: the scale from weights to colours; None is that of a terminal.
             colormap: the colours of weights.
-            size: how wide, such as `3.3in`, or `WIDTHxHEIGHT`; None is as large as it takes.
+            size: how wide in inches, such as `3.3in`, or `3.3inx2in`; None is as large as it takes.
 
         Raises:
             UsageError: matplotlib is not installed, the layer is of no trace, or a token or a value does not exist.

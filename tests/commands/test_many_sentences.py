@@ -43,5 +43,5 @@ def test_means_and_deviations_are_those_of_single_runs(attn: Run, records: Path)
         assert head["std"]["entropy"] == pytest.approx(statistics.stdev(values), rel=1e-5)
     path = records.with_name("heads.parquet")
     assert attn("heads", "--file", records, "-o", path).code == 5
-    frame = attncli.heads(TEXTS, model="demo").to_dataframe("pandas")
+    frame = attncli.heads(TEXTS, model="demo").to_dataframe()
     assert pd.read_parquet(path).astype(frame.dtypes).equals(frame)

@@ -16,8 +16,8 @@ from pages import ODD, odd_trace, pictured_trace, random_trace
 from traces import layer_of, tokens_of, trace_of
 
 import attncli
-from attncli.formats.figures import Size, figure_of, written
-from attncli.render.picture import COVER
+from attncli.formats.figures import figure_of, parse_size, written
+from attncli.render.picture import COVER, DIMMED
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -54,7 +54,8 @@ def labels(axis: Any) -> list[str]:
 
 
 def words_of(figure: Figure) -> str:
-    return " | ".join(text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts())
+    legend = figure.legends[0]
+    return " | ".join(text.get_text().replace("\n", " ") for text in (legend.get_title(), *legend.get_texts()))
 
 
 # --- the numbers -------------------------------------------------------------------------------------------
@@ -95,11 +96,11 @@ def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
 
 @pytest.mark.parametrize(("size", "count"), [("3.3inx2in", 40), ("1.5in", 300)])
 def test_labels_are_letters_of_6_to_8_points_that_do_not_touch(size: str, count: int) -> None:
-    figure = figure_of(random_trace(1, 4, count), size=Size.of(size))
-    assert figure.get_figwidth() * 72 == pytest.approx(Size.of(size).width)
+    figure = figure_of(random_trace(1, 4, count), size=parse_size(size))
+    assert figure.get_figwidth() == pytest.approx(parse_size(size)[0])
     figure.draw_without_rendering()
     edge = figure.bbox.padded(1)
-    for text in (*figure.legends[0].get_texts(), *figure.axes[-1].get_xticklabels()):
+    for text in (figure.legends[0].get_title(), *figure.legends[0].get_texts(), *figure.axes[-1].get_xticklabels()):
         box = text.get_window_extent()
         assert all(edge.contains(*corner) for corner in (box.min, box.max)), text.get_text()
     for axes in maps_in(figure):
@@ -111,13 +112,15 @@ def test_labels_are_letters_of_6_to_8_points_that_do_not_touch(size: str, count:
             assert all(gap * 72 / figure.dpi >= 6 for gap in np.abs(np.diff(middles)).tolist())
 
 
-def test_tokens_are_never_taken_for_formulas_and_what_no_font_has_is_escaped(recwarn: pytest.WarningsRecorder) -> None:
+def test_no_token_is_taken_for_a_formula_and_what_the_font_lacks_is_escaped(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     words = tokens_of("$x_1^2$", "\\frac", "_under", "שלום", "日本", "\U000e0041", "a\nb")
     layer = layer_of(*np.zeros((3, 1, 7, 2), np.float32))
     figure = figure_of(trace_of(layer, queries=words, keys=words))
     (axes,) = maps_in(figure)
     shown = labels(axes.yaxis)
-    assert shown[:4] == ["$x_1^2$", "\\frac", "_under", "שלום"]
+    assert shown[:5] == ["$x_1^2$", "\\frac", "_under", "שלום", "\\u65e5\\u672c"]
     assert not any(label.get_parse_math() for label in axes.get_yticklabels())
     assert all(text.isprintable() for text in shown)
     assert all(written(figure, form, "x") for form in ("pdf", "png", "svg"))
@@ -129,7 +132,7 @@ def test_tokens_are_never_taken_for_formulas_and_what_no_font_has_is_escaped(rec
 
 def test_a_file_has_its_size_its_fonts_and_the_same_bytes_whatever_the_user_has_set() -> None:
     def made(form: str) -> bytes:
-        return written(figure_of(attncli.inspect(SENTENCE), size=Size.of("3.3inx2in")), form, "time (flies)")
+        return written(figure_of(attncli.inspect(SENTENCE), size=parse_size("3.3inx2in")), form, "time (flies)")
 
     files = {form: made(form) for form in ("pdf", "png", "svg")}
     assert re.search(rb"/MediaBox \[ ?0 0 237\.6 144 ?\]", files["pdf"])
@@ -157,22 +160,18 @@ def test_the_picture_is_covered_as_far_as_the_weight_of_each_cell() -> None:
     assert [axes.get_title("left") for axes in panels] == [
         "dot.png", *(f"L0 H{head} {sum(own[1:9]):.0%}" for head, own in enumerate(weights))
     ]  # fmt: skip
-    np.testing.assert_allclose(np.asarray(panels[0].images[0].get_array()) * 255, trace.pictures[0].pixels)
+    gray = trace.pictures[0].pixels @ [0.2126, 0.7152, 0.0722]
     for axes, own in zip(panels[1:], weights, strict=True):
-        found = {}
-        for image in axes.images[1:]:
-            left, right, bottom, top = image.get_extent()
-            painted = np.asarray(image.get_array())
-            for (row, column), opacity in np.ndenumerate(painted[..., 3]):
-                share = float(opacity) / COVER
-                assert painted[row, column, :3] * 255 == pytest.approx(color_at(share), abs=3)
-                high, wide = (bottom - top) / painted.shape[0], (right - left) / painted.shape[1]
-                found[top + row * high, left + column * wide] = share**2 * highest
-        assert found == {place: pytest.approx(float(own[key]), abs=1e-7) for key, place in TILED.items()}
+        (image,) = (np.asarray(each.get_array()) * 255 for each in axes.images)
+        for key, (top, left) in TILED.items():
+            share = np.sqrt(own[key] / highest)
+            light = DIMMED * gray[top + 5, left + 5] * (1 - COVER * share)
+            row, column = int((top + 5.5) * image.shape[0] / 40), int((left + 5.5) * image.shape[1] / 60)
+            expected = light + COVER * share * np.array(color_at(float(share)))
+            assert image[row, column] == pytest.approx(expected, abs=3)
     assert figure.axes[-1].get_xlabel() == "weights of 14 ?, sqrt scale"
-    assert "dark: masked, no number, or outside the grid; the overview is drawn for one --head; merged" in words_of(
-        figure
-    )
+    facts = "dark: masked, no number, or outside the grid; the overview is drawn for a single head; merged"
+    assert facts in words_of(figure)
     named = replace(trace, pictures=(trace.pictures[0]._replace(name="x/" + 60 * "long" + "$a_b$.png"),))
     title = maps_in(figure_of(named))[0].get_title("left")
     assert re.fullmatch(r"….*longlong\$a_b\$.png", title)
@@ -184,9 +183,9 @@ def test_the_picture_is_covered_as_far_as_the_weight_of_each_cell() -> None:
 
 def test_inspect_draws_a_figure_and_without_a_size_an_svg_is_the_terminals(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "figure.svg"
-    ran = attn("inspect", SENTENCE, "--size", "84mm", "-H", "1", "-o", path)
+    ran = attn("inspect", SENTENCE, "--size", "3.3in", "-H", "1", "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
-    expected = figure_of(attncli.inspect(SENTENCE, head=1), size=Size.of("84mm"))
+    expected = figure_of(attncli.inspect(SENTENCE, head=1), size=parse_size("3.3in"))
     assert path.read_bytes() == written(expected, "svg", f"attn inspect: {SENTENCE}")
     assert attn("inspect", SENTENCE, "-o", path).code == 0
     assert path.read_text(encoding="utf-8").count("<text") > 20  # a figure has outlines of letters

@@ -1,4 +1,4 @@
-"""Data frames of pandas: a row a cell, as TSV has them, with types; polars has the same rows."""
+"""Data frames of pandas: a row a cell, as TSV has them, with types."""
 
 import math
 import subprocess
@@ -6,10 +6,11 @@ import sys
 from typing import Any
 
 import pandas
+import polars
 import pytest
 
 import attncli
-from attncli.errors import LoadError, UsageError
+from attncli.errors import LoadError
 from attncli.formats.columns import CELLS
 
 
@@ -19,7 +20,7 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
 
 def test_a_row_is_a_cell() -> None:
     trace = attncli.inspect("time flies time", num_heads=2)
-    frame = trace.to_dataframe("pandas")
+    frame = trace.to_dataframe()
     assert isinstance(frame, pandas.DataFrame)
     assert tuple(frame.columns) == tuple(name for name in CELLS if name != "sentence")
     tokens = [token.text for token in trace.key_tokens]
@@ -32,7 +33,7 @@ def test_a_row_is_a_cell() -> None:
         }
         for head in heads for query in range(3) for key in range(3)
     ]  # fmt: skip
-    assert rows_of(frame) == trace.to_dataframe("polars").to_dicts() == expected
+    assert rows_of(frame) == polars.from_pandas(frame).to_dicts() == expected
     types = {name: str(kind).lower() for name, kind in zip(frame.columns, frame.dtypes, strict=True)}
     assert (types["score"], types["weight"], types["head"], types["key"]) == ("float32", "float32", "int32", "int32")
     crossed = attncli.inspect("time flies", target="le temps vole", num_heads=4)  # a part has its rows alone
@@ -59,19 +60,16 @@ def test_a_survey_has_a_row_a_head() -> None:
             assert row[name] == value or (value is None and math.isnan(row[name]))
 
 
-def test_a_library_that_is_not_there_is_named_and_none_is_imported_before_it_is_needed(
+def test_pandas_is_named_where_it_is_not_there_and_not_imported_before_it_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "polars", raising=False)
-    monkeypatch.setattr("attncli.formats.frames.find_spec", lambda name: None)
     trace = attncli.inspect("time flies", num_heads=1)
-    with pytest.raises(LoadError, match=r"a data frame needs polars: .*install polars"):
-        trace.to_dataframe("polars")
-    with pytest.raises(UsageError, match="expected pandas or polars"):
-        trace.to_dataframe("dask")  # type: ignore[call-overload]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(LoadError, match=r"a data frame needs pandas, .* pip install pandas"):
+        trace.to_dataframe()
     program = (
         "import sys, attncli; trace = attncli.inspect('a b'); repr(trace); trace._repr_html_(); "
-        "print({'pandas', 'polars', 'matplotlib'} & sys.modules.keys())"
+        "print({'pandas', 'matplotlib'} & sys.modules.keys())"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"

@@ -65,7 +65,6 @@ def texts_of(svg: str) -> list[tuple[int, int, int, str]]:
         x, y, width = (float(text.attrib[name]) for name in ("x", "y", "textLength"))
         if (words := (text.text or "").replace("\N{NO-BREAK SPACE}", " ")) != "\n":
             assert text.attrib["clip-path"][5:-1] in lines
-            words = words.replace("\N{WORD JOINER}", "")
             found.append((whole((y - BASELINE) / LINE), whole(x / CELL), whole(width / CELL), words))
     return found
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -58,6 +59,11 @@ def compare(name: str, found: str) -> None:
     if os.environ.get("GOLDEN") == "write":
         file.write_text(found, encoding="utf-8")
     expected = file.read_text(encoding="utf-8")
+    if file.suffix in (".json", ".jsonl"):  # whose blanks, and the order of whose members, mean nothing
+        found, expected = (
+            "\n".join(json.dumps(json.loads(each), sort_keys=True) for each in texts)
+            for texts in (([text] if file.suffix == ".json" else text.splitlines()) for text in (found, expected))
+        )
     assert re.split(r"[\s─━]+", _NUMBER.sub("#", found)) == re.split(r"[\s─━]+", _NUMBER.sub("#", expected))
     pairs = zip_longest(_NUMBER.findall(found), _NUMBER.findall(expected))
     assert [pair for pair in pairs if not is_close(*pair)] == []

@@ -15,11 +15,12 @@ from itertools import accumulate, groupby
 from pathlib import Path
 
 from explored import driven_by
+from rich.cells import cell_len
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.formats.pictures import FAINT, FONTS, THEME, boxed_runs
+from attncli.formats.pictures import FAINT, FONTS, THEME
 
 PATH = "docs/explore.svg"
 COMMAND = 'attn explore "the cat sat on the mat and the dog sat"'
@@ -146,17 +147,16 @@ class _DrawnFrame:
         return (f'<path class="{name}" d="{"".join(parts)}"/>' for name, parts in paths.items())
 
     def _texts(self, cells: Sequence[Segment]) -> Iterator[str]:
-        """Yield the texts; what fonts may lack or give another width has a box as wide as its cells."""
+        """Yield the texts."""
         column = 0
         for style, run in groupby(cells, _style):
-            for part, width, is_boxed in boxed_runs("".join(cell.text for cell in run)):
-                blank = len(part) - len(part.lstrip())
-                if (shown := part.strip()) and not set(shown) <= set("▀▄"):
-                    rule = f"fill:{_colors(style)[0]}" + (";font-weight:bold" if style.bold else "")
-                    length = (width if is_boxed else len(shown)) * CELL
-                    place = f'x="{(column + blank) * CELL}" textLength="{length}"'
-                    yield f'<text class="{self._style(rule)}" {place}>{escape(shown, quote=False)}</text>'
-                column += width
+            text = "".join(cell.text for cell in run)
+            blank = len(text) - len(text.lstrip())
+            if (shown := text.strip()) and not set(shown) <= set("▀▄"):
+                rule = f"fill:{_colors(style)[0]}" + (";font-weight:bold" if style.bold else "")
+                place = f'x="{(column + blank) * CELL}" textLength="{cell_len(shown) * CELL}"'
+                yield f'<text class="{self._style(rule)}" {place}>{escape(shown, quote=False)}</text>'
+            column += cell_len(text)
 
 
 def _style(cell: Segment) -> Style:

@@ -76,9 +76,7 @@ def import_all(package: str) -> None:
 
 
 def main(lines: list[str]) -> None:
-    for (
-        library
-    ) in "fsspec matplotlib.figure pandas polars pyarrow ray torch._dynamo transformers.modeling_utils".split():
+    for library in "fsspec matplotlib.figure pandas pyarrow ray torch._dynamo transformers.modeling_utils".split():
         importlib.import_module(library)
     import_all("attncli")  # and what it imports, of which type checkers see more than there is
     for name in [name for name in sys.modules if name.partition(".")[0] == "attncli"]:

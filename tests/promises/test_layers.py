@@ -43,10 +43,9 @@ TRANSFORMERS = (
 LIBRARIES = {
     "transformers": TRANSFORMERS,
     "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy", "files"),
-    "rich": ("render", "formats.python", "formats.pictures", "formats.figures.views", "explore", "cli"),
+    "rich": ("render", "formats.python", "formats.pictures", "explore", "cli"),
     "matplotlib": ("formats.figures", "trace.display"),
-    "pandas": ("trace.display",),
-    "polars": ("trace.display",),
+    "pandas": ("formats.python", "trace.display"),
     "ray": ("corpus.on_ray",),
     "textual": ("explore",),
     "typer": ("cli",),

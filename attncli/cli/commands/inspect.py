@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attncli.cli.loop import ResultStream
     from attncli.corpus.jobs import ModelJob
     from attncli.corpus.protocol import BatchFn
-    from attncli.formats.figures.size import Size
+    from attncli.formats.figures import Size
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
@@ -46,7 +46,7 @@ def inspect(
     more: Inspection,
     shown: options.ViewOptions,
     derive: options.Derive,
-    output: options.TraceOutput,
+    output: options.InspectOutput,
     save: Annotated[Path | None, options.output_option("Save the trace as .safetensors, for --from.", "FILE")] = None,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
@@ -150,21 +150,20 @@ def _view(chosen: options.ViewOptions) -> View:
 def _size(text: str | None) -> Size | None:
     if text is None:
         return None
-    from attncli.formats.figures import check_figures
-    from attncli.formats.figures.size import Size
+    from attncli.formats.figures import check_figures, parse_size
 
     check_figures()
-    return Size.of(text)
+    return parse_size(text)
 
 
 def _check_outputs(save: Path | None, path: Path | None) -> None:
-    from attncli.formats import MEANINGS
+    from attncli.formats import FORMATS
 
     if save is None:
         return
     if path is not None and save.absolute() == path.absolute():
         raise UsageError(f"--save and --output both name {save}; give two files")
-    if (ending := save.suffix).removeprefix(".") in MEANINGS:
+    if (ending := save.suffix).removeprefix(".") in FORMATS:
         raise UsageError(f"--save writes a trace, such as x.safetensors; use -o x{ending} for {ending}")
 
 
@@ -191,7 +190,7 @@ def _draw(
     environment: Environment,
     stream: ResultStream[Trace],
     view: View,
-    output: options.TraceOutput,
+    output: options.InspectOutput,
     chosen: str,
     colormap: str,
     request: options.CommonOptions,
@@ -224,7 +223,7 @@ def _write_figure(
     environment: Environment,
     traces: Iterable[tuple[int, Trace]],
     view: View,
-    output: options.TraceOutput,
+    output: options.InspectOutput,
     chosen: str,
     colormap: str,
     size: Size | None,

@@ -1,36 +1,41 @@
 """Figures for a paper, drawn by matplotlib: PDF, PNG and SVG of a stated size, with their fonts in them.
 
-Maps of heads have tokens along both axes (`maps.py`), and where keys are cells of pictures, these are drawn under the
-weights (`pictures.py`); any other view is drawn as a terminal shows it (`views.py`).
+Maps of heads have tokens along both axes (`maps.py`). Where keys are cells of pictures, these are drawn under the
+weights (`pictures.py`).
 """
 
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError, require
-from attncli.formats.figures.size import Size
+from attncli.text import visible
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
 
-    from attncli.formats.pictures import Drawing
+    Size = tuple[float, float | None]  # width and height, in inches; None is as high as its maps need
 
 _DPI = {"pdf": 600, "svg": 600, "png": 300}  # of cells, and all of a png; lines and letters are vectors
+_SIZE = re.compile(r"(\d{1,3}(?:\.\d*)?|\.\d+)(?:in)?(?:[x×](\d{1,3}(?:\.\d*)?|\.\d+)(?:in)?)?")
+
+
+def parse_size(text: str) -> Size:
+    """Return the width, and the height if there is one, of `3.3in` or `3.3inx2in`; UsageError for any other text."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    width, height = (0.0 if side is None else float(side) for side in (match.groups() if match else (None, None)))
+    if not all(1 <= side <= 100 for side in (width, height or 1)):
+        raise UsageError(f"--size {visible(text)}: expected 1 to 100 inches: a width, 3.3in, or both sides, 3.3inx2in")
+    return width, height or None
 
 
 def check_figures(output: Path | None = None, chosen: str = "") -> None:
-    """Check that matplotlib is installed, and that there is a file for bytes.
-
-    Args:
-        output: the file, if one is given.
-        chosen: the format, if it is a binary one.
+    """Check that matplotlib is installed, and that there is a file for bytes, in the format `chosen` if it is binary.
 
     Raises:
         UsageError: there is no file.
@@ -48,8 +53,8 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     shows the largest weight of a block, and the figure notes it. Masked cells are hatched; zeros, NaN, infinities and
     numbers beyond the range of colours have marks, which are explained below the maps.
 
-    Where keys are cells of pictures, these are drawn under the weights instead: of the last query of a causal model, of
-    the mean of other queries, or of the queries of the view.
+    Where keys are cells of pictures, these are drawn under the weights of one query instead: of the last one, or of a
+    model that is not causal, of the class token.
 
     Args:
         trace: the trace.
@@ -73,20 +78,6 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
     draw = draw_pictures if trace.has_image_keys else draw_maps
     with matplotlib.rc_context(_settings()):
         return draw(trace, view or View(), colormap, size)
-
-
-def figure_of_views(drawings: Sequence[Drawing]) -> Figure:
-    """Return views as a terminal shows them, one below the other, as one figure.
-
-    Raises:
-        InputError: there are more lines than a page has room for.
-    """
-    import matplotlib
-
-    from attncli.formats.figures.views import draw_view
-
-    with matplotlib.rc_context(_settings()):
-        return draw_view(drawings)
 
 
 def written(figure: Figure, form: str, title: str) -> bytes:

@@ -4,63 +4,47 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from math import ceil
 from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
 from attncli.errors import UsageError
-from attncli.formats.figures.fonts import Fonts
-from attncli.formats.figures.size import INCH, Size
 from attncli.render.axes import MARK, STEPS, Axis, titled
 from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
 from attncli.render.legend import ticks
-from attncli.render.palette import COLORMAPS, Palette, Scale
+from attncli.render.palette import ODD_COLORS, Palette, Scale
 from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-COLUMN, PAGE = 3.3 * INCH, 6.9 * INCH  # the widths of one column and of both, about those of most journals
+INCH = 72  # points
+COLUMN, PAGE = 3.3, 6.9  # inches: the widths of one column and of both, about those of most journals
 HIGH = 1.2  # times as high as wide a figure becomes, if its height was left open
-_FINEST = 0.4  # side of a cell with its share of the labels; without it about a pixel of 300 to an inch
-_PADS = 0.3  # inches between the maps, the bar of colours, the words and the edges
-KEY = 80.0  # approximate height of the legend below the maps
-FONT = 7.0  # of all that is not a label
-_AIR = 1.1  # from one label to the next, in units of the size of the font
-# Sizes of the labels' font, and at every how many places one stands: the first that has room.
-_LABELS = [(8.0, 1), (7.0, 1), *((6.0, step) for step in STEPS)]
+KEY = 1.1  # inches of the legend below the maps, about
+FONT = 7  # points of all that is not a label
+LETTER = 0.6 * FONT / INCH  # inches of a letter, about
+_FINEST = 0.4  # points of a cell with its share of the labels; without it about a pixel of 300 to an inch
+_LARGEST_LABEL, _LEAST_LABEL, _AIR = 8.0, 6.0, 1.1  # points of labels, and from one to the next, in units of their size
 HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#b4bac2", "hatch": "//////"}
+# Of odd cells, by the mark that a terminal gives them: matplotlib's marker, and the meaning.
+_MARKS = {
+    "0": (".", "exactly zero"), "+": ("+", "beyond the range"), "-": ("_", "below the range"), "X": ("x", "NaN"),
+    "I": ("^", "inf"), "-I": ("v", "-inf"),
+}  # fmt: skip
 
-
-class Mark(NamedTuple):
-    """Look of a special cell: matplotlib's marker, the colour of the cell (None is that of its number), its meaning."""
-
-    marker: str
-    color: str | None
-    words: str
-
-
-# By the mark that a terminal gives them; the colours are those of the page.
-MARKS = {
-    "0": Mark(".", None, "exactly zero"),
-    "+": Mark("+", None, "beyond the range"),
-    "-": Mark("_", None, "below the range"),
-    "X": Mark("x", "#e03131", "NaN"),
-    "I": Mark("^", "#ff922b", "inf"),
-    "-I": Mark("v", "#f06595", "-inf"),
-}
-
-
-Entry = tuple[Artist | tuple[Artist, ...], str]  # of the legend: a look, and its meaning
+Entry = tuple[Any, str]  # of the legend: a look, and its meaning
 
 
 class _Map(NamedTuple):
@@ -74,55 +58,57 @@ class _Map(NamedTuple):
     has_columns: bool
 
 
-def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Figure:
+def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float | None] | None) -> Figure:
     """Return the figure; see `attncli.formats.figures.figure_of`."""
-    size = size or Size(COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else PAGE)
-    across, pool = _grid(trace, view, size)
-    colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-    figure = Figure((size.width / INCH, (size.height or size.width) / INCH), facecolor="white", layout="compressed")
+    width, height = size or (COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else PAGE, None)
     sides = [_sides(trace, layer, view) for layer in trace.layers]
-    strips = [-(-len(layer.heads) // across) for layer in trace.layers]
-    ratios = [len(rows) / len(columns) for (rows, columns), own in zip(sides, strips, strict=True) for _ in range(own)]
+    across, pool = _grid(trace, sides, width, max(height - KEY, 0.1) if height else HIGH * width)
+    figure = Figure((width, height or HIGH * width), facecolor="white", layout="compressed")
+    strips = [ceil(len(layer.heads) / across) for layer in trace.layers]
+    ratios = [len(rows) / len(columns) for (rows, columns), count in zip(sides, strips, strict=True)
+              for _ in range(count)]  # fmt: skip
     grid = figure.add_gridspec(len(ratios), across, height_ratios=ratios)
     maps: list[_Map] = []
-    scales: list[Scale] = []
     for number, (layer, (rows, columns)) in enumerate(zip(trace.layers, sides, strict=True)):
         has_columns = number == len(sides) - 1 or columns != sides[number + 1][1]
         cells = view.cells(trace, layer)
-        heads = {head: layer.head(head, cells.rows) for head in layer.heads}
-        pictures = {head: heatmap_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
-        scales.append(scale_of_layer(trace, view, layer))
-        for place, (head, picture) in enumerate(pictures.items()):
+        for place, head in enumerate(layer.heads):
+            picture = heatmap_of(layer.head(head, cells.rows), cells.of_columns, (pool, pool))
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
             axes.set_title(title_of(trace, layer, head))
-            axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
-            axes.patch.set(**HATCHED)  # cells that are not painted later
-            is_lowest = has_columns and place + across >= len(pictures)
+            is_lowest = has_columns and place + across >= len(layer.heads)
             maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
-    scale = max(scales, key=lambda scale: scale.high)  # one for all
-    _add_key(figure, trace, maps, scale, colors, pool)
-    cell = _lay_out(figure, maps, size, size.width / across, sum(ratios))
-    for each in maps:
-        _draw(each, scale, colors, pool, cell)
+    scale = max((scale_of_layer(trace, view, layer) for layer in trace.layers), key=lambda scale: scale.high)
+    colors = colors_of(colormap)
+    odd = [name for each in maps for name in _draw(each, scale, colors, pool, INCH * width / across)]
+    entries: list[Entry] = [(Patch(linewidth=0, **HATCHED), "masked")]
+    entries *= not all(each.picture.allowed.all() for each in maps)
+    signs = [(sign, words) for name, (sign, words) in _MARKS.items() if name in odd]
+    entries += [
+        (Line2D([], [], color="black", marker=sign, linestyle="none", markersize=4), words) for sign, words in signs
+    ]
+    add_key(figure, scale, colors, trace.layers[0].measure, entries, _notes(trace, maps, pool))
+    _lay_out(figure, maps, scale, width * max(sum(ratios), 1) if height is None else None, width / across)
     return figure
 
 
-def _grid(trace: Trace, view: View, size: Size) -> tuple[int, int]:
-    """Return how many maps stand side by side so that cells are largest, and how many cells a side are pooled."""
-    cells = [(len(layer.heads), view.cells(trace, layer)) for layer in trace.layers]
-    wide = max(len(own.columns) for _, own in cells)
+def colors_of(colormap: str) -> ListedColormap:
+    """Return the colours of a map, as a terminal of 16 million colours has them."""
+    return ListedColormap(Palette("truecolor", colormap).rgb() / 255, colormap)
+
+
+def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height: float) -> tuple[int, int]:
+    """Return how many maps are side by side so that cells are largest, and how many cells a side are pooled."""
+    heads = [len(layer.heads) for layer in trace.layers]
     title = max(len(title_of(trace, layer, head)) for layer in trace.layers for head in layer.heads)
-    most = max(1, min(max(heads for heads, _ in cells), int(size.width / ((title + 1) * 0.6 * FONT))))
+    most = max(1, min(max(heads), int(width / ((title + 1) * LETTER))))
 
     def cell(across: int) -> float:
-        strips = [-(-heads // across) for heads, _ in cells]
-        words = KEY + 2 * FONT * sum(strips) if size.height else 0.0
-        room = (size.height or HIGH * size.width) - words
-        rows = sum(count * len(own.rows) for count, (_, own) in zip(strips, cells, strict=True))
-        return min(size.width / (across * wide), max(room, 1.0) / rows)
+        rows = sum(ceil(count / across) * len(own) for count, (own, _) in zip(heads, sides, strict=True))
+        return min(width / (across * max(len(columns) for _, columns in sides)), height / rows)
 
     across = max(range(1, most + 1), key=cell)
-    return across, max(1, int(np.ceil(_FINEST / cell(across))))
+    return across, ceil(_FINEST / INCH / cell(across))
 
 
 def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
@@ -136,177 +122,127 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
 def title_of(trace: Trace, layer: LayerTrace, head: int) -> str:
     """Return the title of a head."""
     label = layer.head_label(head)
-    short = (
-        f"L{layer.label}{_kind(layer)}" if isinstance(layer.label, int) else titled("layer", layer.label) + _kind(layer)
-    )
+    short = f"L{layer.label}" if isinstance(layer.label, int) else titled("layer", layer.label)
+    short += "" if layer.kind == "self" else f" {layer.kind}"
     return f"{short} H{label}" if isinstance(label, int) else " ".join(dict.fromkeys([short, label]))
 
 
-def _kind(layer: LayerTrace) -> str:
-    return "" if layer.kind == "self" else f" {layer.kind}"
+@cache
+def _characters() -> frozenset[int]:
+    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
-# --- where everything stands -------------------------------------------------------------------------------
+def in_font(text: str) -> str:
+    """Return a text with escapes for the characters that the font of figures lacks."""
+    return "".join(
+        letter if ord(letter) in _characters() else letter.encode("ascii", "backslashreplace").decode()
+        for letter in text
+    )
 
 
-def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, ratio: float) -> float:
-    """Label the maps with as large letters and as many tokens as there is room for; return the side of a cell.
+# --- layout ---
+
+
+def _lay_out(figure: Figure, maps: Sequence[_Map], scale: Scale, tallest: float | None, width: float) -> None:
+    """Label the maps with as large letters and as many tokens as there is room for; an open height is set.
 
     Raises:
         UsageError: there is no room for the maps.
     """
-    fonts = Fonts.of(label for each in maps for axis in (each.rows, each.columns) for label in axis.labels)
-    cell = min(width / len(each.columns) for each in maps)
-    for font, step in _LABELS:
-        if cell and cell * step < _AIR * font:  # no room; smaller letters make cells hardly larger
-            continue
+    cell = INCH * width / max(len(each.columns) for each in maps)
+    for _ in range(2):  # the first time with labels that are at least as large as at the end
+        step = next(step for step in STEPS if cell * step >= _AIR * _LEAST_LABEL)
         for each in maps:
-            _label(each, fonts, font, step)
-        cell = _cell(figure, maps, size, max(width * ratio, size.width))
-        if cell * step >= _AIR * font:
-            figure.set_layout_engine("none")
-            return cell
-    raise UsageError(
-        f"{plural(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
-        "--layer, --head, --query and --key, or give a larger --size"
-    )
+            _label(each, min(cell * step / _AIR, _LARGEST_LABEL), step)
+        fit(figure, scale, tallest)
+        cell = min(each.axes.bbox.height / len(each.rows) for each in maps) * INCH / figure.dpi
+        if cell * STEPS[-1] < _AIR * _LEAST_LABEL:
+            raise UsageError(
+                f"{plural(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; "
+                "choose with --layer, --head, --query and --key, or give a larger --size"
+            )
 
 
-def _label(drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
+def _label(drawn: _Map, font: float, step: int) -> None:
     """Write every `step`-th token left of and below a map; where some are left out, their indices too."""
     sides = (drawn.axes.yaxis, drawn.rows, drawn.has_rows), (drawn.axes.xaxis, drawn.columns, drawn.has_columns)
     for side, axis, is_labelled in sides:
         places = range(0, len(axis), step) if is_labelled else range(0)
         labels = [
-            (f"{axis.indices[i]} " if step > 1 else "")
-            + fonts.escaped(axis.labels[i])
-            + (f" {MARK}" if i in axis.marked else "")
-            for i in places
+            f"{axis.indices[place]} " * (step > 1) + in_font(axis.labels[place]) + f" {MARK}" * (place in axis.marked)
+            for place in places
         ]
-        side.set_ticks([i + 0.5 for i in places])
-        side.set_ticklabels(labels, fontproperties=fonts.of_size(font), parse_math=False)
+        side.set_ticks([place + 0.5 for place in places], labels, fontsize=font, parse_math=False)
         side.set_tick_params(length=2 if step > 1 else 0)
     drawn.axes.tick_params("x", labelrotation=90)
 
 
-def _cell(figure: Figure, drawn: Sequence[_Map], size: Size, tallest: float) -> float:
-    """Lay the figure out and return the side of its smallest cells, in points; 0 where it has no room."""
-    if size.height is None:
-        figure.set_figheight((tallest + len(drawn) * 2 * FONT) / INCH + 2)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # that maps have collapsed
-            figure.draw_without_rendering()
-            if size.height is None:
-                fit_height(figure)
-    except UserWarning:
-        return 0.0
-    return min(each.axes.bbox.height / len(each.rows) for each in drawn) * INCH / figure.dpi
+def fit(figure: Figure, scale: Scale, tallest: float | None) -> None:
+    """Lay a figure out, and write as many weights on its bar as have room.
+
+    It becomes as high as its maps, bar and words; without a tallest height it keeps its own.
+    """
+    if tallest is not None:
+        figure.set_figheight(tallest + 2 + 2 * FONT / INCH * len(figure.axes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that maps have collapsed: they are measured later
+        figure.draw_without_rendering()
+        *maps, bar = figure.axes
+        shares, texts = zip(*ticks(scale, int(bar.bbox.width / figure.dpi / LETTER)), strict=True)
+        bar.set_xticks(shares, texts)
+        if tallest is not None:
+            boxes = [axes.get_tightbbox() or axes.bbox for axes in maps]
+            parts = Bbox.union(boxes), bar.get_tightbbox(), figure.legends[0].get_window_extent()
+            figure.set_figheight(sum(float(part.height) for part in parts if part) / figure.dpi + 0.3)
+        figure.draw_without_rendering()
 
 
-def fit_height(figure: Figure) -> None:
-    """Make a figure that was laid out as high as its maps, its bar of colours and its words."""
-    *maps, bar = (axes.get_tightbbox() or axes.bbox for axes in figure.axes)
-    parts = Bbox.union(maps), bar, figure.legends[0].get_window_extent()
-    figure.set_figheight(sum(float(part.height) for part in parts) / figure.dpi + _PADS)
-    figure.draw_without_rendering()
+# --- drawing ---
 
 
-# --- drawing -------------------------------------------------------------------------------------------------
-
-
-def _odd(picture: Heatmap, scale: Scale) -> Iterator[tuple[Mark, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]]:
-    """Yield where the odd cells of each sort are, if there are any."""
+def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int, width: float) -> Iterator[str]:
+    """Paint the cells, mark those that are odd, and yield their marks; masked ones stay hatched."""
+    axes, picture, rows, columns, _, _ = drawn
+    painted = colors(scale.steps(picture.values, colors.N))
+    axes.patch.set(**HATCHED)
+    side = min(0.25 * pool * width / max(len(rows), len(columns)), FONT)  # of a mark, in points
     for name, where in scale.odd(picture.values).items():
-        if (where & picture.allowed).any():
-            yield MARKS[name], where & picture.allowed
-
-
-def _draw(drawn: _Map, scale: Scale, colors: LinearSegmentedColormap, pool: int, cell: float) -> None:
-    """Paint the cells and draw the marks of those that are odd; masked ones are left as they are."""
-    axes, picture = drawn.axes, drawn.picture
-    painted = np.asarray(colors(scale.placed(np.where(np.isfinite(picture.values), picture.values, 0))))
-    lightness = painted[..., :3] @ (0.2126, 0.7152, 0.0722)
-    side = cell * pool * 0.5
-    for mark, where in _odd(picture, scale):
-        if mark.color is not None:
-            painted[where] = to_rgba(mark.color)
-        rows, columns = np.nonzero(where)
-        is_light = (lightness[where] > 0.45) | (mark.color is not None)
-        axes.scatter(
-            (columns + 0.5) * pool,
-            (rows + 0.5) * pool,
-            s=side**2,
-            marker=mark.marker,
-            c=np.where(is_light[:, None], to_rgba("black"), to_rgba("white")),
-            linewidths=min(0.8, side / 5) if mark.marker in "x+_" else 0,
-        )
+        down, across = (np.argwhere(where & picture.allowed).T + 0.5) * pool
+        if len(down):
+            is_dark = name == "0"  # which has the colour of the least weight
+            if not is_dark:
+                painted[where, :3] = to_rgb(f"#{ODD_COLORS[name]}")
+            ink = "white" if is_dark else "black"
+            axes.scatter(across, down, side**2, ink, marker=_MARKS[name][0], linewidths=0.6)
+            yield name
     painted[~picture.allowed] = 0
-    high, wide = (side * pool for side in picture.values.shape)  # the last blocks may reach beyond the axes
+    high, wide = (count * pool for count in picture.values.shape)  # the last blocks may reach beyond the axes
     axes.imshow(painted, extent=(0, wide, high, 0), interpolation="nearest")
-    axes.set(xlim=(0, len(drawn.columns)), ylim=(len(drawn.rows), 0))
-    for axis, line in ((drawn.rows, axes.axhline), (drawn.columns, axes.axvline)):
+    axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
+    for axis, line in ((rows, axes.axhline), (columns, axes.axvline)):
         if axis.boundary:
             line(axis.boundary, color=HATCHED["edgecolor"], linewidth=0.8)
 
 
-def _add_key(
-    figure: Figure, trace: Trace, maps: Sequence[_Map], scale: Scale, colors: LinearSegmentedColormap, pool: int
+def add_key(
+    figure: Figure, scale: Scale, colors: ListedColormap, words: str, entries: Sequence[Entry], notes: Iterable[str]
 ) -> None:
-    """Add the colour bar, with ticks at round weights, and the legend of marks."""
-    add_bar(figure, scale, colors, trace.layers[0].measure)
-    entries: list[Entry] = []
-    if not all(each.picture.allowed.all() for each in maps):
-        entries.append((Patch(linewidth=0, **HATCHED), "masked"))
-    entries += odd_entries({mark.words for each in maps for mark, _ in _odd(each.picture, scale)}, colors)
-    add_words(figure, entries, _notes(trace, maps, pool))
-
-
-def add_bar(figure: Figure, scale: Scale, colors: LinearSegmentedColormap, words: str) -> None:
-    """Add the bar of colours below all that is there, with round weights on it."""
-    axes = figure.axes
-    bar = figure.colorbar(ScalarMappable(cmap=colors), ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
-    width = 0.5 * min(figure.bbox.size) / figure.dpi * INCH  # at least, of the bar
-    found: list[tuple[float, str]] = []
-    for value, text in ticks(scale):
-        at = float(scale.placed(np.array([value]))[0])
-        if all(abs(at - other) * width > 0.35 * FONT * (len(text) + len(word) + 2) for other, word in found):
-            found.append((at, text))
-    bar.set_ticks([at for at, _ in found], labels=[text for _, text in found])
-    bar.set_label(f"{words}, {scale.ramp} scale")
-
-
-def odd_entries(odd: set[str], colors: LinearSegmentedColormap) -> Iterator[Entry]:
-    """Yield the looks of special cells, by their meanings."""
-    for mark in MARKS.values():
-        if mark.words in odd:
-            cell = Patch(facecolor=mark.color or colors(0.0), linewidth=0)
-            ink = "black" if mark.color else "white"
-            sign = Line2D([], [], marker=mark.marker, color=ink, linestyle="none", markersize=FONT / 2)
-            yield (cell, sign), mark.words
-
-
-def add_words(figure: Figure, entries: list[Entry], notes: Iterable[str]) -> None:
-    """Add the legend of marks and the notes, below the bar."""
-    blank = Line2D([], [], linestyle="none")
-    letters = int(figure.bbox.width / figure.dpi * INCH / (0.6 * FONT))  # in a line
-    room = letters - (20 if entries and letters > 40 else 6)  # right of the marks, or below them
-    entries.append((blank, fill("; ".join(notes), room)))
-    handles, words = zip(*entries, strict=True)
-    for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
-        legend = figure.legend(handles, words, loc="outside lower left", ncols=columns)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-        if columns == 1 or legend.get_window_extent().width < figure.bbox.width:
-            return
-        legend.remove()
+    """Add the bar of colours, and below it the notes and the legend of marks."""
+    width = figure.get_figwidth()
+    mappable = ScalarMappable(cmap=colors)
+    bar = figure.colorbar(mappable, ax=figure.axes, location="bottom", shrink=0.6, aspect=30, pad=0.02)
+    bar.ax.set_xlabel(f"{words}, {scale.ramp} scale", parse_math=False)
+    handles, labels = [look for look, _ in entries], [text for _, text in entries]
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=max(int(width / 1.2), 1))
+    legend.set_title(fill("; ".join(notes), int(width / LETTER) - 6))
+    legend.get_title().set(fontsize=FONT, parse_math=False)
 
 
 def _notes(trace: Trace, maps: Sequence[_Map], pool: int) -> Iterator[str]:
     """Yield the notes on maps besides the legend."""
     yield "rows are queries, columns keys"
     if trace.source.kind == "toy":
-        yield "random weights: patterns mean nothing; -m demo is a trained model"
+        yield "random weights: patterns mean nothing"
     if pool > 1:
         yield f"each cell is the largest of {pool}×{pool}"
     if any(each.rows.marked for each in maps):

@@ -15,28 +15,34 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
 
 from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
-from attncli.formats.json_stream import gathered
-from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
-from attncli.formats.page.pictures import picture_blocks, picture_document
-from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
+from attncli.formats.page.packing import odd_codes, pack_halves, pack_mask, pack_pixels, pack_weights
+from attncli.render.legend import ticks
+from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, ODD_COLORS, WIDEST, Palette, Scale
+from attncli.render.picture import canvases, facts_of, resized
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Tokens
-from attncli.trace.view import Cells, View
+from attncli.trace.view import Cells, Ramp, View
 
 if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 
 SCHEMA = "attncli.page/1"
 
 # One script: each file uses what the ones before it define.
-_SCRIPTS = ["data", "colors", "heatmap", "sentence", "picture", "thumbnails", "cell", "link", "saving", "main"]
+_SCRIPTS = ["data", "colors", "heatmap", "sentence", "picture", "thumbnails", "cell", "link", "main"]
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
+_LETTERS = 38  # that stand beside each other below the colours
+_LONGEST_SIDE = 512  # pixels of a picture: at most a megabyte of the page each
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
 
@@ -65,7 +71,7 @@ def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -
         InputError: a head has more cells than a browser can draw.
     """
     for _, trace in traces:
-        yield from gathered(_page(trace, view, colormap))
+        yield from _page(trace, view, colormap)
 
 
 def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
@@ -87,8 +93,8 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     yield re.sub(r"\{(policy|title|style)\}", lambda part: parts[part[1]], opening)
     document = _document(trace, view, layers, colormap)
     yield f'<script type="application/json" id="document">{_json(document)}</script>\n'
-    for name, pixels in picture_blocks(trace):
-        yield from _block(name, pixels)
+    for number, picture in enumerate(trace.pictures):
+        yield from _block(f"picture-{number}", pack_pixels(_pixels(picture.pixels)))
     masks: dict[tuple[str, ...], str] = {}
     has_products = view.show is not None and {"q", "k"} <= view.show
     for place, (layer, cells) in enumerate(layers):
@@ -132,19 +138,24 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
             sequences.append(listed)
         return sequences.index(listed)
 
-    labels = labels_of_heads(trace)
+    labels, decimals = labels_of_heads(trace), 4 if trace.has_image_keys else 3
     texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
         "start": _start(trace, layers, labels),
-        "decimals": 4 if trace.has_image_keys else 3,
-        **picture_document(trace),
+        "decimals": decimals,
+        **_pictures(trace),
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,
-        "colormaps": {name: list(stops) for name, stops in COLORMAPS.items()},
+        "colormaps": {name: Palette("truecolor", name).rgb().tolist() for name in COLORMAPS},
+        "ticks": {ramp: ticks(Scale.up_to(1.0, ramp), _LETTERS) for ramp in get_args(Ramp)},
+        "odd": [
+            {"code": code, "glyph": glyph, "name": name, "color": list(bytes.fromhex(ODD_COLORS[mark]))}
+            for code, mark, glyph, name in odd_codes(decimals)
+        ],
         "layers": [
             {
                 "layer": layer.layer,
@@ -163,6 +174,35 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         ],
         "sequences": sequences,
     }
+
+
+def _pictures(trace: Trace) -> dict[str, Any]:
+    """Return the pictures, and the places of the keys that are cells of them."""
+    layout = trace.layout("key")
+    drawn = [
+        {
+            "picture": None if canvas.picture is None else canvas.number,
+            "size": canvas.size,
+            "overview": canvas.is_overview,
+            "grids": [
+                {
+                    "box": grid.box_in(*canvas.size), "rows": grid.rows, "columns": grid.columns,
+                    "positions": grid.positions.ravel().tolist(), "queries": grid.side == "both",
+                }
+                for grid in canvas.grids
+            ],
+        }
+        for canvas in canvases(layout, has_overview=True)
+    ]  # fmt: skip
+    pictures = [{"name": visible(each.name), "pixels": _pixels(each.pixels).shape[1::-1]} for each in trace.pictures]
+    return {"pictures": pictures, "canvases": drawn, "facts": [visible(fact) for fact in facts_of(layout.grids)]}
+
+
+def _pixels(pixels: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
+    """Return a picture of at most `_LONGEST_SIDE` pixels a side."""
+    share = min(_LONGEST_SIDE / max(pixels.shape[:2]), 1)
+    rows, columns = (max(round(size * share), 1) for size in pixels.shape[:2])
+    return np.rint(resized(pixels, rows, columns)).astype(np.uint8)
 
 
 def _start(

@@ -1,7 +1,6 @@
 // One cell in words, its row as a table, and its q × k.
 
-const FIRST_KEYS = 12;
-let hasAllKeys = false;
+const MOST_KEYS = 100;  // of a row in the table
 
 function cellInWords(view, row, column) {
   const code = view.code(row, column);
@@ -31,8 +30,7 @@ const spokenCell = (view, row, column) =>
 function showRow(view, row, column) {
   const keys = [...range(view.columns.length)].filter((key) => view.isChosen(row, key));
   keys.sort((one, other) => view.seen(row, other) - view.seen(row, one) || one - other);
-  const shown = hasAllKeys ? keys : keys.slice(0, FIRST_KEYS);
-  element("row").replaceChildren(...shown.map((key) => {
+  element("row").replaceChildren(...keys.slice(0, MOST_KEYS).map((key) => {
     const line = document.createElement("tr");
     const index = labelled("th", view.columns[key].index), weight = labelled("td", cellInWords(view, row, key));
     index.scope = "row";
@@ -44,18 +42,8 @@ function showRow(view, row, column) {
     if (key === column) line.setAttribute("aria-current", "true");
     return line;
   }));
-  element("row-title").textContent = `Keys of query ${named(view, view.rows[row])}`;
-  const button = element("row-all");
-  button.hidden = keys.length <= FIRST_KEYS;
-  button.setAttribute("aria-pressed", String(hasAllKeys));
-  button.textContent = hasAllKeys ? `the first ${FIRST_KEYS}` : `all ${keys.length} keys`;
-}
-
-function listenToRow(redraw) {
-  element("row-all").addEventListener("click", () => {
-    hasAllKeys = !hasAllKeys;
-    redraw();
-  });
+  const more = keys.length > MOST_KEYS ? `, the ${MOST_KEYS} heaviest of ${keys.length}` : "";
+  element("row-title").textContent = `Keys of query ${named(view, view.rows[row])}${more}`;
 }
 
 let productsAsked = 0;

@@ -1,46 +1,23 @@
 // From a cell to its colour. What is masked or no number has a colour that no map has, and a mark where it fits.
 
-const MARKS = new Map([
-  [MASKED, { glyph: "·", name: "masked", color: null }],  // the theme's
-  [NAN, { glyph: "×", name: "NaN", color: "#e03131" }],
-  [PLUS_INFINITY, { glyph: "∞", name: "inf", color: "#ff922b" }],
-  [MINUS_INFINITY, { glyph: "−∞", name: "-inf", color: "#f06595" }],
-  [ABOVE, { glyph: ">", name: `above ${LARGEST}`, color: "#8d5524" }],
-  [BELOW, { glyph: "<", name: `below -${LARGEST}`, color: "#c49a6c" }],
-]);
-
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 const packedColor = ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red;  // as ImageData has it
 
-// The 256 colours between a map's stops, as red, green and blue.
-function colorsOf(name) {
-  const stops = page.colormaps[name].map((stop) => channels("#" + stop));
-  return Array.from(range(256), (step) => {
-    const at = (step / 255) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
-    return stops[low].map((from, channel) => Math.round(from + (stops[low + 1][channel] - from) * (at - low)));
-  });
-}
-
-const TOP = UNIT;  // a weight of 1, at the end of the colours: no softmax gives more
-
 // How far along the colours up to `top` a number stands, from 0 to 1: what Scale of render/palette.py says.
-function placed(number, ramp, top = TOP) {
+function placed(number, ramp, top = UNIT) {
   const share = Math.max(0, Math.min(1, number / top));
   if (ramp === "log") return 1 + Math.log(Math.max(share, 1 / page.widest)) / Math.log(page.widest);
   return ramp === "sqrt" ? Math.sqrt(share) : share;
 }
 
-// The number that stands so far along the colours.
-function numberAt(share, ramp, top = TOP) {
-  return ramp === "log" ? top * page.widest ** (share - 1) : ramp === "sqrt" ? top * share ** 2 : top * share;
-}
-
 // A function from a cell to its colour, for one colour map, theme and ramp.
-function painter(colormap, ramp, top = TOP) {
-  const colors = colorsOf(colormap);
-  const marks = new Map([...MARKS].map(([code, mark]) => [code, channels(mark.color ?? themed("--masked"))]));
-  return (code) => marks.get(code) ?? colors[Math.min(255, Math.floor(placed(code, ramp, top) * 256))];
+function painter(colormap, ramp, top = UNIT) {
+  const colors = page.colormaps[colormap], masked = channels(themed("--masked"));
+  return (code) => {
+    if (code === MASKED) return masked;
+    return MARKS.get(code)?.color ?? colors[Math.min(255, Math.floor(placed(code, ramp, top) * 256))];
+  };
 }
 
 // A colour with little of it left.
@@ -61,10 +38,8 @@ const MOST_PIXELS = 32e6;  // of a canvas, four bytes each
 function sized(canvas, width, height) {
   const most = Math.min(16000 / Math.max(width, height), Math.sqrt(MOST_PIXELS / (width * height)));
   const sharpness = Math.min(window.devicePixelRatio || 1, most);
-  canvas.width = Math.round(width * sharpness);
-  canvas.height = Math.round(height * sharpness);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
+  [canvas.width, canvas.height] = [width, height].map((side) => Math.round(side * sharpness));
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
   const context = canvas.getContext("2d");
   context.scale(sharpness, sharpness);
   return context;

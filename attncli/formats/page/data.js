@@ -4,10 +4,9 @@ const page = JSON.parse(document.getElementById("document").textContent);
 
 const UNIT = 10 ** page.decimals;  // which counts what a number's last decimal counts
 
-// Codes of cells that are no such count. MASKED is the page's own: no weight is packed as it.
-const NAN = 32767, PLUS_INFINITY = 32766, ABOVE = 32765, BELOW = -32766, MINUS_INFINITY = -32767, MASKED = -32768;
-const LARGEST = (ABOVE - 1) / UNIT;
-const isNumber = (code) => code > BELOW && code < ABOVE;
+// Cells that are no such count, by their codes. MASKED is the page's own: no weight is packed as it.
+const MASKED = -32768, MARKS = new Map(page.odd.map((mark) => [mark.code, mark])).set(MASKED, { glyph: "·", name: "masked" });
+const isNumber = (code) => !MARKS.has(code);
 
 const element = (id) => document.getElementById(id);
 
@@ -62,10 +61,7 @@ async function readHead(place, head) {
 }
 
 // A cell in words, to the digits that the page has.
-function written(code) {
-  if (isNumber(code)) return (code / UNIT).toFixed(page.decimals);
-  return { [NAN]: "NaN", [PLUS_INFINITY]: "inf", [MINUS_INFINITY]: "-inf", [ABOVE]: `> ${LARGEST}`, [BELOW]: `< -${LARGEST}` }[code];
-}
+const written = (code) => MARKS.get(code)?.name ?? (code / UNIT).toFixed(page.decimals);
 
 // An IEEE 754 half-precision number from its bits.
 function half(bits) {
@@ -74,6 +70,4 @@ function half(bits) {
   return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
 }
 
-function* range(count) {
-  for (let i = 0; i < count; i++) yield i;
-}
+const range = (count) => Array(count).keys();

@@ -84,7 +84,7 @@ function drawLabels(context, view, font) {
     if (row % step) return;
     context.fillStyle = inks[token.segment] ?? inks[0];
     const mark = view.blind.has(row) ? " !" : "";
-    context.fillText(clipped(context, token.label) + mark, left - 5, top + (row + 0.5) * size);
+    context.fillText(token.label + mark, left - 5, top + (row + 0.5) * size, LONGEST_LABEL);
   });
   context.textAlign = "left";
   view.columns.forEach((token, column) => {
@@ -93,16 +93,9 @@ function drawLabels(context, view, font) {
     context.save();
     context.translate(left + (column + 0.5) * size, top - 5);
     context.rotate(-Math.PI / 2);
-    context.fillText(clipped(context, token.label), 0, 0);
+    context.fillText(token.label, 0, 0, LONGEST_LABEL);
     context.restore();
   });
-}
-
-function clipped(context, label, most = LONGEST_LABEL) {
-  if (context.measureText(label).width <= most) return label;
-  const characters = [...label];
-  while (characters.length && context.measureText(characters.join("") + "…").width > most) characters.pop();
-  return characters.join("") + "…";
 }
 
 function drawLegend(view, color, at) {
@@ -114,7 +107,7 @@ function drawLegend(view, color, at) {
   if (view.part === "mask") {
     parts.push(swatch(color(1), "", "attends"));
   } else {
-    parts.push(scaleBar(color, view.ramp), labelled("span", `weights, ${view.ramp} scale`));
+    parts.push(scaleBar(view), labelled("span", `weights, ${view.ramp} scale`));
   }
   for (const [code, mark] of MARKS) if (found.has(code)) parts.push(swatch(color(code), mark.glyph, mark.name));
   if (view.blind.size) parts.push(labelled("span", `! fully masked: ${view.blind.size} of ${view.rows.length} queries`));
@@ -122,39 +115,23 @@ function drawLegend(view, color, at) {
   element("legend").replaceChildren(...parts);
 }
 
-const BAR = 240;  // pixels
-
-// The colours, and under them the weights that they begin with.
-function scaleBar(color, ramp, top = TOP) {
-  const bar = document.createElement("canvas");
-  const context = sized(bar, BAR, 28);
-  const colors = Array.from(range(BAR), (x) => numberAt(x / (BAR - 1), ramp, top)).map(color);
-  colors.forEach((each, x) => {
-    context.fillStyle = `rgb(${each.join(" ")})`;
+// The colours, and under them the weights that they begin with: round ones, or where a picture has its own end, that.
+function scaleBar(view, top = UNIT) {
+  const bar = document.createElement("canvas"), context = sized(bar, 256, 28);
+  page.colormaps[view.colormap].forEach((color, x) => {
+    context.fillStyle = `rgb(${color.join(" ")})`;
     context.fillRect(x, 0, 1, 12);
   });
   context.font = `11${LABEL_FONT}`;
   context.fillStyle = themed("--ink");
-  const taken = [];
-  for (const number of [0, top, ...roundNumbers(top)]) {
-    const isLow = !number && ramp === "log";  // what is less than it has its colour too
-    const text = (isLow ? "≤" : "") + `${Number(((number || (isLow ? top / page.widest : 0)) / UNIT).toPrecision(4))}`;
-    const width = context.measureText(text).width, middle = placed(number, ramp, top) * BAR;
-    const left = Math.max(0, Math.min(BAR - width, middle - width / 2)), right = left + width;
-    if (taken.some(([from, to]) => left < to + 6 && right > from - 6)) continue;
-    taken.push([left, right]);
-    context.fillRect(Math.min(BAR - 1, middle), 12, 1, 3);
-    context.fillText(text, left, 26);
+  for (const [share, text] of top === UNIT ? page.ticks[view.ramp] : [[0, "0"], [1, written(top)]]) {
+    context.textAlign = share < 0.05 ? "left" : share > 0.95 ? "right" : "center";
+    context.fillRect(Math.min(255, share * 256), 12, 1, 3);
+    context.fillText(text, share * 256, 26);
   }
   const span = document.createElement("span");
   span.append(bar);
   return span;
-}
-
-// Powers of ten, then 5, 2 and 3 of them, below the end of the colours.
-function roundNumbers(top) {
-  const powers = Array.from(range(page.decimals + 1), (down) => TOP / 10 ** down);
-  return [1, 5, 2, 3].flatMap((factor) => powers.map((power) => factor * power)).filter((number) => number < top);
 }
 
 function swatch(color, glyph, name) {
@@ -192,11 +169,8 @@ function markCell(view, row, column) {
 }
 
 function place(id, x, y, width, height) {
-  const style = element(id).style;
-  style.left = `${x}px`;
-  style.top = `${y}px`;
-  if (width !== undefined) style.width = `${width}px`;
-  if (height !== undefined) style.height = `${height}px`;
+  const [left, top] = [`${x}px`, `${y}px`];
+  Object.assign(element(id).style, width === undefined ? { left, top } : { left, top, width: `${width}px`, height: `${height}px` });
 }
 
 // The cell under a point of the window, or null.
@@ -205,9 +179,4 @@ function cellAt(clientX, clientY) {
   const column = Math.floor((clientX - box.left - geometry.left) / geometry.size);
   const row = Math.floor((clientY - box.top - geometry.top) / geometry.size);
   return row >= 0 && row < geometry.rows && column >= 0 && column < geometry.columns ? [row, column] : null;
-}
-
-// Scrolls so that the cursor can be seen.
-function reveal() {
-  element("map-cursor").scrollIntoView({ block: "nearest", inline: "nearest" });
 }

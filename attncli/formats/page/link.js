@@ -24,26 +24,8 @@ function fragmentOf(view, row, column) {
   return `#${named}`;
 }
 
-// Puts a cell into the address, soon or at once.
-function showLink(view, row, column, delay = LINK_DELAY) {
-  const show = () => history.replaceState(null, "", fragmentOf(view, row, column));
+// Puts a cell into the address, soon.
+function showLink(view, row, column) {
   clearTimeout(linking);
-  if (delay) linking = setTimeout(show, delay);
-  else show();
-}
-
-// `show` puts the cell that is looked at into the address.
-function listenToLink(show, say) {
-  const button = element("link");
-  button.addEventListener("click", async () => {
-    show();
-    try {
-      await navigator.clipboard.writeText(location.href);
-      say("link copied");
-    } catch {
-      say("the link is in the address bar");
-    }
-    button.textContent = element("spoken").textContent;
-    setTimeout(() => { button.textContent = "copy link"; }, 2000);
-  });
+  linking = setTimeout(() => history.replaceState(null, "", fragmentOf(view, row, column)), LINK_DELAY);
 }

@@ -1,7 +1,7 @@
 // The choices of the reader, and what is drawn anew when one of them changes.
 
 const state = { ...page.start, column: null, sentences: "all",
-  ramp: page.ramp, colormap: page.colormap, part: "weights", size: 0, theme: "auto" };
+  ramp: page.ramp, colormap: page.colormap, part: "weights", size: 0 };
 let view = null;  // the head that is shown, with the choices
 let turn = 0;
 
@@ -28,7 +28,7 @@ async function choose(changes) {
   checkThumbnail(state.place, state.head);
   moveTo(state.row, state.column ?? heaviest(view, state.row));
   element("map").ariaBusy = "false";
-  if (!before || ["ramp", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
+  if (!before || ["ramp", "colormap", "isDark"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
     drawThumbnails(view, state.row);
   }
 }
@@ -73,7 +73,7 @@ function moveTo(row, column, isSpoken = false) {
 
 // A picture stands above the map and is not to scroll away.
 function follow() {
-  if (!looks(view) || document.activeElement === element("map")) reveal();
+  if (!looks(view) || document.activeElement === element("map")) element("map-cursor").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 const say = (text) => { element("spoken").textContent = text; };
@@ -103,6 +103,8 @@ function showControls() {
 function listenToControls() {
   options("kind", kinds);
   options("colormap", Object.keys(page.colormaps));
+  options("ramp", Object.keys(page.ticks));
+  options("sentences", ["all", "00", "01", "10", "11"], ["all", "A → A", "A → B", "B → A", "B → B"]);
   const listen = (id, change, event = "change") => element(id).addEventListener(event, () => choose(change(element(id).value)));
   listen("kind", (value) => ({ place: placesOf(value)[0] }));
   listen("layer", (value) => ({ place: Number(value) }));
@@ -145,23 +147,6 @@ function listenToMap() {
   });
 }
 
-// --- light and dark ---------------------------------------------------------------------------------------
-
-const THEMES = ["auto", "light", "dark"];
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-
-function setTheme(theme) {
-  const isDark = theme === "dark" || (theme === "auto" && prefersDark.matches);
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
-  element("theme").textContent = `theme: ${theme}`;
-  return choose({ theme });
-}
-
-function listenToTheme() {
-  element("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length]));
-  prefersDark.addEventListener("change", () => setTheme(state.theme));
-}
-
 // --- start ------------------------------------------------------------------------------------------------
 
 function showTexts() {
@@ -172,15 +157,12 @@ function showTexts() {
 
 showTexts();
 listenToControls();
-listenToTheme();
 listenToMap();
 listenToThumbnails((place, head) => choose({ place, head }));
 listenToSentence((row, column, isSpoken) => moveTo(row ?? state.row, column ?? state.column, isSpoken));
 await buildPictures(() => ({ view, column: state.column }), (row, column, isSpoken) => moveTo(row ?? state.row, column, isSpoken));
-listenToRow(() => showRow(view, state.row, state.column));
-listenToLink(() => showLink(view, state.row, state.column, 0), say);
-listenToSaving(() => view);
 window.addEventListener("hashchange", () => choose(linked(location.hash)).then(follow));
 Object.assign(state, linked(location.hash));
-await setTheme(state.theme);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => choose({ isDark: event.matches }));
+await choose({});
 if (location.hash) follow();

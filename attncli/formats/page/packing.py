@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -49,17 +48,23 @@ def pack_pixels(pixels: UInt8[np.ndarray, "R C 3"]) -> Iterator[str]:
 
 def counts_of(weights: Float[np.ndarray, "R C"], decimals: int) -> Int[np.ndarray, "R C"]:
     """Return weights as `int16`, in units of the last decimal, or the codes of special values."""
-    unit = 10**decimals
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = weights.astype(np.float64) * unit  # exact for a float32, and for anything shorter
-        rounded = np.rint(scaled)
-        if weights.dtype.itemsize > 4:
-            near_tie = np.abs(np.abs(scaled - rounded) - 0.5) < 1e-9
-            values, places = np.unique(weights[near_tie], return_inverse=True)
-            rounded[near_tie] = np.array([round(Fraction(float(value)) * unit) for value in values])[places]
+        rounded = np.rint(weights.astype(np.float32).astype(np.float64) * 10**decimals)  # the product is exact
     codes = np.where(rounded > _LARGEST, ABOVE, np.where(rounded < -_LARGEST, BELOW, rounded))
     codes = np.where(np.isposinf(weights), PLUS_INFINITY, np.where(np.isneginf(weights), MINUS_INFINITY, codes))
     return np.where(np.isnan(weights), NAN, codes).astype("<i2")
+
+
+def odd_codes(decimals: int) -> list[tuple[int, str, str, str]]:
+    """Return the codes of what is no number, each with the mark of its colour, its sign and its name."""
+    largest = _LARGEST / 10**decimals
+    return [
+        (NAN, "X", "×", "NaN"),
+        (PLUS_INFINITY, "I", "∞", "inf"),
+        (MINUS_INFINITY, "-I", "−∞", "-inf"),
+        (ABOVE, "+", ">", f"> {largest:g}"),
+        (BELOW, "-", "<", f"< -{largest:g}"),
+    ]
 
 
 def _planes(codes: Int[np.ndarray, "R C"]) -> bytes:

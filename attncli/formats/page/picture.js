@@ -3,7 +3,7 @@
 
 const DIMMED = 0.5, DARK = 0.15, COVER = 0.85;  // of the light where nothing is looked at, of what is no key; the heaviest cell
 const PANEL = 400;  // pixels of the longer side
-const OWN = [255, 45, 149];  // the colour of the frame of the query's own cell
+const OWN = "#ff2d95";  // the colour of the frame of the query's own cell
 const SMALL = 96;  // and of a thumbnail
 const shades = [];  // of each picture: as it is, dimmed and dark
 
@@ -46,12 +46,7 @@ async function buildPictures(state, move) {
   });
   const covered = panels.map((panel, number) => {
     panel.canvas = document.createElement("canvas");
-    [panel.own, panel.key] = ["own", "key"].map((name) => {
-      const mark = document.createElement("div");
-      mark.className = `cursor ${name}`;
-      return mark;
-    });
-    const made = figureOf("", panel.canvas, panel.own, panel.key);
+    const made = figureOf("", panel.canvas);
     panel.caption = made.lastChild;
     made.dataset.panel = number;
     return made;
@@ -62,10 +57,9 @@ async function buildPictures(state, move) {
   listenToPicture(state, move);
 }
 
-function figureOf(caption, ...drawn) {
-  const made = document.createElement("figure"), stage = document.createElement("div");
-  stage.append(...drawn);
-  made.append(stage, labelled("figcaption", caption));
+function figureOf(caption, drawn) {
+  const made = document.createElement("figure");
+  made.append(drawn, labelled("figcaption", caption));
   return made;
 }
 
@@ -129,31 +123,29 @@ function showPicture(view, row, column) {
   const look = lookOf(view, row), top = topOf(look);
   panels.forEach((panel, at) => {
     const [width, height] = fitted(panel.size, PANEL);
-    paintLook(sized(panel.canvas, width, height), panel, look[at], view, top, width, height);
+    const context = sized(panel.canvas, width, height);
+    paintLook(context, panel, look[at], view, top, width, height);
+    mark(context, panel, themed("--accent"), view.columns[column], () => true);
+    mark(context, panel, OWN, view.rows[row], (cell) => cell.queries);
     const sum = look[at].reduce((total, code) => (isNumber(code) ? total + code : total), 0);
     panel.caption.textContent = `${panel.overview ? "overview: " : ""}${Math.round((100 * sum) / UNIT)} % of the query's weight`;
   });
   const facts = [`weights, ${view.ramp} scale`, ...page.facts].map((fact) => labelled("span", fact));
-  if (isCell(view, view.rows[row])) facts.splice(1, 0, swatch(OWN, "", "the query's own cell"));
-  element("picture-legend").replaceChildren(scaleBar(painter(view.colormap, view.ramp, top), view.ramp, top), ...facts);
-  for (const panel of panels) {
-    mark(panel, panel.own, view.rows[row], (cell) => cell.queries);
-    mark(panel, panel.key, view.columns[column], () => true);
-  }
+  if (isCell(view, view.rows[row])) facts.splice(1, 0, swatch(channels(OWN), "", "the query's own cell"));
+  element("picture-legend").replaceChildren(scaleBar(view, top), ...facts);
   element("picture-text").replaceChildren(...element("cell").cloneNode(true).childNodes);
   element("picture-text").lastChild.removeAttribute("id");
-  element("picture").setAttribute("aria-label", `picture of ${headInWords(view)}; ${spokenCell(view, row, column)}`);
   colorAttending(view, row, column, painter(view.colormap, view.ramp, top));
 }
 
-// Puts a frame around the cell of a token, or hides it.
-function mark(panel, frame, token, isIts) {
+// Draws a frame around the cell of a token.
+function mark(context, panel, color, token, isIts) {
   const cell = panel.cells.find((each) => each.position === token.index && isIts(each));
-  frame.hidden = !cell;
   if (!cell) return;
-  const [width, height] = panel.size, [left, top, right, bottom] = cell.box;
-  Object.assign(frame.style, { left: `${(100 * left) / width}%`, top: `${(100 * top) / height}%`,
-    width: `${(100 * (right - left)) / width}%`, height: `${(100 * (bottom - top)) / height}%` });
+  const [width, height] = fitted(panel.size, PANEL);
+  const [left, top, right, bottom] = scaled(cell.box, width / panel.size[0], height / panel.size[1]);
+  Object.assign(context, { strokeStyle: color, lineWidth: 2 });
+  context.strokeRect(left + 1, top + 1, right - left - 2, bottom - top - 2);
 }
 
 // The last of the cells at a point is the one that is drawn.
@@ -179,15 +171,4 @@ function listenToPicture(state, move) {
   };
   root.addEventListener("pointermove", (event) => go(pointed(event), false, false));
   root.addEventListener("click", (event) => go(pointed(event), true, false));
-  root.addEventListener("keydown", (event) => {
-    const { view, column } = state(), position = view.columns[column].index;
-    const panel = panels.find(({ cells }) => cells.some((cell) => cell.position === position)) ?? panels[0];
-    const cell = panel.cells.find((each) => each.position === position) ?? panel.cells[0];
-    const [left, top, right, bottom] = cell.box, wide = right - left, high = bottom - top;
-    const steps = { ArrowLeft: [-wide, 0], ArrowRight: [wide, 0], ArrowUp: [0, -high], ArrowDown: [0, high], Enter: [0, 0], " ": [0, 0] };
-    if (!(event.key in steps)) return;
-    const [across, down] = steps[event.key];
-    event.preventDefault();
-    go(cellOf(panel, (left + right) / 2 + across, (top + bottom) / 2 + down), !across && !down, true);
-  });
 }

@@ -51,15 +51,12 @@ function buildThumbnails(kind) {
 }
 
 function thumbnail(place, head) {
-  const button = document.createElement("div");
-  button.setAttribute("role", "radio");
-  const label = page.layers[place].labels[head] ?? "";
-  button.setAttribute("aria-label", `layer ${page.layers[place].layer}, head ${head}${label && `, ${label}`}`);
-  button.title = button.getAttribute("aria-label");
-  button.dataset.place = place;
-  button.dataset.head = head;
-  button.append(document.createElement("canvas"), labelled("span", label));
-  return button;
+  const label = page.layers[place].labels[head] ?? "", choice = document.createElement("label"), input = document.createElement("input");
+  choice.title = `layer ${page.layers[place].layer}, head ${head}${label && `, ${label}`}`;
+  Object.assign(input, { type: "radio", name: "shown", value: `${place}-${head}`, className: "unseen", ariaLabel: choice.title });
+  Object.assign(choice.dataset, { place, head });
+  choice.append(input, document.createElement("canvas"), labelled("span", label));
+  return choice;
 }
 
 let drawnThumbnails = 0, drawnRow = null, waiting = 0;
@@ -74,11 +71,11 @@ async function drawThumbnails(view, row) {
     const pictures = await Promise.all(some.map(async (head) => (looks(view) ? lookOf(await readHead(...head), row) : smallOf(...head))));
     if (turn !== drawnThumbnails) return;
     if (looks(view)) found.push(...pictures);
-    else pictures.forEach((small, index) => drawThumbnail(buttons[first + index].firstChild, small, view));
+    else pictures.forEach((small, index) => drawThumbnail(buttons[first + index].children[1], small, view));
     await new Promise(requestAnimationFrame);
   }
   const top = topOf(found.flat());
-  found.forEach((look, index) => drawSmallLook(buttons[index].firstChild, look, view, top));
+  found.forEach((look, index) => drawSmallLook(buttons[index].children[1], look, view, top));
   element("heads").dataset.drawn = row;
 }
 
@@ -97,29 +94,11 @@ function drawThumbnail(canvas, small, view) {
 }
 
 function checkThumbnail(place, head) {
-  for (const button of element("heads").querySelectorAll("[data-head]")) {
-    const isChecked = Number(button.dataset.place) === place && Number(button.dataset.head) === head;
-    button.setAttribute("aria-checked", String(isChecked));
-    button.tabIndex = isChecked ? 0 : -1;
-  }
+  const input = document.querySelector(`input[value="${place}-${head}"]`);
+  if (input) input.checked = true;
 }
 
 // `choose` takes the place of a layer and a head.
 function listenToThumbnails(choose) {
-  const grid = element("heads");
-  grid.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-head]");
-    if (button) choose(Number(button.dataset.place), Number(button.dataset.head));
-  });
-  grid.addEventListener("keydown", (event) => {
-    const buttons = [...grid.querySelectorAll("[data-head]")];
-    const at = buttons.indexOf(event.target);
-    const width = buttons.filter((button) => button.dataset.place === event.target.dataset.place).length;
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width }[event.key];
-    const wanted = { Home: 0, End: buttons.length - 1 }[event.key] ?? at + step;
-    if (at < 0 || !(wanted in buttons)) return;
-    event.preventDefault();
-    choose(Number(buttons[wanted].dataset.place), Number(buttons[wanted].dataset.head));
-    buttons[wanted].focus();
-  });
+  element("heads").addEventListener("change", (event) => choose(...event.target.value.split("-").map(Number)));
 }
