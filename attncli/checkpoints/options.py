@@ -87,6 +87,8 @@ class TokenizerOptions(OptionValues):
     trust_remote_code: bool = False  # run the Python code that the checkpoint brings
     truncate: bool = False  # cut a text to the tokens that the model has positions for
     chat: bool = False  # read a sentence as a user's turn, through the checkpoint's chat template
+    tokenizer: str | None = None  # folder or hub name of another tokenizer; None is the checkpoint's own
+    ids: bool = False  # read a text as token ids, such as `101 2051 102`
     base: str | None = None  # folder or hub name of the model under an adapter; None is the one that the adapter names
 
 

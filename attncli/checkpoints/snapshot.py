@@ -100,6 +100,10 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> 
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
         UsageError: a base is given for a checkpoint that is no adapter, or the name is no text.
     """
+    if options.tokenizer is not None:
+        other = resolve(options.tokenizer, options.changed(tokenizer=None, base=None), for_tokenizer=True)
+        found = resolve(name, options.changed(tokenizer=None), for_tokenizer=for_tokenizer)
+        return replace(found, tokenizer=other.tokenizer)
     if not isinstance(name, str):
         raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
     shown, (name, revision) = name, split_revision(name)

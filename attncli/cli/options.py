@@ -199,6 +199,10 @@ class HubOptions(Options):
 
     offline: Annotated[bool, model_option("Use the local cache only.", env=True, rare=True)] = False
     trust_remote_code: Annotated[bool, model_option("Run the Python code in the checkpoint.", rare=True)] = False
+    tokenizer: Annotated[
+        str | None, model_option("Use this tokenizer. Default: the checkpoint's own.", "FOLDER|NAME", rare=True)
+    ] = None
+    ids: Annotated[bool, input_option("Read TEXT as token ids, such as '101 2051 102'.", rare=True)] = False
     base: Annotated[
         str | None,
         model_option("Set the model under an adapter. Default: the one it names.", "MODEL", rare=True),

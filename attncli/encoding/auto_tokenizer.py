@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.weight_checks import unknown_quantization
-from attncli.encoding.encode import TokenizerOutput
+from attncli.encoding.encode import IdTokenizer, TokenizerOutput
 from attncli.encoding.fast_tokenizer import read_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
@@ -40,6 +40,8 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
     """Load a checkpoint's tokenizer; LoadError if it has none, or a package is missing that reads its files."""
     from transformers import AutoTokenizer, TokenizersBackend
 
+    if options.ids:
+        return IdTokenizer()
     name, files, how = snapshot.model_name, snapshot.tokenizer, hub_arguments(options)
     apart = {"config": config} if files.path != snapshot.folder else {}
     with translate_errors(name, "tokenizer"):
@@ -119,7 +121,8 @@ def _check_files(name: str, files: CheckpointFolder) -> None:
 
 def _no_tokenizer(name: str) -> LoadError:
     why = f"none of {', '.join(_LOOKED_FOR)} is there"
-    return LoadError(f"{visible(name)} has no tokenizer: {why}; put its tokenizer.json beside config.json")
+    advice = "put its tokenizer.json beside config.json, name another with --tokenizer, or give --ids"
+    return LoadError(f"{visible(name)} has no tokenizer: {why}; {advice}")
 
 
 class PythonTokenizer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError, UsageError, is_panic
@@ -54,6 +56,36 @@ class TokenizerOutput(dict[str, list[int]]):
     def __init__(self, inputs: Mapping[str, list[int]], encoding: Any) -> None:
         super().__init__(inputs)
         self.encodings = [encoding]
+
+
+class IdTokenizer:
+    """A tokenizer for models without one: a text is its token ids, such as `101 2051 102`."""
+
+    unk_token_id = eos_token_id = pad_token_id = unk_token = chat_template = None
+    special_tokens_map: Mapping[str, str] = {}
+    added_tokens_decoder: Mapping[int, Any] = {}
+
+    def __call__(self, text: str | None = None, pair: str | None = None, **how: Any) -> TokenizerOutput:
+        """Return the model's inputs for a text, or for a `text_target`; ValueError for a text that is no ids."""
+        if pair is not None:
+            raise ValueError("--ids are of one text; drop --pair")
+        words = [*re.finditer(r"[^\s,]+", how.get("text_target") or text or "")][: how.get("max_length")]
+        if bad := next((word[0] for word in words if not (word[0].isascii() and word[0].isdecimal())), None):
+            raise ValueError(f"expected token ids, such as 101 2051, and {visible(bad)} is none")
+        ids, count = [int(word[0][:18]) for word in words], len(words)
+        encoding = SimpleNamespace(
+            ids=ids, tokens=[str(id_) for id_ in ids], offsets=[word.span() for word in words],
+            special_tokens_mask=[0] * count, sequence_ids=[0] * count, word_ids=[*range(count)],
+        )  # fmt: skip
+        return TokenizerOutput({"input_ids": ids, "attention_mask": [1] * count}, encoding)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the pieces, of which there are none."""
+        return {}
+
+    def convert_ids_to_tokens(self, id_: int) -> str:
+        """Return an id as text."""
+        return str(id_)
 
 
 class EncodedInput(NamedTuple):

@@ -53,7 +53,7 @@ def tokenize(
         model: a checkpoint's folder or hub name, or `demo`; None is the toy layer's vocabulary.
         pair: a second text in the same sequence.
         options: what `attn tokens` takes, under the name of its long option: `vocab`, `special`, `offline`,
-            `trust_remote_code`, `truncate`, `base`, `chat`.
+            `trust_remote_code`, `truncate`, `base`, `chat`, `tokenizer`, `ids`.
 
     Raises:
         AttnError: one sentence with the expectation, the actual value and the remedy.

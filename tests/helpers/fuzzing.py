@@ -103,6 +103,7 @@ BY_METAVAR: dict[str, Values] = {
     "SIZE": ["20GB", "1 MB", "0", "3.3in"],
     "NAME": ["cpu", "main"],
     "MODEL": _CHECKPOINTS,
+    "FOLDER|NAME": ["tiny", "missing"],
     "SCRIPT ARGS": ["program.py"],
     "LENGTHS": ["2", "4,1"],
     "MODULE": ["program"],

@@ -18,7 +18,7 @@ import numpy as np
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.checkpoints.tensors.open_store import open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
-from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.encoding.encode import EncodedInput, IdTokenizer, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
@@ -64,7 +64,7 @@ class NativeCheckpoint:
         options: LoadOptions,
     ) -> None:
         _check_options(options)
-        config, open_tensors, open_tokenizer = _open(snapshot)
+        config, open_tensors, open_tokenizer = _open(snapshot, options)
         self.name = model = snapshot.name
         spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
@@ -178,7 +178,9 @@ def _is_finite(array: np.ndarray[Any, Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
-def _open(snapshot: Snapshot) -> tuple[dict[str, Any], Callable[[], Store], Callable[[], NativeTokenizer]]:
+def _open(
+    snapshot: Snapshot, options: LoadOptions
+) -> tuple[dict[str, Any], Callable[[], Store], Callable[[], NativeTokenizer | IdTokenizer]]:
     """Return a checkpoint's configuration, and functions that open its tensors and its tokenizer."""
     if snapshot.gguf is not None:
         # Imported here, as other checkpoints need not wait for it.
@@ -187,7 +189,7 @@ def _open(snapshot: Snapshot) -> tuple[dict[str, Any], Callable[[], Store], Call
         from attncli.engines.numpy.gguf_config import config_of
 
         file = GgufFile(snapshot.gguf)
-        return config_of(file), partial(Gguf, file), partial(tokenizer_of, file)
+        return config_of(file), partial(Gguf, file), IdTokenizer if options.ids else partial(tokenizer_of, file)
     config = without_quantization(snapshot.config)  # the store dequantizes
 
     def store() -> Store:
@@ -195,13 +197,14 @@ def _open(snapshot: Snapshot) -> tuple[dict[str, Any], Callable[[], Store], Call
             raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
         return open_store(snapshot)
 
-    return config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config)
+    loading = partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config)
+    return config, store, IdTokenizer if options.ids else loading
 
 
-def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer, int]:
+def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer | IdTokenizer, int]:
     """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most."""
     _check_options(options)
-    config, _, tokenizer = _open(snapshot)
+    config, _, tokenizer = _open(snapshot, options)
     limit = model_spec(ConfigReader(config)).positions
     return tokenizer(), limit
 
