@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.why import explain
@@ -14,7 +17,6 @@ from attncli.trace.tokens import Token
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Float
 
 TEXT = "time flies like an arrow"
@@ -38,11 +40,13 @@ _SCALE = "Leave out the scale (--scale none): are the weights nearer to each oth
 _HEADS = "Which head takes most of its output from a single word? Which matrices make the difference?"
 _LATER = "Put a word at the end of the text. Which numbers of this lesson change, and why do all others stay?"
 _SHAPE = "Swap the text and --target. How many rows and columns do the weights have then, and why?"
+_ORDER = "Swap two words, then do so with --positions sinusoidal. Which time do the weights only change places?"
 _ALL = (
     Lesson("one", "one head", _SCALE),
     Lesson("multi", "multi-head attention", _HEADS, num_heads=2, width=2),
     Lesson("causal", "a causal mask", _LATER, mask="causal"),
     Lesson("cross", "cross-attention", _SHAPE, target="die Zeit fliegt"),
+    Lesson("positions", "positions", _ORDER, width=2),
 )
 LESSONS = {lesson.name: lesson for lesson in _ALL}
 
@@ -61,6 +65,14 @@ class Walk:
     def query(self) -> Token:
         """The word that attends."""
         return self.rows[0].query
+
+
+def turned(vectors: Float[np.ndarray, "T 2"], positions: Sequence[int]) -> Float[np.ndarray, "T 2"]:
+    """Return pairs of numbers turned by their positions, in radians (rotary: Su et al. 2021, equation 13)."""
+    angles = np.array(positions)[:, None]
+    first, second = vectors[:, :1], vectors[:, 1:]
+    cosine, sine = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=1)
 
 
 def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 0) -> Walk:

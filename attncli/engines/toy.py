@@ -115,7 +115,7 @@ class ToyLayer(OpenModel):
         options = self.options
         embedded = RNGS[options.rng](options.seed).embedding(tokens, size, options.d_model)
         if options.positions == "sinusoidal":
-            embedded = embedded + _sinusoidal_positions(len(tokens), options.d_model)
+            embedded = embedded + sinusoidal_positions(len(tokens), options.d_model)
         return embedded
 
 
@@ -155,7 +155,7 @@ class ToyWeights(NamedTuple):
         return np.stack([head[name].apply(x) if name in head else x for head in self.heads])
 
 
-def _sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
+def sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
     """Return the position encoding of Vaswani et al. 2017, section 3.5: sine in even, cosine in odd columns."""
     columns = np.arange(width)
     angles = np.arange(length)[:, None] / 10_000 ** (2 * (columns // 2) / width)

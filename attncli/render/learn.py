@@ -16,7 +16,8 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.cell import AttentionRow
-from attncli.analysis.learn import LESSONS, Walk
+from attncli.analysis.learn import D_MODEL, LESSONS, Walk, turned
+from attncli.engines.toy import sinusoidal_positions
 from attncli.render.bars import TableFormat
 from attncli.render.block import Block, Column, block, cell, hstack, in_lines, stack, table, trimmed
 from attncli.render.palette import BOLD, DIM, Scale
@@ -48,11 +49,8 @@ class Steps:
 
     def all(self) -> Iterator[tuple[str, list[RenderableType]]]:
         """Yield the name and the parts of each step, from the embeddings to the exercise."""
-        steps = [self._embeddings()]
-        for row in self.walk.rows:
-            of = f"head {row.head.head}: " if len(self.walk.rows) > 1 else ""
-            steps += [(of + name, node, parts) for name, node, parts in self._of_head(row)]
-        steps += [*self._of_all_heads(), self._exercise()]
+        is_of_positions = self.walk.lesson.name == "positions"
+        steps = [*(self._of_positions() if is_of_positions else self._of_layer()), self._exercise()]
         for place, (name, node, parts) in enumerate(steps, start=1):
             way = Text(_WAY.replace(f" {node} ", f"[{node}]") if node else "", DIM)
             way.highlight_words([f"[{node}]"], _HERE if self.sheet.palette.has_color else BOLD)
@@ -62,6 +60,55 @@ class Steps:
             yield name, [above, *(self._prose(part) if isinstance(part, str) else part for part in parts)]
 
     # --- the steps ---
+
+    def _of_layer(self) -> Iterator[_Step]:
+        yield self._embeddings()
+        for row in self.walk.rows:
+            of = f"head {row.head.head}: " if len(self.walk.rows) > 1 else ""
+            yield from ((of + name, node, parts) for name, node, parts in self._of_head(row))
+        yield from self._of_all_heads()
+
+    def _of_positions(self) -> Iterator[_Step]:
+        row, x = self.walk.rows[0], self.walk.embedded
+        places, width, at = range(len(x)), x.shape[1], row.query.index
+        text = (
+            "Attention compares words, wherever they are: the same words in another order have the same weights. So a "
+            "model adds positions to the embeddings, or turns q and k by them."
+        )
+        yield "the words alone", "words", [text, self._drawn(self._matrix("embeddings", x, row.keys))]
+
+        positions = sinusoidal_positions(len(x), width)
+        text = (
+            f"Each position p has {width} numbers, which are added to the embedding (Vaswani et al. 2017). Number i is "
+            f"sin(p ÷ 10000^(i/{width})) where i is even, and cos(p ÷ 10000^((i−1)/{width})) where it is odd."
+        )
+        matrices = self._matrix("positions", positions, row.keys), self._matrix("sum", x + positions, row.keys, False)
+        spelled = f"number 1 of position {at} = cos({at} ÷ 10000^0) = {self._number(positions[at, 1])}"
+        yield "sinusoidal positions", "words", [text, self._drawn(*matrices), spelled]
+
+        q, k = turned(row.head.q, [at]), turned(row.head.k, places)
+        text = (
+            "Rotary positions (Su et al. 2021) add nothing. They turn each pair of numbers of q and k by an angle: for "
+            "the first pair, position × 1 radian."
+        )
+        asking, (a, b) = Tokens([row.query]), map(self._factor, row.head.q[0].tolist())
+        matrices = self._matrix("q", row.head.q, asking), self._matrix(f"q turned by {at}", q, asking, False)
+        keys = self._matrix("k", row.head.k, row.keys), self._matrix("k turned by its position", k, row.keys, False)
+        spelled = f"the first number of q turned = {a} × cos({at}) − {b} × sin({at}) = {self._number(q[0, 0])}"
+        yield "rotary positions", "q", [text, stack([self._drawn(*matrices), self._drawn(*keys)]), spelled]
+
+        text = (
+            "q·k of turned vectors depends on how far apart they are, and not on where they are. Here "
+            f"{self._word} and {self.sheet.named(row.keys[0], _LONGEST)} are {at} apart, at other positions:"
+        )
+        pairs = [(at + shift, shift) for shift in range(3)]
+        products = [turned(row.head.q, [i])[0] @ turned(row.head.k[:1], [j])[0] for i, j in pairs]
+        columns = [
+            Column(name, list(map(str, side)))
+            for name, side in zip(("q at", "k at"), zip(*pairs, strict=True), strict=True)
+        ]
+        drawn = table([*columns, self._column("q·k turned", np.array(products))], self.sheet.width)
+        yield "the distance alone", "q·k", [text, drawn]
 
     def _embeddings(self) -> _Step:
         trace, inputs = self.walk.trace, self.walk.rows[0].layer.inputs
@@ -175,7 +222,7 @@ class Steps:
     def _exercise(self) -> _Step:
         lesson, source = self.walk.lesson, self.walk.trace.source
         options = f"--d-model {source.details['d_model']} --num-heads {lesson.num_heads} --mask {lesson.mask}"
-        options += f" --d-k {lesson.width} --d-v {lesson.width}" * (lesson.num_heads > 1)
+        options += f" --d-k {lesson.width} --d-v {lesson.width}" * (lesson.width != D_MODEL)
         options += f" --target {shlex.quote(lesson.target)}" if lesson.target else ""
         options += f" --seed {source.seed}" * bool(source.seed) + f" --query {self.walk.query.index}"
         text = self.sheet.palette.label(shlex.quote(" ".join(self.walk.trace.text.split())))

@@ -37,7 +37,10 @@ def close(found: Any, expected: Any) -> bool:
     return np.shape(found) == np.shape(expected) and np.allclose(found, expected, rtol=0, atol=LAST_DIGIT)
 
 
-@pytest.mark.parametrize("lesson", LESSONS.values(), ids=str)
+OF_LAYERS = [lesson for lesson in LESSONS.values() if lesson.name != "positions"]
+
+
+@pytest.mark.parametrize("lesson", OF_LAYERS, ids=str)
 def test_the_numbers_of_a_page_are_those_of_the_layer(attn: Run, lesson: Lesson) -> None:
     ran = attn("learn", "--lesson", lesson.name, "--seed", "5", "--width", "100")
     assert (ran.code, ran.err) == (0, "")
@@ -73,7 +76,7 @@ def test_the_numbers_of_a_page_are_those_of_the_layer(attn: Run, lesson: Lesson)
     assert close(projected[-D_MODEL:], joined @ made.weights.out.weight)
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@pytest.mark.parametrize("lesson", [lesson.name for lesson in OF_LAYERS])
 def test_what_is_spelled_out_is_what_it_comes_to(attn: Run, lesson: str) -> None:
     message = attn("learn", "--lesson", lesson).out.replace("\n", " ")
     signs = str.maketrans({"×": "*", "÷": "/", "−": "-"})
@@ -87,6 +90,28 @@ def test_what_is_spelled_out_is_what_it_comes_to(attn: Run, lesson: str) -> None
         assert close(math.exp(eval(exponent.translate(signs))), float(power))
         assert power == again
         assert close(float(power) / float(total), float(weight))
+
+
+def test_positions_are_those_of_the_papers(attn: Run) -> None:
+    """Vaswani et al. 2017, section 3.5; Su et al. 2021: complex numbers times e^(i·position)."""
+    ran = attn("learn", "--lesson", "positions", "--seed", "5", "--width", "100")
+    steps, made = steps_of(ran.out), walk(TEXT, LESSONS["positions"], seed=5)
+    head, query, count = made.trace.layer(0).head(0), made.query.index, len(made.embedded)
+    positions = np.array([[np.sin(p), np.cos(p), np.sin(p / 10_000 ** (2 / 3))] for p in range(count)])
+    shown = np.array(rows(steps["sinusoidal positions"]))
+    assert close(shown[:, :3], positions)
+    assert close(shown[:, 3:], positions + made.embedded)
+
+    def as_complex(vectors: Any) -> Any:
+        return vectors[..., 0] + 1j * vectors[..., 1]
+
+    q, k = as_complex(head.q[query]), as_complex(head.k)
+    turned = [q * np.exp(1j * query), *(k * np.exp(1j * np.arange(count)))]
+    assert close([line[2:] for line in rows(steps["rotary positions"])], [(z.real, z.imag) for z in turned])
+    product = (turned[0] * np.conj(turned[1])).real
+    assert [
+        float(line.split()[-1]) for line in steps["the distance alone"].splitlines() if re.match(r" +\d+ +\d+ ", line)
+    ] == (pytest.approx([product] * 3, abs=LAST_DIGIT))
 
 
 def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ def learn(
         list[str] | None, argument("A sentence of up to 8 words. Default: time flies like an arrow.", "TEXT")
     ] = None,
     lesson: Annotated[
-        Literal["one", "multi", "causal", "cross"] | None,
-        options.choice_option("Choose a lesson: heads, a causal mask, two texts. Default: one."),
+        Literal["one", "multi", "causal", "cross", "positions"] | None,
+        options.choice_option("Choose a lesson. Default: one."),
     ] = None,
     query: Annotated[
         str | None, options.choice_option("Follow this word, or its index. Default: the middle one.", "TOKEN", "-q")
