@@ -177,6 +177,17 @@ def speech(wrong=False):
     return evaluation(Speech(not wrong), torch.randn(3, 9, 8), torch.tensor([9, 5, 3]))
 
 
+def cut_mask(wrong=False):
+    """Layers cut their mask to the wrong axis: what is behind is hidden, as in Whisper."""
+
+    def mask_of(attention_mask, _):
+        keys = F.pad(attention_mask[:, : HEADS if wrong else None].bool(), (0, 9 - HEADS if wrong else 0))
+        return causal(9) & keys[:, None, None]
+
+    ids = batch(9, 6)
+    return evaluation(Told(mask_of, 0), ids, (ids != 0).long())
+
+
 class Painter(nn.Module):
     """A picture that attends to text; `take` cuts the text and makes its mask."""
 
