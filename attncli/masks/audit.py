@@ -345,9 +345,11 @@ def _is_sorted(rows: Bool[np.ndarray, "B N"]) -> bool:
 
 def _laid_along_queries(rule: Rule) -> Finding | None:
     """Return that a padding mask hides whole queries at an end of their rows, and none of the keys there."""
-    odd, (_, _, queries, keys) = rule.expression, rule.shape
-    where = odd.match.where if isinstance(odd, RuleWithExceptions) and odd.match.who == "some" else None
-    if where is None or queries != keys or rule.padded or not _is_sorted(where):
+    odd = rule.expression
+    if not isinstance(odd, RuleWithExceptions) or odd.match.who != "some" or rule.shape[2] != rule.shape[3]:
+        return None
+    where = odd.match.where
+    if where is None or rule.padded or not _is_sorted(where):
         return None
     if odd.match.rule != Atom("full") and (where == where[:1]).all():
         return None
