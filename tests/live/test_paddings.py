@@ -71,6 +71,12 @@ def test_words_that_are_no_keys_of_their_own_cannot_be_checked(name: str, progra
     assert errors(programs[name], "pad") == []
 
 
+def test_rows_that_are_padded_in_another_order_are_not_checked(programs: dict[str, Run]) -> None:
+    assert errors(programs["sorted_batch"], "pad") == []
+    (message,) = {one.message for one in watched(programs["sorted_batch"], "pad").findings}
+    assert message.endswith("padded like those of the model's input, in another order")
+
+
 @pytest.mark.parametrize("name", ["latents", "mask_of_a_batch_without_padding"])
 def test_padding_that_nothing_says_is_not_checked(name: str, programs: dict[str, Run]) -> None:
     expect = "pad" if name == "latents" else "causal & pad"

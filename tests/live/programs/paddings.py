@@ -188,6 +188,18 @@ def cut_mask(wrong=False):
     return evaluation(Told(mask_of, 0), ids, (ids != 0).long())
 
 
+def sorted_batch():
+    """The longest sentence comes last where the model attends."""
+
+    class Sorted(Told):
+        def forward(self, ids, attention_mask):
+            order = attention_mask.sum(1).argsort()
+            return super().forward(ids[order], attention_mask[order])
+
+    ids = batch(9, 5, 3)
+    return evaluation(Sorted(lambda mask, _: mask[:, None, None].bool()), ids, (ids != 0).long())
+
+
 class Painter(nn.Module):
     """A picture that attends to text; `take` cuts the text and makes its mask."""
 
