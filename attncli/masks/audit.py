@@ -34,7 +34,7 @@ from attncli.masks.expressions import (
 from attncli.masks.findings import MOST_CELLS, Finding, error, in_batch, note
 from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.notation import MOST
-from attncli.masks.recognition import Rule, Shape, rule_of
+from attncli.masks.recognition import Rule, RuleWithExceptions, Shape, rule_of
 from attncli.text import plural
 
 if TYPE_CHECKING:
@@ -281,23 +281,37 @@ def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = W
 
     `past` is the number of keys before the first query, `becomes` the output of a fully masked query in the program.
     """
+    yield from _turned(rule)
     inverted = _inverted(allowed, rule)
     if inverted is not None:
         yield inverted
         return  # rows that see nothing follow from it
-    where = ~np.any(allowed, axis=(1, 3))  # queries that see nothing, [#B, #Q]
-    is_of_queries = where.shape[1] == rule.shape[3] > 1 and bool((allowed == allowed[..., :1]).all())
-    if is_of_queries and where.any() and not where.all(axis=1).any() and _is_sorted(where):
-        message = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
-        message += in_batch(np.flatnonzero(where.any(axis=1))) if len(where) > 1 else ""
-        hidden = np.flatnonzero(where.any(axis=0))[:MOST_CELLS].tolist()
-        yield error("broadcast", message, int(where.sum()), rows=tuple(hidden))
-    else:
-        yield from _dead_queries(allowed, rule, becomes)
+    laid = _laid_along_queries(rule)
+    yield from _dead_queries(allowed, rule, becomes) if laid is None else [laid]
     if any(variant.past == 0 != past for variant in rule.variants):
         yield note(
             "shape", f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
         )
+
+
+def _turned(rule: Rule) -> Iterator[Finding]:
+    """Yield upper triangles, and causal masks whose diagonal is one key too far to the right."""
+    _, _, queries, keys = rule.shape
+    for variant in rule.variants if _LEAST <= queries == keys else ():
+        expression = getattr(variant.expression, "inner", variant.expression)
+        for band in atoms_named("band", conjuncts(expression) if expression else []):
+            back, ahead = band.arguments
+            if back == 0 and ahead >= keys - 1:
+                message = "Upper triangle: looks like a transposed causal mask"
+                advice = "correct in a language model that reads backwards"
+            elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
+                message = "each query sees one key after itself: the diagonal of a causal mask is shifted by +1"
+                advice = "correct with one key of lookahead, as in streaming speech"
+            else:
+                continue
+            later = np.tri(keys, k=ahead, dtype=bool) & ~np.tri(keys, dtype=bool)
+            message += "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
+            yield note("leak", message, int(later.sum()), advice, cells=first_cells(later))
 
 
 def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
@@ -327,6 +341,22 @@ def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
 def _is_sorted(rows: Bool[np.ndarray, "B N"]) -> bool:
     """Return whether every row begins with its True cells, or every row ends with them."""
     return bool((rows[:, :-1] >= rows[:, 1:]).all() or (rows[:, :-1] <= rows[:, 1:]).all())
+
+
+def _laid_along_queries(rule: Rule) -> Finding | None:
+    """Return that a padding mask hides whole queries at an end of their rows, and none of the keys there."""
+    odd = rule.expression
+    if not isinstance(odd, RuleWithExceptions) or odd.match.who != "some" or rule.shape[2] != rule.shape[3]:
+        return None
+    where = odd.match.where
+    if where is None or rule.padded or not _is_sorted(where):
+        return None
+    if odd.match.rule != Atom("full") and (where == where[:1]).all():
+        return None
+    message = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
+    message += in_batch(np.flatnonzero(where.any(axis=1))) if len(where) > 1 else ""
+    hidden = np.flatnonzero(where.any(axis=0))[:MOST_CELLS].tolist()
+    return error("broadcast", message, int(where.sum()), rows=tuple(hidden))
 
 
 def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Finding]:

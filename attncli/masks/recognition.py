@@ -56,7 +56,7 @@ class Match(NamedTuple):
     tokens: Keys
     where: Queries | None = None
     kind: str = ""  # the keys of these, one of `_KINDS` or `see other keys`; empty where none deviates
-    who: str = "padding"
+    who: str = "padding"  # these in words: `padding`, `some padding` or `some`
 
 
 class RuleWithExceptions(NamedTuple):
@@ -220,7 +220,8 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
         expression = _padded(joint.rule, joint.tokens)
         if joint.kind:
             where = np.concatenate([match.where for match in recognised if match.where is not None])
-            expression = RuleWithExceptions(expression, joint._replace(where=where))
+            who = max(match.who for match in recognised)  # of some rows all, of others `some padding`
+            expression = RuleWithExceptions(expression, joint._replace(where=where, who=who))
         return RuleVariant(expression, joint.past, joint.tokens, rows)
 
     everyone = tuple(range(batch))
@@ -290,14 +291,18 @@ class _Planes:
                 guess, where = guess._replace(tokens=guess.tokens | ~is_padded), where & is_padded
             kind = self.kind_of(guess, where)
             if is_known or not kind or kind in _KINDS:
-                return guess._replace(where=where, kind=kind)
+                is_all = kind not in _KINDS or self._is_kind(kind, guess, self._padding(guess))
+                return guess._replace(where=where, kind=kind, who="padding" if is_all else "some padding")
         return None
+
+    def _padding(self, guess: Match) -> Queries:
+        """Return the queries of padding; where queries have no key of their own, none is."""
+        end = guess.past + self.queries
+        return self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
 
     def deviating(self, guess: Match, free: Queries | None = None) -> Queries | None:
         """Return the queries that do not follow a rule; None if one does that is not free to, as padding is."""
-        if free is None:
-            end = guess.past + self.queries  # where queries have no key of their own, none is padding
-            free = self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
+        free = self._padding(guess) if free is None else free
         where = np.zeros((self.batch, self.queries), bool)
         with suppress(InputError):  # documents that do not fit another alignment
             for rows in (self.sample, *self.blocks):

@@ -1,4 +1,4 @@
-"""Calls behind a cache beside the calls before: their window, bias and rotary positions."""
+"""Calls behind a cache beside the calls before: later keys, window, bias and rotary positions; and repeated batches."""
 
 import pytest
 from watched_programs import Run, errors, watched
@@ -16,8 +16,11 @@ WRONG = {
     "stands_still": "positions",
     "keys_from_the_beginning": "positions",
     "padded_row": "positions",
+    "beams": "batch",
+    "beams_with_cached_memory": "batch",
+    "several_answers": "batch",
 }
-DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts"]
+DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts", "longer_and_longer"]
 # Generation with caches of every kind, and what is expected of it.
 CACHES = {
     "hf_static_chunks": "causal", "rows_of_their_own_lengths": "causal", "hf_generate_static": "causal & pad",
@@ -40,6 +43,15 @@ def test_what_contradicts_the_calls_before_is_found(name: str, programs: dict[st
 @pytest.mark.parametrize("name", [*WRONG, *DESIGNS])
 def test_what_goes_on_as_it_began_is_not_accused(name: str, programs: dict[str, Run]) -> None:
     assert errors(programs[name]) == []
+
+
+def test_later_keys_that_the_calls_before_hide_are_a_note_without_an_expectation(programs: dict[str, Run]) -> None:
+    wrong, right = (lambda: programs["chunk_without_a_mask"](True)), programs["chunk_without_a_mask"]
+    noted = [(one.code, one.severity) for one in watched(wrong).findings if "the calls before it hide" in one.message]
+    assert noted == [("leak", "note")]
+    assert errors(wrong, "causal") == ["leak"]
+    assert not watched(right).findings
+    assert {row.verdict for row in watched(right, "causal")} == {"ok"}
 
 
 @pytest.mark.parametrize(("name", "message"), [

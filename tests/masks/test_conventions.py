@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from safetensors.torch import load_file
 
 from attncli.errors import InputError, UsageError
+from attncli.masks import files
 from attncli.masks.conventions import LEAST, Reader, encode_mask, read_convention
 from attncli.masks.files import read_values, write_values
 from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks
@@ -124,6 +126,17 @@ def test_a_mask_survives_every_convention_and_every_file(tmp_path: Path, to: Rea
     theirs = load_file(tmp_path / "mask.safetensors")["mask"]
     assert torch.equal(theirs, torch.load(tmp_path / "mask.pt", weights_only=True))
     assert theirs.dtype == getattr(torch, dtype)
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(torch.zeros(512, 512), tmp_path / "plain.pt")
+    with ZipFile(tmp_path / "plain.pt") as plain, ZipFile(tmp_path / "m.pt", "w", ZIP_DEFLATED) as packed:
+        for member in plain.namelist():
+            packed.writestr(member, plain.read(member))
+    monkeypatch.setattr(files, "_LARGEST", 2**19)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was unpacked"))
+    with pytest.raises(InputError, match=r"m\.pt cannot be read: it unpacks to 10\d+ bytes"):
+        read_values(tmp_path / "m.pt")
 
 
 # --- the other ways to name a file ------------------------------------------------------------------------------

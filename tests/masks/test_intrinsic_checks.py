@@ -64,6 +64,7 @@ def test_a_healthy_mask_shows_nothing(name: str) -> None:
 
 
 WRONG: dict[str, tuple[np.ndarray, str, str]] = {
+    "the same under a causal mask": (LOWER & of_queries(LEFT), "broadcast", "in batch rows 1-2"),
     "inverted causal": (~LOWER, "leak", "attends only where causal forbids: True and False are swapped"),
     "inverted documents": (
         ~HEALTHY["documents"], "leak", "attends only where chunk(3) forbids: True and False are swapped",
@@ -75,11 +76,27 @@ WRONG: dict[str, tuple[np.ndarray, str, str]] = {
 }  # fmt: skip
 
 
+DESIGNS: dict[str, tuple[np.ndarray, str, str]] = {
+    "transposed": (LOWER.swapaxes(2, 3), "leak", "Upper triangle: looks like a transposed causal mask"),
+    "shifted by one, with padding": (
+        np.tri(SIZE, k=1, dtype=bool) & of_keys(RIGHT), "leak", "the diagonal of a causal mask is shifted by +1",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_shown_by_the_mask_alone(name: str) -> None:
     allowed, code, words = WRONG[name]
     findings = found(allowed)
     assert [one.code for one in findings.values() if one.severity == "error"] == [code]
+    assert words in findings[code].message
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_what_some_models_mean_is_a_note(name: str) -> None:
+    allowed, code, words = DESIGNS[name]
+    findings = found(allowed)
+    assert {one.severity for one in findings.values()} == {"note"}
     assert words in findings[code].message
 
 

@@ -3,9 +3,9 @@
 A static cache has more slots than keys. Its mask shows how many are written, if it ends before the last slot; else the
 positions of the queries do, the call before, or the slots themselves, which are still zero.
 
-A call behind a cache has the window, bias and rotary positions of the calls before. Rotary positions show between a
-projection and the product: a rotation keeps the length of each pair of numbers, and turns it by a frequency times the
-position, however it is written.
+A call behind a cache is causal as the calls before, with their window, bias and rotary positions. Rotary positions
+show between a projection and the product: a rotation keeps the length of each pair of numbers, and turns it by a
+frequency times the position, however it is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from attncli.files import to_numpy
 from attncli.masks.expressions import atoms_named, conjuncts
-from attncli.masks.findings import Finding, error
+from attncli.masks.findings import Finding, error, note
 from attncli.text import plural
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class CallTraits(NamedTuple):
     """Traits of a call that the calls behind its cache are to share."""
 
     window: int | None = None  # keys that each query sees at most
+    is_causal: bool = False  # whether several queries saw no later key
     # By how much a bias rises from each distance to the next: softmax is the same for a number added to all keys.
     bias: Float[np.ndarray, "H D"] | None = None
     rotations: Mapping[str, Rotation] = {}  # of queries and keys, where they show it
@@ -206,11 +207,12 @@ def continued(
     rule = getattr(mask.rule.expression, "inner", mask.rule.expression)
     windows = [one.arguments[0] for one in atoms_named("window", conjuncts(rule) if rule is not None else [])]
     _, _, queries, keys = mask.shape
+    is_causal = queries > 1 and not mask.sees_later
     if earlier is None:
         shown = {name: _rotation_of(own, queries) for name, own in turns.items()}
         rotations = {name: rotation for name, rotation in shown.items() if rotation is not None}
         steps = None if bias is None else _steps_of_all(bias, mask)
-        return CallTraits(min(windows, default=None), steps, rotations), ()
+        return CallTraits(min(windows, default=None), is_causal, steps, rotations), ()
     findings = []
     if earlier.window is not None and earlier.window > 1:
         at = np.arange(keys - queries, keys)[:, None]
@@ -218,6 +220,8 @@ def continued(
         if count := int(outside.sum()):
             message = f"sees {plural(count, 'key')} outside of the window({earlier.window}) of the calls before"
             findings.append(error("window", message, count, "mask the cache's keys as in the first call"))
+    if earlier.is_causal and queries > 1 and mask.words_see_later:
+        findings.append(note("leak", "sees later keys, which the calls before it hide", queries))
     if earlier.bias is not None:
         steps = _steps(np.zeros((1, 1, 1, 1), np.float32) if bias is None else bias, mask, -1)
         size = min(steps.shape[1], earlier.bias.shape[1])
@@ -239,7 +243,8 @@ def continued(
             message = f"{name} behind a cache are rotated as position{listed}, and the last one before as "
             message += f"{rotation.last}"
             findings.append(error("positions", message, queries, "continue positions after the cache"))
-    return CallTraits(min(windows, default=earlier.window), earlier.bias, rotations), tuple(findings)
+    is_causal |= earlier.is_causal
+    return CallTraits(min(windows, default=earlier.window), is_causal, earlier.bias, rotations), tuple(findings)
 
 
 def _steps_of_all(bias: Bias, mask: CallMask) -> Float[np.ndarray, "H D"] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.calls.findings import padding_of
+from attncli.analysis.calls.findings import padding_of, unmatched_padding
 from attncli.analysis.calls.groups import NOT_CHECKED, joined_places
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
@@ -197,12 +197,7 @@ def _of_call(
     if parts:
         rest = And(tuple(parts)) if len(parts) > 1 else parts[0]
         yield from ((one, rest) for one in _findings(mask, rest) if one.code != "missing")
-    # An error where no mask of the step can hide the padding of single rows, unless it is known of another sequence.
-    is_by_row = any(one.allowed.shape[::3] == (batch, mask.shape[3]) for each in calls for one in each.call.masks)
-    finding = note if is_by_row or any(padding_of(calls, each) for each in calls) else error
-    advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
-    code = NOT_CHECKED if finding is note else "pad"
-    yield finding(code, "cannot check `pad`: sequence lengths unknown", advice=advice), None
+    yield _unknown_lengths(context, mask, calls), None
 
 
 def _tokens(
@@ -228,6 +223,26 @@ def _tokens(
         tokens = infer_padding(expected, cells, mask.past, tokens)
     is_known = padding or unpadded or batch == 1 or not tokens.all()
     return tokens if is_known else None
+
+
+def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallContext]) -> Finding:
+    """Return that padding is expected and not known.
+
+    It is an error where no mask of the step can hide that of single rows, unless what is known is another sequence's.
+    """
+    batch, _, _, keys = mask.shape
+    words, why = sorted(mask.rule.tokens.tolist()), unmatched_padding(calls, context, mask)
+    message = f"cannot check `pad`: {why or 'sequence lengths unknown'}"
+    advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
+    if any(words == sorted(one.tokens.tolist()) for one in padding_of(calls, context)):
+        message = "cannot check `pad`: its batch rows are padded like those of the model's input, in another order"
+        return note(NOT_CHECKED, message, advice="correct if the model sorts its batch")
+    if why and mask.allowed.all() and keys > max(one.size for one in context.hints):
+        message = f"attends to padding, wherever it is: {why}"
+    is_by_row = any(one.allowed.shape[::3] == (batch, keys) for each in calls for one in each.call.masks)
+    is_note = is_by_row or any(padding_of(calls, each) for each in calls)
+    finding, code = (note, NOT_CHECKED) if is_note else (error, "pad")
+    return finding(code, message, advice=None if why else advice)
 
 
 def _findings(mask: CallMask, expected: Expression) -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.groups import NOT_CHECKED
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.analysis.calls.steps import CallContext
 from attncli.masks.audit import first_cells, intrinsic_findings
@@ -45,6 +46,7 @@ def findings_of(
     yield from _scale(call)
     yield from _on_heads(mask)
     yield from _prompt(call, mask)
+    yield from _repetition(call, mask)
     yield from _alignment(mask, has_cache)
     yield from (finding for one in masks for finding in one.findings)
     broadcast = [finding for one in masks for finding in _broadcast(one, mask)]
@@ -152,7 +154,7 @@ def _prompt(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
         return
     behind = hidden[padded, ::-1].argmax(axis=1)  # keys behind the last one that is hidden
     more, gap = int(behind[0]), int(hidden[padded].sum(axis=1).min())
-    k = call.k if call.project is None else call.project()[1]
+    k = _keys_of(call)
     if not more or (behind != more).any() or queries not in (keys, keys - more) or k is None or len(k) != batch:
         return
 
@@ -164,6 +166,34 @@ def _prompt(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
         prompt = "key is" if more == 1 else f"{more} keys are"
         message = f"the mask takes key 0 for the first word, but the first {prompt} a prompt, alike in every row"
         yield error("padding-side", message, more, "prepend ones for the prompt to the mask")
+
+
+def _repetition(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
+    """Yield that a batch is repeated as a whole, and its padding row by row, or the other way round, as for beams."""
+    batch, tokens = mask.shape[0], mask.rule.tokens
+    k = None if batch < 4 or (tokens == tokens[:1]).all() else _keys_of(call)
+    if k is None or len(k) != batch:
+        return
+
+    def are_alike(part: Float[Any, "B H K D"], rows: Int[np.ndarray, " B"]) -> bool:  # but for rounding
+        return bool(((part - part[rows]).abs() <= 1e-5 * part.abs().amax()).all())
+
+    for rows in (each for each in range(2, batch // 2 + 1) if batch % each == 0):
+        times = batch // rows
+        ways = np.arange(batch) % rows, np.arange(batch) // times * times  # the row that each one repeats
+        for own, other in (ways, ways[::-1]):
+            differs = (tokens != tokens[own]).any(axis=1)
+            is_other = differs.any() and (tokens == tokens[other]).all()
+            if is_other and are_alike(k[:, :1, :1], own) and are_alike(k, own) and not are_alike(k, other):
+                row = int(differs.argmax())
+                message = f"batch rows {own[row]} and {row} have the same keys and different padding: one is repeated "
+                message += "as a whole, the other row by row"
+                yield error("batch", message, batch, "use repeat_interleave for both")
+                return
+
+
+def _keys_of(call: AttentionCall) -> Float[Any, "B Hkv K D"] | None:
+    return call.k if call.project is None else call.project()[1]
 
 
 def _on_heads(mask: CallMask) -> Iterator[Finding]:
@@ -341,6 +371,8 @@ def findings_of_step(calls: Sequence[CallContext]) -> Iterator[tuple[Finding, ..
 def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
     own, place, known = mask.rule.tokens, context.call.place, padding_of(calls, context)
+    if mask.words_see_later and not mask.rule.padded and (sizes := unmatched_padding(calls, context, mask)):
+        yield note(NOT_CHECKED, f"padding: {sizes}")
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
         return  # what is seen follows from it
     if not known or any(one.place == place or np.array_equal(one.tokens, own) for one in known):
@@ -352,7 +384,7 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
     elif padding.hint is None or padding.kind == "encoded":
         source = "its encoder masks"
     else:
-        source = _MARKED.get(padding.hint.source, f"the model's {padding.hint.source} argument") + " marks"
+        source = f"{_marked_by(padding.hint)} marks"
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
         if padding.kind == "mask" or padding.place is not None:
@@ -377,6 +409,35 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         finding = _of_cells("pad", f"attends to padding that {source}{in_batch(rows)}", mask, seen)
         yield finding if is_sure else replace(finding, severity="note")
+    hidden = padding.tokens & ~own
+    if padding.place is None and mask.rule.expression is not None and hidden.any():
+        rows, count = np.flatnonzero(hidden.any(axis=1)).tolist(), int(hidden.sum())
+        verb = "does not mask" if padding.kind == "encoded" else "does not mark as padding"
+        message = f"hides {plural(count, 'key')} from every query that {source.rpartition(' ')[0]} {verb}"
+        yield note("missing", message + in_batch(rows), count)
+
+
+def _marked_by(hint: InputHint) -> str:
+    return _MARKED.get(hint.source, f"the model's {hint.source} argument")
+
+
+def unmatched_padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> str | None:
+    """Return how many words padding leaves that is of no keys of the step, and how many keys a call has, in words.
+
+    Such keys may be text and picture together, or a part of the text. None where they hide as many as are padding.
+    """
+    sizes = {each.call.mask.shape[3] for each in calls if each.call.mask is not None}
+    batch, _, _, keys = mask.shape
+    hidden = np.broadcast_to(~np.any(mask.allowed, axis=(1, 2)), (batch, keys)).sum(axis=1)
+    for hint in (one for kind in ("tokens", "mask") for one in context.hints if one.kind == kind):
+        words = hint.values.sum(axis=1)
+        is_trimmed = keys < hint.size and not hint.values[:, keys:].any()  # to the longest row
+        is_other = len(words) == batch and hint.size not in {*sizes, words.min()} and not is_trimmed
+        if is_other and (hint.size - words != hidden).any():
+            counts = " and ".join(map(str, words.tolist())) if batch < 3 else f"{words.min()} to {words.max()}"
+            marks = f"{_marked_by(hint)} leaves {counts} words of {hint.size} positions"
+            return f"{marks}, and {plural(keys, 'key')} are attended to"
+    return None
 
 
 def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:

@@ -211,3 +211,15 @@ def test_one_wrong_cell_of_a_word_is_found() -> None:
         lengths = {"lengths": mask.tokens} if "pad" in mask.expected else {}
         with pytest.raises(UnexpectedError):
             calls.check(mask.expected, **lengths)
+
+
+def test_some_is_said_where_it_is_some() -> None:
+    """Libraries let the queries of padding that would see nothing see every key."""
+    keys = np.arange(6)
+    words = keys < np.array([[6], [3]])
+    plane = np.abs(keys[:, None] - keys) <= 1
+    cells = (plane & words[:, None])[:, None]
+    rule = rule_of(cells | ~cells.any(axis=-1, keepdims=True), (2, 1, 6, 6))
+    assert rule.text == "band(1,1) & pad (row 1 of 2), some padding queries see every key"
+    rule = rule_of(cells & words[:, None, :, None], (2, 1, 6, 6))
+    assert rule.text == "band(1,1) & pad (row 1 of 2), padding queries see nothing"

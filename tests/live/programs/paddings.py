@@ -164,6 +164,27 @@ def speech(wrong=False):
     return evaluation(model, torch.randn(3, 9, 8), input_lengths=torch.tensor([9, 5, 3]))
 
 
+def cut_mask(wrong=False):
+    """Layers cut their mask to the wrong axis: what is behind is hidden, as in Whisper."""
+
+    def mask_of(attention_mask):
+        keys = F.pad(attention_mask[:, : HEADS if wrong else None].bool(), (0, 9 - HEADS if wrong else 0))
+        return causal(9) & keys[:, None, None]
+
+    return stated(mask_of, batch(9, 6), 0)
+
+
+def sorted_batch():
+    """The longest sentence comes last where the model attends."""
+
+    def forward(model, ids, attention_mask):
+        order = attention_mask.sum(1).argsort()
+        return model.stack(model.embed(ids[order]), attention_mask[order][:, None, None].bool())
+
+    ids = batch(9, 5, 3)
+    return evaluation(Model(forward, None), ids, attention_mask=(ids != 0).long())
+
+
 def painted(take) -> list[Tensor]:
     """A picture that attends to text; `take` cuts the text and makes its mask."""
 
