@@ -39,7 +39,6 @@ _REFUSED = {
     **dict.fromkeys(
         ("cohere_asr", "moonshine_streaming", "speech-encoder-decoder", "voxtral_realtime"), "reads a sound"
     ),
-    **dict.fromkeys(("big_bird", "bigbird_pegasus"), "attends to blocks of a long text, by several softmaxes"),
     "diffusion_gemma": "reads a canvas of noise",
     "evolla": "reads a protein",
     "pi0": "reads a picture and a robot's state",
