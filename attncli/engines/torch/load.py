@@ -90,7 +90,7 @@ def _check_device(options: LoadOptions) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise LoadError(f"{option} {visible(device)}: {first_sentence(error)}; give {option} cpu") from None
+        raise LoadError(f"{option} {visible(str(device))}: {first_sentence(error)}; give {option} cpu") from None
 
 
 def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:

@@ -293,11 +293,9 @@ def _sides(calls: Sequence[AttentionCall]) -> list[list[torch.Tensor]] | None:
 def _has_same_scores(call: AttentionCall, other: AttentionCall) -> bool:
     if call.scores is not None and other.scores is not None:
         return torch.equal(call.scores.nan_to_num(), other.scores.nan_to_num())
-    (first, *ours), (second, *theirs) = (
-        ((each.scale, each.is_causal, len(each.masks)), each.q, each.k, *(mask.values for mask in each.masks))
-        for each in (call, other)
-    )
-    return first == second and all(map(torch.equal, ours, theirs))
+    kinds = {(each.scale, each.is_causal, len(each.masks)) for each in (call, other)}
+    sides: list[list[Any]] = [[each.q, each.k, *(mask.values for mask in each.masks)] for each in (call, other)]
+    return len(kinds) == 1 and all(map(torch.equal, *sides))
 
 
 def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
