@@ -91,10 +91,11 @@ class Snapshot:
         return {} if self.adapter is None else {"adapter": LORA, "base": self.base}
 
 
-def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> Snapshot:
+def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for_writing: bool = False) -> Snapshot:
     """Find a checkpoint's files; of one on the hub, download the small ones.
 
-    `base`, `offline`, `chat` and `trust_remote_code` choose the files; a tokenizer is enough `for_tokenizer`.
+    `base`, `offline`, `chat` and `trust_remote_code` choose the files; a tokenizer is enough `for_tokenizer`,
+    and the end tokens of a generation are needed `for_writing`.
 
     Raises:
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
@@ -116,10 +117,10 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> 
     if os.path.isdir(path) and files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
         files = CheckpointFolder(_only_checkpoint(files.path))
         shown = os.path.join(path, *files.path.relative_to(path).parts)
-    if not os.path.exists(path) and not _is_whole(files, options):
+    if not os.path.exists(path) and not _is_whole(files, options, for_writing):
         files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
     if ADAPTER in files:
-        return _with_base(shown, files, remote, options, for_tokenizer)
+        return _with_base(shown, files, remote, options, for_tokenizer, for_writing)
     if options.base not in (None, shown):
         raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
     if is_gguf:
@@ -147,9 +148,9 @@ def _check_config(files: CheckpointFolder) -> None:
         raise LoadError(f"{folder} has no config.json{files.summary}; give the folder that save_pretrained wrote")
 
 
-def _is_whole(files: CheckpointFolder, options: LoadOptions) -> bool:
+def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) -> bool:
     """Return whether a folder of the cache has all the needed files; a download ends with the weights."""
-    if options.trust_remote_code:
+    if options.trust_remote_code or (for_writing and "generation_config.json" not in files):
         return False
     if ADAPTER in files:
         return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
@@ -183,8 +184,9 @@ def _is_small(file: str, size: int) -> bool:
 
 
 def _with_base(
-    shown: str, adapter: CheckpointFolder, remote: Repository | None, options: LoadOptions, for_tokenizer: bool
-) -> Snapshot:
+    shown: str, adapter: CheckpointFolder, remote: Repository | None, options: LoadOptions, for_tokenizer: bool,
+    for_writing: bool,
+) -> Snapshot:  # fmt: skip
     """Return an adapter with its base model."""
     if not for_tokenizer:
         from attncli.checkpoints.tensors.lora_store import check_adapter
@@ -196,7 +198,8 @@ def _with_base(
         raise LoadError(f"{visible(shown)} has a whole model and an adapter; {advice}")
     base = options.base or _base_of(adapter)
     try:
-        under = resolve(base, options.changed(base=None), for_tokenizer=for_tokenizer)
+        alone = options.changed(base=None)
+        under = resolve(base, alone, for_tokenizer=for_tokenizer, for_writing=for_writing)
     except LoadError as error:
         raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
     if under.gguf is not None or under.adapter is not None:

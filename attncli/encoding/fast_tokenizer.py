@@ -210,9 +210,7 @@ def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapp
     added = [added_by_id[id_] for id_ in sorted(added_by_id)]
     tokens = {**defaults, **{name: _text(value) for name, value in named.items()}}
     special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
-    if any(type(listed) is not list for listed in extra if listed):
-        raise UnsupportedError("its extra special tokens have names")
-    for text in (*tokens.values(), *(_text(token) for listed in extra for token in listed or ())):
+    for text in (*tokens.values(), *(text for listed in extra for text in _texts(listed))):
         if text is not None and text not in special:
             raise UnsupportedError(f"{visible(text)} is none of the special tokens among the added ones")
     return Settings(fields, tokens, added)
@@ -225,3 +223,12 @@ def _text(token: Any) -> str | None:
     if token is not None and type(token) is not str:
         raise UnsupportedError(f"a special token is {token!r}")
     return token or None
+
+
+def _texts(tokens: Any) -> list[str | None]:
+    """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them (Gemma 3)."""
+    if type(tokens) is dict and tokens.keys().isdisjoint((*_KNOWN, *_NAMES)):
+        tokens = list(tokens.values())
+    if tokens is not None and type(tokens) is not list:
+        raise UnsupportedError(f"extra special tokens are {tokens!r}")
+    return [_text(token) for token in tokens or ()]

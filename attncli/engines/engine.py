@@ -36,7 +36,11 @@ def open_checkpoint(
     **options: Any,
 ) -> OpenModel:  # fmt: skip
     """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments and errors."""
-    chosen, snapshot = _resolved(model, options)
+    if mask is not None:  # an error in it comes before any search for files
+        from attncli.masks.parser import parse
+
+        parse(mask)
+    chosen, snapshot = _resolved(model, options, generate > 0)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
     in_torch = cache(partial(_open_in_torch, snapshot, layers, heads, generate, how))
     if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
@@ -70,10 +74,10 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     return _open_in_torch(snapshot, layers, heads, 1, how).predictor()
 
 
-def _resolved(model: str, options: Mapping[str, Any]) -> tuple[EngineOptions, Snapshot]:
+def _resolved(model: str, options: Mapping[str, Any], for_writing: bool = False) -> tuple[EngineOptions, Snapshot]:
     """Return the checked options of a checkpoint, and its files."""
     chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
-    snapshot = resolve(model, chosen)
+    snapshot = resolve(model, chosen, for_writing=for_writing)
     if snapshot.gguf is not None and chosen.engine in ("transformers", "verify"):
         shown = f"{visible(snapshot.name)} is a GGUF file, which only the native engine reads"
         raise NotExposedError(f"--engine {chosen.engine}: {shown}; drop the option")

@@ -20,10 +20,9 @@ from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.layer import LayerTrace
 
 # Text architectures that are refused, and why.
-_NOT_WATCHED, _NO_TOKENS, _SEVERAL = "could be watched", "positions without a token", "several softmaxes"
+_NOT_WATCHED, _NO_TOKENS = "could be watched", "positions without a token"
 NOT_REACHED = {
-    **dict.fromkeys(("big_bird", "bigbird_pegasus"), "blocks of a long text"),
-    "blt": "counts no layers or no heads", **dict.fromkeys(("diffllama", "lilt", "prophetnet"), _SEVERAL),
+    "blt": "counts no layers or no heads", "prophetnet": "several softmaxes",
     **dict.fromkeys(("led", "longformer", "mra", "reformer", "yoso"), _NOT_WATCHED),
     **dict.fromkeys(("canine", "cpmant", "deepseek_v4", "funnel", "longt5", "pegasus_x"), _NO_TOKENS),
 }  # fmt: skip

@@ -140,6 +140,7 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     "class in config.json": ("gpt2", _class_in_config),
     "added tokens": ("bert", _fields(added_tokens_decoder=NEW | LISTED)),
     "tokens listed twice": ("gpt2", _file(_twice)),
+    "named tokens": ("roberta", _fields(extra_special_tokens={"image_token": "<pad>"}, image_token="<pad>")),
     "special_tokens_map.json": ("roberta", _beside("special_tokens_map.json", {
         "mask_token": {k: v for k, v in MASK.items() if k != "__type"}, "additional_special_tokens": ["<pad>"]})),
     "tekken": ("mistral", _beside("tekken.json", {})),

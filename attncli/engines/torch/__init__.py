@@ -7,6 +7,7 @@ Architectures that read more than text are refused by their name here, before th
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ def announce_import(what: str, snapshot: Snapshot) -> None:
         )
     check_supported(snapshot.name, snapshot.config)
     require(what, "torch", "transformers")
+    if sys.flags.optimize > 1:
+        raise LoadError("transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1")
     _log.info("importing torch and transformers")
     # Before any module here imports them: it tells the libraries to be quiet. It needs what they bring.
     from attncli.checkpoints.hub import silence_transformers
@@ -39,7 +42,6 @@ _REFUSED = {
     **dict.fromkeys(
         ("cohere_asr", "moonshine_streaming", "speech-encoder-decoder", "voxtral_realtime"), "reads a sound"
     ),
-    **dict.fromkeys(("big_bird", "bigbird_pegasus"), "attends to blocks of a long text, by several softmaxes"),
     "diffusion_gemma": "reads a canvas of noise",
     "evolla": "reads a protein",
     "pi0": "reads a picture and a robot's state",

@@ -22,7 +22,7 @@ from attncli.engines.torch.configuration import attention_layers, head_count, in
 from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
-from attncli.errors import AttnError, NotExposedError, UsageError
+from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.text import as_list, visible
 from attncli.trace.selection import Indices
@@ -30,6 +30,10 @@ from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
+_DIFFLLAMA = (
+    "diffllama subtracts the outputs of the second half of the heads, times a number of the layer, from those of the "
+    "first half; the weights are those before"
+)
 
 
 class Checkpoint(OpenModel):
@@ -86,7 +90,8 @@ class Checkpoint(OpenModel):
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
         unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
-        self.notes = (*unshown, *of_weights)
+        about = [_DIFFLLAMA] if config.model_type == "diffllama" else []
+        self.notes = (*unshown, *about, *of_weights)
         self.encoder = reader(self.model)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
@@ -98,6 +103,9 @@ class Checkpoint(OpenModel):
         tokenizer = auto_tokenizer.load_tokenizer(self.snapshot, self.options, self.part.whole)
         chat = open_chat(self.name, tokenizer, self.options, special=special, asks=asks)
         start = getattr(self.part.config, "decoder_start_token_id", None) if self.is_encoder_decoder else None
+        if start is not None and (type(start) is not int or start not in tokenizer.get_vocab().values()):
+            shown = f"{visible(self.name)} starts its decoder with {visible(repr(start)[:50])}"
+            raise LoadError(f"the configuration of {shown}; expected the id of a token as decoder_start_token_id")
 
         def with_limits(model: Any) -> InputEncoder:
             limit, rows = load.limits(model)

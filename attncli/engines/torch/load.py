@@ -85,12 +85,12 @@ def set_backend(model: Any, attention: str) -> None:
 def _check_device(options: LoadOptions) -> None:
     if options.device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
         return
-    option = "--device" if options.device_map is None else "--device-map"
-    device = options.device_map or options.device
+    is_mapped = options.device_map is not None
+    option, device = ("--device-map", options.device_map) if is_mapped else ("--device", options.device)
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise LoadError(f"{option} {visible(device)}: {first_sentence(error)}; give {option} cpu") from None
+        raise LoadError(f"{option} {visible(str(device))}: {first_sentence(error)}; give {option} cpu") from None
 
 
 def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import AutoImageProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
@@ -103,14 +104,31 @@ _BEFORE = {
     **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
     **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
     # Flat patches, in blocks that will be merged, and with the number of their rows and columns as an input.
-    **dict.fromkeys(("qwen2_vl_vision", "qwen3_vl_vision"), ()),
+    **dict.fromkeys(("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision"), ()),
     **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
     "deit": ("[CLS]", "[DISTILL]"),
 }
 
 
+def _before(config: Any) -> tuple[str, ...]:
+    registers = range(getattr(config, "num_register_tokens", 0))
+    return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
+
+
 def _is_flat(config: Any) -> bool:
     return config.model_type.startswith("qwen")
+
+
+def _flat_order(config: Any, sizes: Any) -> tuple[int, ...]:
+    """Return the position of each patch, row by row: patches come in blocks, and these perhaps in windows."""
+    side, (_, rows, columns) = config.spatial_merge_size, sizes[0].tolist()
+    blocks = np.arange(rows * columns // side**2)
+    if hasattr(config, "window_size"):
+        from transformers.vision_utils import get_vision_window_index
+
+        blocks = np.argsort(get_vision_window_index(sizes, side, config.window_size, config.patch_size)[0].numpy())
+    places = blocks.reshape(rows // side, -1, 1, 1) * side**2 + np.arange(side**2).reshape(side, side)
+    return tuple(places.transpose(0, 2, 1, 3).ravel().tolist())
 
 
 class VisionCheckpoint(Checkpoint):
@@ -146,8 +164,7 @@ class VisionCheckpoint(Checkpoint):
 
 def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
     opened = open_picture(text)
-    notes = opened.notes
-    before = (*_BEFORE[config.model_type], *(f"[REG{n}]" for n in range(getattr(config, "num_register_tokens", 0))))
+    before, notes = _before(config), opened.notes
     with _processing(encoder.name):
         outputs = processor(images=opened.image, return_tensors="pt")
         placed = processor(images=_map_picture(opened), return_tensors="np", **_AS_IT_IS)
@@ -157,10 +174,9 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
             notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
         grid = replace(grids[number], start=len(before), is_overview=False)
         if _is_flat(config):
-            side = config.spatial_merge_size
-            blocks = np.arange(grid.size).reshape(grid.rows // side, grid.columns // side, side, side)
-            grid = replace(grid, order=tuple(blocks.transpose(0, 2, 1, 3).ravel().tolist()))
-            tensors = {"hidden_states": outputs["pixel_values"], "grid_thw": outputs["image_grid_thw"]}
+            sizes = outputs["image_grid_thw"]
+            grid = replace(grid, order=_flat_order(config, sizes))
+            tensors = {"hidden_states": outputs["pixel_values"], "grid_thw": sizes}
         else:
             tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
     named = {int(position): f"r{row}c{column}" for (row, column), position in np.ndenumerate(grid.positions)}
@@ -194,12 +210,44 @@ _FAMILIES: dict[str, tuple[Callable[[Any], int], str]] = {
     "gemma3": (_of_gemma3, "{token}"),
     **dict.fromkeys(("idefics3", "smolvlm"), (lambda config: int(config.scale_factor), "{token}")),
     "internvl": (lambda config: round(1 / config.downsample_ratio), "{token}\n"),
-    "llava": (_one, "{token}\n"),
+    **dict.fromkeys(("llava", "llava_next"), (_one, "{token}\n")),
     "paligemma": (_one, "{token}"),
     **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), (_of_qwen, "<|vision_start|>{token}<|vision_end|>")),
 }
 
-_Located = tuple[OpenPicture, Sequence[ImageGrid]]  # a picture, with the grids of its tiles
+_Run = tuple[ImageGrid, int]  # a grid among consecutive image tokens, by its positions in them, and their number
+_Located = tuple[OpenPicture, Sequence[_Run]]
+
+
+def _runs_of(outputs: Mapping[str, Any], opened: OpenPicture, config: Any, merged: int) -> list[_Run]:
+    """Return the runs of the parts of a picture, by the processed `_map_picture`; see `_grids_of`."""
+    if hasattr(config, "image_grid_pinpoints"):
+        return _in_lines(outputs, opened, config)
+    vision, has_all = config.vision_config, getattr(config, "vision_feature_select_strategy", None) == "full"
+    skipped = len(_before(vision)) if has_all else 0
+    grids = _grids_of(outputs, opened, vision, merged)
+    return [(replace(grid, start=skipped), skipped + grid.size) for grid in grids]
+
+
+def _in_lines(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> list[_Run]:
+    """Return the runs of LLaVA-NeXT: the picture whole, and its tiles as one grid without padding, in lines."""
+    from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
+
+    (width, height), tile = opened.image.size, config.vision_config.image_size
+    side, rest = divmod(tile, config.vision_config.patch_size)
+    if rest:
+        raise NotExposedError(f"its tiles of {tile} pixels leave {rest} between patches")
+    overview, *tiles = _tiles(outputs)
+    down, across = get_anyres_image_grid_shape((height, width), config.image_grid_pinpoints, tile)
+    rows, columns = unpad_image(torch.zeros(1, down * side, across * side), (height, width)).shape[1:]
+    canvas = np.block([tiles[row * across : (row + 1) * across] for row in range(down)])
+    left, top, right, bottom = _box_of(canvas, width, height)
+    wide, high = (right - left) * (1 - columns / across / side) / 2, (bottom - top) * (1 - rows / down / side) / 2
+    box = left + wide, top + high, right - wide, bottom - high
+    lines = np.arange(rows * (columns + 1)).reshape(rows, -1)  # which end with the token of a newline
+    order = tuple(lines[:, :columns].ravel().tolist())
+    whole = ImageGrid(0, side, side, box=_box_of(overview, width, height), is_overview=True)
+    return [(whole, whole.size), (ImageGrid(0, rows, columns, box=box, order=order), lines.size)]
 
 
 class PicturedCheckpoint(Checkpoint):
@@ -245,7 +293,7 @@ class PicturedCheckpoint(Checkpoint):
         with _processing(self.name):
             image, text = _map_picture(opened), self.processor.image_token
             outputs = self.processor(images=[image], text=text, return_tensors="np", **_AS_IT_IS)
-            return opened, _grids_of(outputs, opened, config.vision_config, merged(config))
+            return opened, _runs_of(outputs, opened, config, merged(config))
 
     def _read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
         """Encode a text and the pictures for the model; those that the text names are opened for it alone."""
@@ -269,24 +317,24 @@ class PicturedCheckpoint(Checkpoint):
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        grids = self._grids(ids, [grids for _, grids in shown])
+        grids = self._grids(ids, [runs for _, runs in shown])
         pictures = tuple(item.picture for item, _ in shown)
         notes = tuple(note for item, _ in shown for note in item.notes)
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
-    def _grids(self, ids: Sequence[int], shown: Sequence[Sequence[ImageGrid]]) -> tuple[ImageGrid, ...]:
-        """Lay the grids of the pictures over the positions of image tokens, which have to be as many."""
+    def _grids(self, ids: Sequence[int], shown: Sequence[Sequence[_Run]]) -> tuple[ImageGrid, ...]:
+        """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
         places = np.flatnonzero(np.array(ids) == self.part.whole.image_token_id)
-        needed = sum(grid.size for grids in shown for grid in grids)
+        needed = sum(count for runs in shown for _, count in runs)
         if needed != len(places):
             raise NotExposedError(
                 f"{visible(self.name)} has {len(places)} positions for its pictures, and attn expects {needed}; it "
                 "would show the wrong places"
             )
         placed = []
-        for image, grids in enumerate(shown):
-            for grid in grids:
-                cells, places = places[: grid.size], places[grid.size :]
+        for image, runs in enumerate(shown):
+            for grid, count in runs:
+                cells, places = places[grid.positions.ravel()], places[count:]
                 order = () if cells[-1] - cells[0] < grid.size else tuple((cells - cells[0]).tolist())
                 placed.append(replace(grid, start=int(cells[0]), image=image, order=order, note=_MIXED))
         return tuple(placed)
