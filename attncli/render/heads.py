@@ -102,19 +102,18 @@ def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
         if size <= len("H10"):
             header = Axis(("",) * len(columns), tuple(columns)).ticks(size, palette)
         lines = [[Segment(kind, BOLD)]] * (len(kinds) > 1) + [[Segment(" " * margin), *header]]
-        for row in range(0, len(layers), 1 if high else 2):
-            rows = [[at.get((layer, head)) for head in columns] for layer in layers[row : row + (1 if high else 2)]]
-            name, blank = cell(f"L{layers[row]}", margin, DIM, "left"), Segment(" " * margin)
+        rows = [[at.get((layer, head)) for head in columns] for layer in layers]
+        blank = Segment(" " * margin)
+        for place in range(0, len(layers), 1 if high else 2):
+            name, own = cell(f"L{layers[place]}", margin, DIM, "left"), rows[place]
             if not high:
-                pairs = zip(rows[0], rows[-1] if len(rows) > 1 else [None] * len(columns), strict=True)
+                pairs = zip(own, (rows[place + 1 :] or [[None] * len(own)])[0], strict=True)
                 lines.append([name, *(_half(*pair, palette) for pair in pairs)])
-                continue
-            texts = [_text(head, size) for head in rows[0]]
-            styles = [_style(head, palette) or DIM for head in rows[0]]
             for line in range(high):
                 is_middle = line == (high - 1) // 2
-                written = [text if is_middle else "" for text in texts]
-                cells = [cell(text, size, style, "left") for text, style in zip(written, styles, strict=True)]
+                texts = [_text(head, size) * is_middle for head in own]
+                styles = [_style(head, palette) or DIM for head in own]
+                cells = [cell(text, size, style, "left") for text, style in zip(texts, styles, strict=True)]
                 lines.append([name if is_middle else blank, *cells])
         grids.append(block(map(trimmed, lines)))
     return stack(grids, gap=1)

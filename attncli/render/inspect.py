@@ -57,11 +57,7 @@ class Layout:
             longest, count = len(frame.rows), len(self._parts.rows_read_aloud(frame))
             printed = "the last one is" if count == 1 else f"the last {count} are"
             return [f"{longest} queries: {printed} printed. --query chooses others."] if count < longest else []
-        frames = self._parts.frames if "mask" in (self.view.show or ()) else []
-        found = [pooling(frame.rows, frame.columns, self._parts.room) for frame in frames]
-        pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
-        note = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
-        return [note] if pools else []
+        return []
 
     @property
     def _is_in_words(self) -> bool:

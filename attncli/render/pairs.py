@@ -39,7 +39,8 @@ def pair_parts(
     note = block([Segment(line, DIM)] for line in in_words(_NOTE + _by_chance(report), columns))
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
-    most = listed or (len(report.heads) if height else _LISTED)
+    beside = max(len({head.layer for head in report.heads}) - 2, _LISTED)  # as high as the maps
+    most = listed or (len(report.heads) if height else beside)
     maps, scale = _maps(report), Scale.up_to(1.0, "sqrt")
     both = maps_and_list(
         maps, scale, palette, Bounds(room - 2, columns), digits, lambda count: _table(report, min(count, most), digits)
