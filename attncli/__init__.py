@@ -37,24 +37,12 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace as Trace
 
 _HOMES = {
-    "__version__": "attncli._version",
-    "AttnError": "attncli.errors",
-    "ablate": "attncli.analysis.ablation",
-    "check": "attncli.analysis.check",
-    "mask": "attncli.analysis.mask",
-    "derive": "attncli.analysis.derive",
-    "Trace": "attncli.trace.trace",
-    "diff": "attncli.analysis.diff",
-    "heads": "attncli.analysis.heads",
-    "inspect": "attncli.engines",
-    "load": "attncli.trace.store",
-    "open_source": "attncli.engines",
-    "prove": "attncli.analysis.prove",
-    "tokenize": "attncli.engines.tokenize",
-    "watch": "attncli.analysis.calls",
-    "why": "attncli.analysis.why",
-    "with_pictures": "attncli.encoding.pictures",
-}
+    "__version__": "_version", "AttnError": "errors", "Trace": "trace.trace", "ablate": "analysis.ablation",
+    "check": "analysis.check", "derive": "analysis.derive", "diff": "analysis.diff", "heads": "analysis.heads",
+    "inspect": "engines", "load": "trace.store", "mask": "analysis.mask", "open_source": "engines",
+    "prove": "analysis.prove", "tokenize": "engines.tokenize", "watch": "analysis.calls", "why": "analysis.why",
+    "with_pictures": "encoding.pictures",
+}  # fmt: skip
 __all__ = sorted(_HOMES)
 
 
@@ -67,7 +55,7 @@ def __getattr__(name: str) -> Any:
     from attncli.trace.display import register
 
     register(partial(import_module, "attncli.formats.python"))
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"attncli.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,7 @@
 after Vaswani et al. 2017, "Attention Is All You Need", eq. 1, with the terms later models added between.
 
 Dimension key of the whole project: `H` heads, `Hkv` key/value heads, `Q` query positions, `K` key positions,
-`D` query/key width per head, `Dv` value width per head. A query axis and a key axis never share a letter.
-Arrays keep their floating dtype; the tests execute the annotations with jaxtyping.
+`D` query/key width per head, `Dv` value width per head. Arrays keep their floating dtype.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) and −1e9 of older code; a bias is far
-# smaller.
+# An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) of older code; a bias is far smaller.
 FORBIDDEN_BELOW = -9_000.0
-
-HALF_LOWEST = float(np.finfo(np.float16).min)
 
 
 def _odd_numbers_pass() -> np.errstate:
@@ -48,7 +44,7 @@ def attention_scores(
     Args:
         products: q·k.
         scale: usually 1/√D.
-        bias: added to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
+        bias: added to the scaled products (T5, Raffel et al. 2020).
         softcap: c in c·tanh(scores/c) (Gemma 2, 2024).
         out: the array for the scaled products, such as their own: new memory costs more than they do.
     """
@@ -67,16 +63,14 @@ def masked_scores(
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the scores with `fill` wherever a query may not attend to a key.
 
-    `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, which swallows the
-    score (in half precision only a part of it), or −1e4, which swallows nothing. All of them agree but in a row with
-    no allowed key, which becomes NaN with −inf, uniform in float32, and something else otherwise. Where every cell is
-    allowed, the scores themselves are returned.
+    `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, or −1e4. All of them
+    agree but in a row with no allowed key. Where every cell is allowed, the scores themselves are returned.
     """
     if allowed.all():
         return scores
     if np.isinf(fill):
         return np.where(allowed, scores, scores.dtype.type(fill))
-    adding = np.dtype(np.float16) if fill == HALF_LOWEST else scores.dtype
+    adding = np.dtype(np.float16) if fill == float(np.finfo(np.float16).min) else scores.dtype
     with _odd_numbers_pass():
         return np.where(allowed, scores, (scores.astype(adding) + adding.type(fill)).astype(scores.dtype))
 
@@ -112,14 +106,7 @@ def attention_weights(
     sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None,
     out: Float[np.ndarray, "H Q K"] | None = None,
 ) -> Float[np.ndarray, "H Q K"]:
-    """Return the softmax over the keys.
-
-    Args:
-        masked: scores after the mask.
-        sinks: one more logit per head (GPT-OSS, 2025), or per head and query, that takes weight and gives no value,
-            so that a row sums to less than 1.
-        out: the array for the weights, such as that of the scores.
-    """
+    """Return the softmax over the keys; with sinks (GPT-OSS, 2025) a row sums to less than 1. See `softmax_parts`."""
     _, exponentials, totals = softmax_parts(masked, sinks, out)
     return np.divide(exponentials, totals, out=exponentials)
 
@@ -140,18 +127,9 @@ def fused_output(
     allowed: Bool[np.ndarray, "Q K"],
     softcap: float | None = None,
 ) -> Float[np.ndarray, "H Q Dv"]:
-    """Return weights·v of a few consecutive queries, without the weights.
+    """Return weights·v of a few consecutive queries, without the weights; every query has an allowed key.
 
-    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the array of
-    the scores, and the softmax's divisor divides the outputs, which are fewer.
-
-    Args:
-        query: of a few positions.
-        key: of all; consecutive heads of queries share a head of these.
-        value: of all.
-        scale: usually 1/√D.
-        allowed: of all heads; every query has an allowed key.
-        softcap: c in c·tanh(scores/c).
+    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in place.
     """
     visible = np.flatnonzero(allowed.any(axis=0))
     keys = slice(visible[0], visible[-1] + 1)
@@ -182,6 +160,7 @@ def vector_norms(vectors: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " N"]:
 
 
 CELLS = 2**18  # in one block, 1 MiB as float32, of which the cache of a core holds one or two
+HALF = ("float16", "bfloat16")
 
 
 def row_blocks(rows: Int[np.ndarray, " Q"], columns: int) -> list[Int[np.ndarray, " _"]]:
@@ -190,14 +169,9 @@ def row_blocks(rows: Int[np.ndarray, " Q"], columns: int) -> list[Int[np.ndarray
     return np.array_split(rows, max(-(-len(rows) // longest), 1))
 
 
-HALF = ("float16", "bfloat16")
-
-# Noise floors of 5e-5 in float32 and 1e-2 in bfloat16 are usual for attention; the margins keep large activations
-# and deep models quiet, and what is wrong with a mask is a hundred times larger.
-_FLOORS = {"float64": 1e-6, "float32": 1e-3}
-_HALF_FLOOR = 1e-1
-
-
 def noise_floor(dtype: str) -> float:
-    """Return the largest difference that rounding explains in a type of number."""
-    return _FLOORS.get(dtype, _HALF_FLOOR)
+    """Return the largest difference that rounding explains in a type of number.
+
+    5e-5 in float32 and 1e-2 in bfloat16 are usual. What is wrong with a mask is a hundred times larger than these.
+    """
+    return {"float64": 1e-6, "float32": 1e-3}.get(dtype, 1e-1)

@@ -66,19 +66,15 @@ class InputError(AttnError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic of a library in Rust: no Exception, and in no module."""
+    """Return whether an error is a panic of a library in Rust."""
     return type(error).__module__ == "pyo3_runtime"
 
 
 # Names of packages for pip that differ from those of their imports, or need a version.
 _REQUIREMENTS = {
-    "PIL": "pillow",
-    "google.protobuf": "protobuf",
-    "jinja2": "jinja2>=3.1.6",
-    "ray": "ray<2.64",
-    "textual": "textual<9",
-    "transformers": "transformers<6",
-}
+    "PIL": "pillow", "google.protobuf": "protobuf", "jinja2": "jinja2>=3.1.6", "ray": "ray<2.64",
+    "textual": "textual<9", "transformers": "transformers<6",
+}  # fmt: skip
 
 
 def install_command(*packages: str) -> str:
@@ -97,13 +93,8 @@ def not_installed(*packages: str) -> list[str]:
     """Return the packages that are not installed, without importing any."""
     from importlib.util import find_spec
 
-    def is_missing(name: str) -> bool:
-        try:
-            return find_spec(name) is None
-        except ModuleNotFoundError:  # the package that would hold it
-            return True
-
-    return list(filter(is_missing, packages))
+    # A package inside of one that is not installed is an error to `find_spec`.
+    return [name for name in packages if not find_spec(name.partition(".")[0]) or not find_spec(name)]
 
 
 def require(what: str, *packages: str) -> None:

@@ -25,17 +25,11 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
 MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights
 MOST_PACKED = 2**31  # a mask in an archive
-
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
 def check_file(path: str | Path, most: int | None = None, is_stream: bool = False) -> None:
-    """Refuse a folder, a pipe or a device, whose reading may never end, and a file that is too large.
-
-    Args:
-        path: the file that is about to be read.
-        most: the most bytes that it may have; None is any number.
-        is_stream: whether a pipe, or a stream that is open already, will do.
+    """Refuse a folder, a file of more than `most` bytes, a device, and unless `is_stream` a pipe, which may never end.
 
     Raises:
         OSError: its text is the kind of the path, such as `is a folder`, or the system's reason why that is not known.
@@ -72,12 +66,8 @@ def check_folder(path: Path) -> None:
 def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
 
-    A pipe, a device or an open stream is given itself; of a link, what it points to is written.
-
-    Args:
-        path: the file to write.
-        suffix: of a side file that stays when the block fails, unless it is empty, and that one run at a time may
-            write; None is one that is removed.
+    A pipe, a device or an open stream is given itself; a link is followed. A side file with a `suffix` stays when the
+    block fails, unless it is empty, and one run at a time may write it.
 
     Raises:
         InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
@@ -123,13 +113,8 @@ def atomic_write_text(path: str | Path, suffix: str | None = None) -> Iterator[I
 
 def is_stream_path(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream, which is written to and never replaced."""
-    if str(path).startswith(_DESCRIPTORS):
-        return True
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    is_open = str(path).startswith(_DESCRIPTORS)
+    return is_open or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
 
 @contextmanager
@@ -153,8 +138,6 @@ def _reader_of(path: Path) -> Iterator[None]:
 def file_lock(aside: Path) -> Iterator[None]:
     """Lock a file for this process, creating it; the lock ends with the process, however that ends.
 
-    Not all systems and file systems have locks; where there are none, nothing is locked.
-
     Raises:
         InputError: another run is writing it.
         OSError: it cannot be written.
@@ -171,9 +154,8 @@ def file_lock(aside: Path) -> Iterator[None]:
             except BlockingIOError:
                 name = visible(str(aside))
                 raise InputError(f"{name} is being written by another run; wait, or give another file") from None
-            except OSError:
-                yield
-                return
+            except OSError:  # a file system without locks
+                pass
             # The run that held the lock may have renamed the file: what was opened is its result.
             if aside.exists() and os.path.samestat(os.fstat(file.fileno()), aside.stat()):
                 yield
@@ -190,15 +172,8 @@ CODES = dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), "u1")  # NumPy has no s
 class Tensors:
     """The tensors of a safetensors file, which is mapped, by their names.
 
-    The library gives NumPy no bfloat16, so the format is read here: eight bytes of length, a JSON header of that
-    length, the tensors.
+    The library gives NumPy no bfloat16, so the format is read here: eight bytes of length, a JSON header, the tensors.
     """
-
-    metadata: dict[str, str]  # the rest of the header
-    types: dict[str, str]  # of all tensors, as safetensors calls them
-    shapes: dict[str, tuple[int, ...]]
-    starts: dict[str, int]  # in bytes
-    mapped: dict[str, np.ndarray[Any, Any]]  # those of types that are read, not yet in memory; see `to_float32`
 
     def __init__(self, path: Path) -> None:
         import json
@@ -208,17 +183,17 @@ class Tensors:
         from safetensors import safe_open
 
         with safe_open(path, framework="np") as checked:  # that the header fits the file
-            self.metadata = checked.metadata() or {}
+            self.metadata: dict[str, str] = checked.metadata() or {}
         with open(path, "rb") as file:
             self.pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         begin = 8 + int.from_bytes(self.pages[:8], "little")
         header: dict[str, Any] = json.loads(self.pages[8:begin])
         header.pop("__metadata__", None)
-        self.types = {name: entry["dtype"] for name, entry in header.items()}
-        self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-        self.starts = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
+        self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
         types = DTYPES | CODES
-        self.mapped = {
+        self.mapped: dict[str, np.ndarray[Any, Any]] = {  # not yet in memory; see `to_float32`
             name: np.ndarray(self.shapes[name], types[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()
             if kind in types
@@ -227,9 +202,8 @@ class Tensors:
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """Return a copy of one tensor; bfloat16 as float32."""
         if (kind := self.types[name]) not in DTYPES:
-            raise InputError(
-                f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
-            )
+            expected = "floats of 16 bits or more, integers or booleans"
+            raise InputError(f"tensor {visible(name)} is {kind}; expected {expected}")
         return to_float32(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
 
 

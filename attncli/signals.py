@@ -15,23 +15,21 @@ else:
     import _signal as signal  # which is there from the start; `signal` makes enums of its numbers, for milliseconds
 
 _undoing: list[Callable[[], None]] = []
+_NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def handle_signals() -> None:
     """End with 128 + the signal's number from here on: 130 for Ctrl-C, 143 for SIGTERM, as shells report them."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # What a shell had us ignore (nohup, a job in a script's background) is ignored.
-        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+    for number in _NUMBERS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as a shell had us ignore it (nohup, a job in the background)
             signal.signal(number, end)
 
 
 def restore_signals() -> None:
     """Restore the handlers that Python has, for a program of the user's that runs in this process."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == end:
-            signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+    for number in _NUMBERS:
+        if signal.getsignal(number) == end:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 class OnInterrupt:
@@ -41,11 +39,9 @@ class OnInterrupt:
         self._undo = undo
 
     def __enter__(self) -> None:
-        """Register what an early end has to undo."""
         _undoing.append(self._undo)
 
     def __exit__(self, *_: object) -> None:
-        """Forget `undo`, as the block has ended."""
         _undoing.remove(self._undo)
 
 

@@ -11,20 +11,17 @@ from typing import TypeVar
 
 from attncli.errors import UsageError
 
-# Controls, format characters (bidirectional ones reorder their neighbours, zero-width ones hide a difference
-# between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
-# scripts are written with them.
+# Controls, format characters (bidirectional and zero-width ones), halves of characters, line and paragraph separators.
+# The joiners stay: emoji and several scripts are written with them.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 JOINERS = frozenset("\u200c\u200d")
 ADDRESS = re.compile(" at 0x[0-9a-f]{6,}(?=>)")  # where in memory an object is: nothing to people, another every time
-_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def visible(text: str) -> str:
     """Return `text` with every control, bidirectional and zero-width character written as an escape.
 
-    A terminal obeys what it is sent, so nothing that came from a user, a file or a vocabulary reaches one
-    except through here.
+    Nothing that came from a user, a file or a vocabulary reaches a terminal except through here.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -32,13 +29,11 @@ def visible(text: str) -> str:
 
 
 def _visible_character(character: str) -> str:
-    code = ord(character)
     # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
-    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
+    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or ord(character) & 0xFFFE == 0xFFFE
     if not is_hidden or character in JOINERS:
         return character
-    written = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return _ESCAPES.get(character, written)
+    return character.encode("unicode_escape").decode()
 
 
 def brief(message: str, most: int = 2000) -> str:
@@ -76,16 +71,12 @@ def as_list(value: _One | Iterable[_One]) -> Iterable[_One]:
 
 
 def names_in(option: str, value: str, choices: Collection[str]) -> frozenset[str]:
-    """Parse names separated by commas, the value of an option.
-
-    Raises:
-        UsageError: one of them does not exist.
-    """
+    """Parse names separated by commas, the value of an option. Raises UsageError: one of them does not exist."""
     names = [name.strip() for name in value.split(",")]
     for name in names:
         if name not in choices:
-            near = did_you_mean(name, choices)
-            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(choices)}{near}")
+            expected = f"expected some of {','.join(choices)}{did_you_mean(name, choices)}"
+            raise UsageError(f"{option} '{visible(name)}': {expected}")
     return frozenset(names)
 
 
@@ -107,7 +98,7 @@ def _runs(indices: Iterable[int]) -> list[tuple[int, int]]:
 def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
     """Return layers in words: layers 0-2,5 (cross)."""
     indices = list(layers)
-    return f"layer{'s' * (len(indices) > 1)} {as_ranges(indices)}" + (f" ({kind})" if kind else "")
+    return f"layer{'s' * (len(indices) > 1)} {as_ranges(indices)}" + f" ({kind})" * bool(kind)
 
 
 def plural(count: int, noun: str) -> str:
@@ -144,4 +135,3 @@ def print_note(message: str) -> None:
         log.warning("%s", message)
     elif log.isEnabledFor(logging.WARNING):
         sys.stderr.write(f"attn: {message}\n")
-        sys.stderr.flush()

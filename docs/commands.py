@@ -29,13 +29,11 @@ def commands() -> str:
 
 
 def _keys() -> Iterator[str]:
-    from attncli.explore.keys import HELP
+    from attncli.explore.keys import KEYS
 
-    yield "\n## Keys of attn explore\n"
-    for title, rows in HELP.items():
-        yield f"\n### {title}\n\n| key | |\n|---|---|\n"
-        for does, keys in rows.items():
-            yield f"| {_escaped(keys)} | {_escaped(does)} |\n"
+    yield "\n## Keys of attn explore\n\n| key | |\n|---|---|\n"
+    for key in KEYS:
+        yield f"| {_escaped(key.shown)} | {_escaped(f'{key.short}: {key.meaning}'.removeprefix(': '))} |\n"
 
 
 def _section(page: Page) -> Iterator[str]:

@@ -162,7 +162,6 @@ def by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what shares a fixture of its module in one process of pytest-xdist, so that it is made once."""
     for item in items:
-        assert isinstance(item, pytest.Function)
         shared = [name for name, found in item._fixtureinfo.name2fixturedefs.items() if found[-1].scope == "module"]
         if shared and item.get_closest_marker("xdist_group") is None:
             values = item.callspec.params if hasattr(item, "callspec") else {}

@@ -27,7 +27,6 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 def started(out: Path) -> subprocess.Popen[bytes]:
     """Start a run that waits for more sentences, once it has begun to write."""
     run = subprocess.Popen([*ATTN, "inspect", "-", "-o", str(out)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert run.stdin is not None
     run.stdin.write(b"time flies\n")
     run.stdin.flush()
     before = time.monotonic()
@@ -38,7 +37,6 @@ def started(out: Path) -> subprocess.Popen[bytes]:
 
 
 def finished(run: subprocess.Popen[bytes]) -> tuple[int, str]:
-    assert run.stderr is not None
     _, errors = run.communicate(timeout=60)
     return run.returncode, errors.decode()
 
@@ -161,7 +159,6 @@ def test_a_pipe_without_a_reader_is_named_and_waited_for(tmp_path: Path, name: s
     pipe = tmp_path / name
     os.mkfifo(pipe)
     with subprocess.Popen([*ATTN, "inspect", "a b", "-o", str(pipe)], stderr=subprocess.PIPE) as run:
-        assert run.stderr is not None
         assert run.stderr.readline() == f"attn: nobody reads {pipe} yet; waiting for a reader (Ctrl-C ends)\n".encode()
         assert pipe.read_bytes()
         assert (run.wait(), run.stderr.read()) == (0, b"")

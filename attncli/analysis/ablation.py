@@ -34,8 +34,7 @@ class HeadEffect(NamedTuple):
     head: int  # its index
     after: float  # the outcome with this head cut
     change: float  # after − before
-    # what the head adds to the outcome by itself, or more than what replaces it does; None for a loss, and from the
-    # transformers engine
+    # what the head adds to the outcome more than what replaces it; None for a loss, and from the transformers engine
     direct: float | None
 
 
@@ -90,18 +89,15 @@ class Ablation(Displayed, Tabular):
 
 @dataclass(frozen=True)
 class AblationChoice:
-    """Choice of the cut, of its replacement and of the measure, as a user spells it."""
+    """Choice of the cut, of its replacement and of the measure, as a user spells it; see `ablate`."""
 
-    next: str | None = None  # the next token; None is the model's own first choice
-    against: str | None = None  # the token that it is compared with; None: its log-probability counts
-    # the tokens whose mean loss counts in place of both: a token, an index, a range such as `50:`, or `all`
+    next: str | None = None
+    against: str | None = None
     loss: str | None = None
-    layer: Choice = None  # the layers; None is all of them
-    head: Choice = None  # the heads, also as `18.6,17.3`; None is all of each layer
-    each: bool = False  # cut every head alone; also where nothing says what to cut
-    edges: str | None = None  # a mask expression of the keys that each query keeps; None cuts whole heads
-    # what stands in the place of a head's output: `zero`, `mean` over the positions, or its output in another text of
-    # as many tokens
+    layer: Choice = None
+    head: Choice = None
+    each: bool = False
+    edges: str | None = None
     with_: str = "zero"
 
     def __post_init__(self) -> None:
@@ -186,18 +182,19 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
     places = head_places(choice.layer, choice.head, (predictor.layers, predictor.heads), visible(source.model or ""))
     check_texts(None, pair)
     sentence = encoder.encode(text, pair, None)
-    measure = _measure(encoder, sentence, choice)
-    replacement = _replacement(encoder, sentence, choice)
-    cuts: list[Cut] = [{layer: (head,)} for layer, head in places] if choice.is_each else [_together(places)]
-    found = predictor.effects(sentence, cuts, replacement, measure)
-    if not np.isfinite(found.before):
+    measure, replacement = _measure(encoder, sentence, choice), _replacement(encoder, sentence, choice)
+    together: dict[int, tuple[int, ...]] = {}
+    for layer, head in places:
+        together[layer] = (*together.get(layer, ()), head)
+    cuts: list[Cut] = [{layer: (head,)} for layer, head in places] if choice.is_each else [together]
+    effects = predictor.effects(sentence, cuts, replacement, measure)
+    if not np.isfinite(effects.before):
         raise InputError("the model's prediction is not finite")
-    following, against = (*(predictor.token(sentence, id_) for id_ in found.measure.tokens), None, None)[:2]
+    following, against = (*(predictor.token(sentence, id_) for id_ in effects.measure.tokens), None, None)[:2]
     if against is not None and following == against:
-        own = "" if choice.next is not None else ", the model's own first choice"
-        raise InputError(f"--against '{visible(against.label)}' is the next token itself{own}; give another token")
-    is_alone = choice.is_each
-    of_each = zip(places, found.after, found.direct, strict=True) if is_alone else ()
+        by = "" if choice.next is not None else ", the model's own first choice"
+        raise InputError(f"--against '{visible(against.label)}' is the next token itself{by}; give another token")
+    of_each = zip(places, effects.after, effects.direct, strict=True) if choice.is_each else ()
     edges, note = None, ""
     if replacement.edges is not None:
         edges, note = _count_edges(predictor, replacement.edges, places, len(sentence.tokens))
@@ -210,10 +207,10 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
         targets=measure.targets,
         choice=choice,
         cut=tuple(places),
-        before=found.before,
-        after=None if is_alone else found.after[0],
-        direct=None if is_alone else found.direct[0],
-        heads=tuple(HeadEffect(*place, after, after - found.before, direct) for place, after, direct in of_each),
+        before=effects.before,
+        after=None if choice.is_each else effects.after[0],
+        direct=None if choice.is_each else effects.direct[0],
+        heads=tuple(HeadEffect(*head, after, after - effects.before, direct) for head, after, direct in of_each),
         edges=edges,
         text=sentence.text,
         pair=sentence.pair,
@@ -221,31 +218,18 @@ def ablation(predictor: Predictor, choice: AblationChoice, text: str, pair: str 
     )
 
 
-def _together(places: Sequence[HeadPlace]) -> Cut:
-    layers = dict.fromkeys(layer for layer, _ in places)
-    return {layer: tuple(head for own, head in places if own == layer) for layer in layers}
-
-
-# --- what is measured --------------------------------------------------------------------------------------
-
-
 def _measure(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoice) -> Measure:
     if choice.loss is None:
-        return Measure(
-            None if choice.next is None else token_id(encoder, choice.next, "next"),
-            None if choice.against is None else token_id(encoder, choice.against, "against"),
-        )
-    tokens, wanted = sentence.tokens, choice.loss
-    rows = RowRange.of(wanted)
-    if rows is not None:
-        chosen = [*rows.among(len(tokens))]
-    else:
-        chosen = [*range(len(tokens))] if wanted == "all" else tokens.find(wanted, "loss")
-    targets = tuple(place for place in chosen if place > 0)
+        following = None if choice.next is None else token_id(encoder, choice.next, "next")
+        return Measure(following, None if choice.against is None else token_id(encoder, choice.against, "against"))
+    tokens, rows = sentence.tokens, RowRange.of("0:" if choice.loss == "all" else choice.loss)
+    chosen = tokens.find(choice.loss, "loss") if rows is None else rows.among(len(tokens))
+    targets = tuple(index for index in chosen if index > 0)
     if not targets:
+        last = len(tokens) - 1
         raise InputMismatchError(
-            f"--loss {visible(wanted)} leaves no token that is predicted; the model predicts tokens 1 to "
-            f"{len(tokens) - 1}, each from those before it"
+            f"--loss {visible(choice.loss)} leaves no token that is predicted; the model predicts tokens 1 to {last}, "
+            "each from those before it"
         )
     return Measure(targets=targets)
 
@@ -268,9 +252,6 @@ def token_id(encoder: InputEncoder, text: str, option: str) -> int:
     raise InputError(f"--{option} '{visible(text)}': {why}; give one of the vocabulary")
 
 
-# --- what stands in the place of what is cut ------------------------------------------------------------------
-
-
 def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoice) -> Replacement:
     if choice.edges is not None:
         return Replacement("edges", edges=choice.expression())
@@ -279,9 +260,9 @@ def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: Ablation
     reference = encoder.encode(choice.with_, None, None)
     ours, theirs = len(sentence.tokens), len(reference.tokens)
     if ours != theirs:
+        counts = f"has {plural(theirs, 'token')}, and the sentence {ours}"
         raise InputMismatchError(
-            f"--with '{visible(choice.with_)}' has {plural(theirs, 'token')}, and the sentence {ours}; give zero, "
-            "mean, or a text of as many tokens"
+            f"--with '{visible(choice.with_)}' {counts}; give zero, mean, or a text of as many tokens"
         )
     return Replacement("text", reference)
 
@@ -289,15 +270,19 @@ def _replacement(encoder: InputEncoder, sentence: EncodedInput, choice: Ablation
 def _count_edges(
     predictor: Predictor, edges: Expression, places: Sequence[HeadPlace], tokens: int
 ) -> tuple[tuple[EdgeCount, ...], str]:
-    """Return how many edges of its layer's mask each head loses, and what is odd about it."""
-    masks = {predictor.masks[layer] for layer, _ in places}
-    totals = {mask: int(_keys_left(mask, 1, tokens).sum()) for mask in masks}
-    left = {mask: _keys_left(And((mask, edges)), predictor.heads, tokens) for mask in masks}
+    """Return how many edges of its layer's mask each head loses, and a note where no edge is cut, or no key is left."""
+
+    def key_counts(*masks: Expression) -> Int[np.ndarray, "#H Q"]:
+        rule = RuleMask(And(masks), tokens, tokens, predictor.heads)
+        blocks = row_blocks(np.arange(tokens), tokens * predictor.heads)
+        return np.concatenate([rule.rows([*range(rule.heads)], rows).sum(axis=-1) for rows in blocks], axis=-1)
+
+    both = {mask: (key_counts(mask), key_counts(mask, edges)) for mask in {*predictor.masks}}
     counts, without_key = [], np.zeros(tokens, bool)
     for layer, head in places:
-        mask = predictor.masks[layer]
-        keys = left[mask][head % len(left[mask])]
-        counts.append(EdgeCount(totals[mask] - int(keys.sum()), totals[mask]))
+        uncut, left = both[predictor.masks[layer]]
+        total, keys = int(uncut[head % len(uncut)].sum()), left[head % len(left)]
+        counts.append(EdgeCount(total - int(keys.sum()), total))
         without_key |= keys == 0
     note = ""
     if not any(count.cut for count in counts):
@@ -305,10 +290,3 @@ def _count_edges(
     elif bare := int(without_key.sum()):
         note = f"{'queries' if bare > 1 else 'query'} without a key: {bare}; the heads give zero there"
     return tuple(counts), note
-
-
-def _keys_left(mask: Expression, heads: int, tokens: int) -> Int[np.ndarray, "#H Q"]:
-    """Return how many keys each query has under a mask."""
-    rule = RuleMask(mask, tokens, tokens, heads)
-    blocks = row_blocks(np.arange(tokens), tokens * heads)
-    return np.concatenate([rule.rows([*range(heads)], rows).sum(axis=-1) for rows in blocks], axis=-1)

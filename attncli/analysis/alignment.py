@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 are pieces of
 
 
+Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
+NAMES = ("A", "B")  # of the two, in this order
+
+
 @dataclass(frozen=True)
 class Alignment:
     """Tokens of two sequences that correspond."""
 
-    first: Tokens  # the one sequence
-    second: Tokens  # the other one
-    pairs: tuple[tuple[int, int], ...]  # the positions in both of every token that they share; they rise in both
+    first: Tokens
+    second: Tokens
+    pairs: Pairs  # the positions in both of every token that they share; they rise in both
 
     @cached_property
     def is_whole(self) -> bool:
@@ -38,44 +42,34 @@ class Alignment:
         return len(self.pairs) == len(self.first) == len(self.second)
 
     def columns(self) -> Iterator[tuple[int | None, int | None]]:
-        """Yield the positions in both from left to right; tokens between shared ones stand across from each other.
-
-        Those of a column are shared where it is one of `pairs`.
-        """
-        ends = (len(self.first), len(self.second))
-        done = (0, 0)
-        for pair in (*self.pairs, ends):
-            yield from zip_longest(range(done[0], pair[0]), range(done[1], pair[1]))
-            if pair != ends:
-                yield pair
-                done = pair[0] + 1, pair[1] + 1
+        """Yield the positions in both from left to right; tokens between shared ones are across from each other."""
+        first, second = 0, 0
+        for left, right in self.pairs:
+            yield from zip_longest(range(first, left), range(second, right))
+            yield left, right
+            first, second = left + 1, right + 1
+        yield from zip_longest(range(first, len(self.first)), range(second, len(self.second)))
 
 
 def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignment:
     """Return the tokens that two sequences share, in order.
 
     Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in the same `texts`,
-    if they are the same characters. The longest stretch that both have is matched first, then what is left and right of
-    it (Ratcliff and Obershelp 1988, as difflib has it).
+    if they are the same characters. The longest common stretch is matched first (Ratcliff and Obershelp 1988).
     """
-    identities, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
-    blocks: Iterable[tuple[int, int, int]] = [(0, 0, len(identities))]  # without a search where both are the same
-    if identities != other:
-        blocks = SequenceMatcher(None, identities, other, autojunk=False).get_matching_blocks()
+    mine, theirs = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
+    if mine == theirs:  # without a search
+        return Alignment(first, second, tuple((index, index) for index in range(len(mine))))
+    blocks = SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
     return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
 
 
 def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
-    """Return which query tokens and which key tokens two traces share.
-
-    Where both read the same texts, whatever splits them, tokens are the same if they are the same characters.
-    """
-    texts, others = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
-    asking, answering = texts if texts == others and texts[1][0] else (None, None)
-    return (
-        align(first.query_tokens, second.query_tokens, asking),
-        align(first.key_tokens, second.key_tokens, answering),
-    )
+    """Return which query tokens and which key tokens two traces share; in the same texts, by their characters."""
+    texts, second_texts = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
+    of_queries, of_keys = texts if texts == second_texts and texts[1][0] else (None, None)
+    queries = align(first.query_tokens, second.query_tokens, of_queries)
+    return queries, align(first.key_tokens, second.key_tokens, of_keys)
 
 
 def _identity(token: Token, texts: Texts | None) -> Hashable:
@@ -85,11 +79,6 @@ def _identity(token: Token, texts: Texts | None) -> Hashable:
         return token.segment, token.spelling
     # Some tokenizers count the space before a word to its characters.
     return token.segment, token.end - len(text[token.start : token.end].lstrip()), token.end
-
-
-NAMES = ("A", "B")  # what the two are called, in this order
-
-Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
 
 
 @dataclass(frozen=True)
@@ -103,7 +92,7 @@ class LayerPair:
     columns: Alignment  # the tokens of the keys of both
 
     @property
-    def place(self) -> tuple[int, str]:
+    def layer_kind(self) -> tuple[int, str]:
         """The index and the kind of the layer, in both."""
         return self.first.layer, self.first.kind
 
@@ -126,23 +115,15 @@ class LayerPair:
 
 
 def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
-    """Return the shared query tokens with one of these names in A; all shared ones if no name is given.
-
-    Raises:
-        UsageError: a token does not exist or is not shared.
-    """
-    if not names:
-        return aligned.pairs
+    """Return the shared query tokens with one of these names, by default all; UsageError where A alone has it."""
     shared = dict(aligned.pairs)
-    chosen: dict[int, int] = {}
+    chosen: dict[int, int] = {} if names else shared
     for name in names:
         rows = [index for index in aligned.first.find(name, "query") if index in shared]
         if not rows:
-            labels = dict.fromkeys(aligned.first[index].label for index in shared)
-            raise UsageError(
-                f"--query '{visible(str(name))}': only {NAMES[0]} has it; the tokens that both have are: "
-                f"{' '.join(list(labels)[:40])}"
-            )
+            labels = " ".join([*dict.fromkeys(aligned.first[index].label for index in shared)][:40])
+            why = f"only {NAMES[0]} has it; the tokens that both have are: {labels}"
+            raise UsageError(f"--query '{visible(str(name))}': {why}")
         chosen |= {index: shared[index] for index in rows}
     return tuple(sorted(chosen.items()))
 
@@ -150,15 +131,12 @@ def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
 def layer_pairs(
     first: Trace, second: Trace, aligned: tuple[Alignment, Alignment], chosen: Pairs
 ) -> Iterator[LayerPair]:
-    """Yield the layers that both have.
-
-    Where an encoder and a decoder read two texts, the chosen queries are the decoder's, as in `View.cells`.
-    """
+    """Yield the layers that both have; with an encoder and a decoder, the chosen queries are the decoder's."""
     of_queries, of_keys = aligned
     has_target = first.target is not None or second.target is not None
-    others = {(layer.layer, layer.kind): layer for layer in second.layers}
+    layers = {(layer.layer, layer.kind): layer for layer in second.layers}
     for layer in first.layers:
-        if (other := others.get((layer.layer, layer.kind))) is None:
+        if (other := layers.get((layer.layer, layer.kind))) is None:
             continue
         if layer.kind == "encoder":
             yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
@@ -166,8 +144,7 @@ def layer_pairs(
             yield LayerPair(layer, other, of_queries, chosen, of_queries if layer.kind == "decoder" else of_keys)
 
 
-_CELLS = 2**22  # of weights that are compared head by head
-_ROWS = 32
+_ROWS = 32  # at most, of the weights that are compared head by head
 _BY_CHANCE = 0.01  # the probability with which all heads match by chance, above which matches tell nothing
 
 
@@ -177,54 +154,54 @@ def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> 
     Of a model and another one made of it, a head is most alike the head of its number in the layer. Where the number
     of such heads is nearer to that of chance than to all, the two were trained apart.
     """
-    if len({(each.kind, each.model, each.seed) for each in (first.source, second.source)}) == 1:
+    if len({(source.kind, source.model, source.seed) for source in (first.source, second.source)}) == 1:
         return
-    sizes = [(trace.source.layers, *sorted({layer.num_heads for layer in trace.layers})) for trace in (first, second)]
-    matches = [match for pair in pairs if pair.heads for match in _is_most_alike(pair)]
-    by_chance, why = sum(1 / len(pair.heads) for pair in pairs for _ in pair.heads), ""
+    traces = dict(zip(NAMES, (first, second), strict=True))
+    sizes = {name: {layer.num_heads for layer in trace.layers} for name, trace in traces.items()}
+    matches = [match for pair in pairs for match in _is_most_alike(pair)]
+    by_chance = len([pair for pair in pairs if pair.heads])  # of each layer one
     can_tell = (by_chance / max(len(matches), 1)) ** len(matches) <= _BY_CHANCE
-    names = [trace.source.architecture for trace in (first, second)]
-    if sizes[0] != sizes[1]:
-        named = [f"{plural(layers, 'layer')} of {' or '.join(map(str, heads))} heads" for layers, *heads in sizes]
-        why = f"{NAMES[0]} has {named[0]}, {NAMES[1]} {named[1]}"
+    names, why = [trace.source.architecture for trace in traces.values()], ""
+    if sizes["A"] != sizes["B"] or first.source.layers != second.source.layers:
+        heads = {name: " or ".join(map(str, sorted(counts))) for name, counts in sizes.items()}
+        layers = {name: plural(trace.source.layers, "layer") for name, trace in traces.items()}
+        why = ", ".join(f"{name} has {layers[name]} of {heads[name]} heads" for name in NAMES)
     elif can_tell and 2 * sum(matches) < len(matches) + by_chance:
-        chance = f"where chance gives {by_chance:.0f}"
-        why = f"{sum(matches)} of {len(matches)} are most alike the head of their number, {chance}"
+        of_all = f"{sum(matches)} of {len(matches)}"
+        why = f"{of_all} are most alike the head of their number, where chance gives {by_chance}"
     elif not can_tell and names[0] != names[1]:
-        why = f"{NAMES[0]} is {names[0]}, {NAMES[1]} {names[1]}"
+        why = f"A is {names[0]}, B {names[1]}"
     if why:
-        yield (
-            f"the heads of the two models do not correspond: head 3 of {NAMES[0]} is not head 3 of {NAMES[1]}; {why}"
-        )
+        yield f"the heads of the two models do not correspond: head 3 of A is not head 3 of B; {why}"
 
 
 def _is_most_alike(pair: LayerPair) -> list[bool]:
-    """Return for each head of A whether no head of B is more alike it than that of its number.
-
-    Alike is the affinity of Bhattacharyya, Σ √(p·q), over rows and shared keys.
-    """
-    count = max(min(_ROWS, _CELLS // (len(pair.heads) * len(pair.columns.pairs) or 1)), 1)
-    chosen = np.array(pair.chosen)[np.linspace(0, len(pair.chosen) - 1, min(count, len(pair.chosen))).astype(int)]
+    """Return for each head of A whether its affinity (Bhattacharyya, Σ √(p·q)) is largest with that of its number."""
+    if not pair.heads:
+        return []
+    chosen = np.array(pair.chosen)[:: -(-len(pair.chosen) // _ROWS)]
     sides = []
     for layer, rows, keys in zip((pair.first, pair.second), chosen.T, pair.keys, strict=True):
         weights = [layer.head(head, rows.tolist()).weights[:, keys].ravel() for head in pair.heads]
         roots = np.sqrt(np.nan_to_num(np.array(weights, np.float64), posinf=0.0))
         sides.append(roots / np.maximum(np.linalg.norm(roots, axis=-1, keepdims=True), 1e-30))
     affinity = sides[0] @ sides[1].T
-    is_most: list[bool] = (affinity.diagonal() >= affinity.max(axis=1, initial=0) - 1e-9).tolist()
+    is_most: list[bool] = (affinity.diagonal() >= affinity.max(axis=1) - 1e-9).tolist()
     return is_most
 
 
 def not_compared(first: Trace, second: Trace) -> Iterator[str]:
     """Yield which layers and heads only one of the two has, a sentence each."""
-    sides = [{(layer.layer, layer.kind): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
+    sides = [{(layer.kind, layer.layer): frozenset(layer.heads) for layer in trace.layers} for trace in (first, second)]
     for name, mine, other in zip(NAMES, sides, reversed(sides), strict=True):
-        for kind in dict.fromkeys(kind for _, kind in mine):
-            lacking = [index for index, each in mine if each == kind and (index, each) not in other]
-            if lacking:
-                yield f"only {name} has {layers_named(lacking, None if kind == 'self' else kind)}"
-        heads = {frozenset(mine[place] - other[place]) for place in mine if place in other} - {frozenset()}
-        for only in sorted(heads, key=sorted):
-            where = [place[0] for place in mine if place in other and mine[place] - other[place] == only]
-            named = f"head{'s' * (len(only) > 1)} {as_ranges(only)}"
-            yield f"only {name} has {named} of {layers_named(dict.fromkeys(where))}"
+        lacking: dict[str, list[int]] = {}
+        only: dict[frozenset[int], dict[int, None]] = {}
+        for (kind, index), heads in mine.items():
+            if (kind, index) not in other:
+                lacking.setdefault(kind, []).append(index)
+            elif left := heads - other[kind, index]:
+                only.setdefault(left, {})[index] = None
+        for kind, layers in lacking.items():
+            yield f"only {name} has {layers_named(layers, None if kind == 'self' else kind)}"
+        for left, of_layers in sorted(only.items(), key=lambda item: sorted(item[0])):
+            yield f"only {name} has head{'s' * (len(left) > 1)} {as_ranges(left)} of {layers_named(of_layers)}"

@@ -31,54 +31,51 @@ if TYPE_CHECKING:
 class SoftmaxTerms(NamedTuple):
     """Numerators and denominator of a row's softmax."""
 
-    highest: Number  # the largest of the masked scores and the sink, which is taken from each before the exponential
+    highest: Number  # the largest of the masked scores and the sink, subtracted from each before the exponential
     exponentials: ByKey  # exp(masked score − highest)
     total: Number  # their sum, the sink's included
     sink: Number | None  # exp(sink − highest); None without a sink
 
 
+def _of_head(array: str, meaning: str) -> Any:
+    """Make a property of a row: the only row of its head's array."""
+    return property(lambda row: getattr(row.head, array)[0], doc=meaning)
+
+
+def _of_row(array: str, meaning: str) -> Any:
+    """Make a property of a cell: the number of its row's array at its key."""
+
+    def read(cell: AttentionCell) -> Any:
+        values = getattr(cell.row, array)
+        return None if values is None else values[cell.key.index]
+
+    return property(read, doc=meaning)
+
+
 @dataclass(frozen=True)
 class AttentionRow:
-    """Attention of one query of one head.
+    """Attention of one query of one head; arrays are over the keys, `[K]`, or None where the layer lacks them."""
 
-    Arrays are over the keys, `[K]`; an array that the layer cannot give is None.
+    head: HeadTrace  # with this query as its only row
+    query: Token  # the token that attends
+    keys: Tokens  # the tokens that it attends to
 
-    Attributes:
-        head: the head, with this query as its only row.
-        query: the token that attends.
-        keys: the tokens that it attends to.
-    """
-
-    head: HeadTrace
-    query: Token
-    keys: Tokens
+    scores = _of_head("scores", "Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked.")
+    allowed = _of_head("mask", "Booleans: the keys that the mask allows.")
+    weights = _of_head("weights", "Softmax of the masked scores.")
 
     def __repr__(self) -> str:
-        return f"AttentionRow({self._place}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
+        return f"AttentionRow({self.label}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
 
     @property
-    def _place(self) -> str:
+    def label(self) -> str:
+        """The layer and the head in words."""
         return f"layer {self.layer.layer}, head {self.head.head}"
 
     @property
     def layer(self) -> LayerTrace:
         """The layer."""
         return self.head.layer
-
-    @property
-    def scores(self) -> ByKey:
-        """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
-        return self.head.scores[0]
-
-    @property
-    def allowed(self) -> Any:
-        """Booleans: the keys that the mask allows."""
-        return self.head.mask[0]
-
-    @property
-    def weights(self) -> ByKey:
-        """Softmax of the masked scores."""
-        return self.head.weights[0]
 
     @property
     def is_blind(self) -> bool:
@@ -88,9 +85,8 @@ class AttentionRow:
     @cached_property
     def products(self) -> ByKey | None:
         """q·k."""
-        if {"q", "k"} & self.layer.missing:
-            return None
-        return attention.dot_products(self.head.q[None], self.head.k[None])[0, 0]
+        is_known = not {"q", "k"} & self.layer.missing
+        return attention.dot_products(self.head.q[None], self.head.k[None])[0, 0] if is_known else None
 
     @cached_property
     def masked(self) -> ByKey:
@@ -102,9 +98,10 @@ class AttentionRow:
         """Numerators and denominator; None where a watched model's row has no key, whose fill was not recorded."""
         if self.is_blind and self.layer.recorded_weights is not None:
             return None
-        highest, exponentials, totals = attention.softmax_parts(self.masked[None, None], self.head.stages.sinks)
-        sink = None if self.sink is None else np.exp(self.sink - highest[0, 0, 0])
-        return SoftmaxTerms(highest[0, 0, 0], exponentials[0, 0], totals[0, 0, 0], sink)
+        parts = attention.softmax_parts(self.masked[None, None], self.head.stages.sinks)
+        highest, exponentials, total = (part[0, 0] for part in parts)
+        sink = None if self.sink is None else np.exp(self.sink - highest[0])
+        return SoftmaxTerms(highest[0], exponentials, total[0], sink)
 
     @property
     def sink(self) -> Number | None:
@@ -141,10 +138,7 @@ class AttentionRow:
 
     @cached_property
     def output_shares(self) -> ByKey | None:
-        """Each key's share of the output's norm: w·v projected on the output, over ‖output‖.
-
-        The shares of a row add up to 1; a negative one points away from the output. An output of length 0 has none.
-        """
+        """w·v projected on the output, over ‖output‖, which add up to 1; an output of length 0 has none."""
         if self._values is None or not self.output_norm:
             return None
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -157,30 +151,18 @@ class AttentionRow:
         weights = np.where(np.isnan(self.weights), np.inf, self.weights)
         return np.lexsort((~self.allowed, -weights))
 
-
-def _of_row(array: str, meaning: str) -> Any:
-    """Make a property of a cell: the number of its row's array at its key."""
-
-    def read(cell: AttentionCell) -> Any:
-        values = getattr(cell.row, array)
-        return None if values is None else values[cell.key.index]
-
-    return property(read, doc=meaning)
+    @property
+    def heaviest(self) -> Token:
+        """The first of the ranked keys."""
+        return self.keys[int(self.ranked[0])]
 
 
 @dataclass(frozen=True)
 class AttentionCell:
-    """One query and one key of one head.
+    """One query and one key of one head; numbers are the row's at this key, or None where the layer lacks them."""
 
-    Numbers are those of the row at this key; one that the layer cannot give is None.
-
-    Attributes:
-        row: the query's row.
-        key: the token that is attended to.
-    """
-
-    row: AttentionRow
-    key: Token
+    row: AttentionRow  # of the query
+    key: Token  # the token that is attended to
 
     dot_product = _of_row("products", "q·k.")
     score = _of_row("scores", "The score before the mask; a recorded one is −inf where masked.")
@@ -192,7 +174,7 @@ class AttentionCell:
 
     def __repr__(self) -> str:
         tokens = f"{quoted(self.row.query.text)} to {quoted(self.key.text)}"
-        return f"AttentionCell({self.row._place}, {tokens}, weight {self.weight:.4g})"
+        return f"AttentionCell({self.row.label}, {tokens}, weight {self.weight:.4g})"
 
     @property
     def q(self) -> ByDimension | None:
@@ -229,10 +211,8 @@ class AttentionCell:
     @property
     def bias(self) -> Number | None:
         """The number added to the scaled product; None without a bias."""
-        layer, row = self.row.layer, self.row
-        if layer.bias is None:
-            return None
-        return np.broadcast_to(layer.bias, layer.cells)[row.head.head, row.query.index, self.key.index]
+        layer, cell = self.row.layer, (self.row.head.head, self.row.query.index, self.key.index)
+        return None if layer.bias is None else np.broadcast_to(layer.bias, layer.cells)[cell]
 
     @property
     def allowed(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from attncli.analysis.cell import AttentionCell
 from attncli.analysis.why import Explained
-from attncli.errors import NotExposedError, UsageError
+from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.text import visible
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.trace import Trace
@@ -51,8 +51,8 @@ class Composition(Displayed, Tabular):
     @property
     def trace(self) -> Trace:
         """The trace that the head is of."""
-        whole: Trace = self.cell.row.layer.parent
-        return whole
+        trace: Trace = self.cell.row.layer.parent
+        return trace
 
     @property
     def score(self) -> float:
@@ -77,38 +77,32 @@ def composition(explained: Explained) -> Composition:
         UsageError: there are several, the trace has no model, or the query may attend to no other key.
         NotExposedError: the native engine did not compute the trace.
     """
-    cells = [
-        one if isinstance(one, AttentionCell) else AttentionCell(one, one.keys[int(one.ranked[0])]) for one in explained
-    ]
-    cell = max(cells, key=lambda each: each.weight)
+    cells = [item if isinstance(item, AttentionCell) else AttentionCell(item, item.heaviest) for item in explained]
+    cell = max(cells, key=lambda cell: cell.weight)
     row, trace = cell.row, cell.row.layer.parent
     layer, head, query = row.layer.layer, row.head.head, row.query.index
     if len(cells) > 1:
-        raise UsageError(
-            f"--composition splits the score of one head, not of {len(cells)}; give --head {layer}.{head}, the heaviest"
-        )
-    _check_model(trace)
-    others = [key for key in np.flatnonzero(row.allowed).tolist() if key != cell.key.index]
-    if not others:
+        why = f"--composition splits the score of one head, not of {len(cells)}"
+        raise UsageError(f"{why}; give --head {layer}.{head}, the heaviest")
+    if trace.forward is None:
+        raise _no_model(trace)
+    other_keys = [key for key in np.flatnonzero(row.allowed).tolist() if key != cell.key.index]
+    if not other_keys:
         raise UsageError(f"the margin needs two keys, and query {query} may attend to one alone; give a later --query")
-    sides = trace.forward.score_terms(layer, head, query, [cell.key.index, *others])
+    sides = trace.forward.score_terms(layer, head, query, [cell.key.index, *other_keys])
     terms = [
         Term(side, writer.kind, writer.layer, writer.head, float(values[0]), float(values[0] - values[1:].mean()))
         for side, written in sides.items()
         for writer, values in written.items()
     ]
-    return Composition(cell, tuple(sorted(terms, key=lambda term: (term.side, -abs(term.margin)))), len(others))
+    return Composition(cell, tuple(sorted(terms, key=lambda term: (term.side, -abs(term.margin)))), len(other_keys))
 
 
-def _check_model(trace: Trace) -> None:
+def _no_model(trace: Trace) -> AttnError:
     source = trace.source
-    if trace.forward is not None:
-        return
     if source.kind == "toy":
-        raise UsageError("--composition needs layers below, and the toy layer has its embedding alone; give --model")
+        return UsageError("--composition needs layers below, and the toy layer has its embedding alone; give --model")
     if source.kind != "pretrained" or source.details.get("engine") == "native":
-        raise UsageError("--composition needs the weights of a checkpoint; give --model and the text")
-    name = visible(source.title)
-    raise NotExposedError(
-        f"--composition needs the native engine, and another one computed {name}; give --engine native"
-    )
+        return UsageError("--composition needs the weights of a checkpoint; give --model and the text")
+    why = f"--composition needs the native engine, and another one computed {visible(source.title)}"
+    return NotExposedError(f"{why}; give --engine native")

@@ -1,12 +1,12 @@
-"""Derived traces: from what a source recorded to merged, averaged, multiplied or value-weighted numbers.
+"""Derived traces: merged, averaged, multiplied or value-weighted numbers in place of weights.
 
-A derived trace is a Trace like any other, so every view and every format reads it; each step takes layers and gives
-layers, and its numbers are made a block of query rows at a time when they are asked for.
+A derived trace is a Trace like any other, so every view and every format reads it. Each step takes layers and gives
+layers, whose numbers are made for the block of heads and query rows that is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,12 +19,12 @@ from attncli.masks.expressions import Mask, RuleMask, smallest
 from attncli.text import as_ranges
 from attncli.trace.layer import Derived, LayerTrace, Stages
 from attncli.trace.selection import Indices
+from attncli.trace.tokenization import words_of
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Derivation, Mean, Origin, Trace, texts_of
-from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
     from attncli.checkpoints.signatures import Choice
 
@@ -74,46 +74,41 @@ def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
     if derivation.is_none:
         return trace
     layers: Layers = trace.layers
-    queries, keys, rules = trace.query_tokens, trace.key_tokens, list[str]()
+    sides, rules = (trace.query_tokens, trace.key_tokens), list[str]()
     if derivation.norms:
         rules.append("norms: ‖weight·v·W_o‖, the length of what each key adds to the output (Kobayashi et al. 2020)")
         if any(layer.out_projection is None for layer in layers):
-            rules[-1] = (
-                "norms: ‖weight·v‖, before the output projection W_o, which is not recorded (after Kobayashi et al. "
-                "2020)"
-            )
+            without = "norms: ‖weight·v‖, before the output projection W_o, which is not recorded"
+            rules[-1] = f"{without} (after Kobayashi et al. 2020)"
         layers = tuple(map(_with_norms, layers))
     if derivation.rollout:
         layers = tuple(sorted(layers, key=lambda layer: layer.layer))
         wanted: tuple[int, ...] = (layers[-1].layer,)
         if derivation.layers is not None:
             wanted = derivation.layers.resolve(trace.source.layers, "the source")
-        through = "layer 0" if wanted == (0,) else f"layers 0-{wanted[0]}"
-        through = through if len(wanted) == 1 else "each layer and those below it"
+        through = "each layer and those below it"
+        if len(wanted) == 1:
+            through = f"layers 0-{wanted[0]}" if wanted[0] else "layer 0"
         alone = "; what comes from the encoder is left out" if layers[0].kind == "decoder" else ""
         rules.append(
             f"rollout: {through}, the mean over all heads, half of it the token itself (Abnar & Zuidema 2020){alone}"
         )
         layers = _rolled_out(layers, wanted)
     if derivation.words:
-        queries, keys, rule = _words_of_both(trace)
+        *words, rule = _words_of_both(trace)
         rules.append(rule)
-        words = {trace.query_tokens: queries, trace.key_tokens: keys}
-        layers = tuple(_with_words(layer, *(words[side] for side in trace.sides(layer))) for layer in layers)
+        by_side = dict(zip(sides, words, strict=True))
+        layers = tuple(_with_words(layer, *(by_side[side] for side in trace.sides(layer))) for layer in layers)
+        sides = (words[0], words[1])
     if derivation.mean is not None:
         over = derivation.mean
-        heads = f"head{'s' * (len(layers[0].heads) > 1)} {as_ranges(layers[0].heads)}" if over != "layers" else ""
-        layer_names = f"layers {as_ranges({layer.layer for layer in layers})}" if over != "heads" else ""
-        rules.append(f"reduced: mean over {' of '.join(filter(None, (heads, layer_names)))}")
+        names = [] if over == "layers" else [f"head{'s' * (len(layers[0].heads) > 1)} {as_ranges(layers[0].heads)}"]
+        names += [] if over == "heads" else [f"layers {as_ranges({layer.layer for layer in layers})}"]
+        rules.append(f"reduced: mean over {' of '.join(names)}")
         layers = _averaged(layers, over)
-    return replace(
-        trace,
-        query_tokens=queries,
-        key_tokens=keys,
-        layers=layers,
-        origin=Origin(trace, derivation, tuple(rules)),
-        grids=() if derivation.words else trace.grids,  # words have other positions
-    )
+    origin = Origin(trace, derivation, tuple(rules))
+    grids = () if derivation.words else trace.grids  # words have other positions
+    return replace(trace, query_tokens=sides[0], key_tokens=sides[1], layers=layers, origin=origin, grids=grids)
 
 
 def _derived(
@@ -128,11 +123,11 @@ def _derived(
     `changed` are fields of `Derived`. The proof is the one with the largest error, if every layer has one.
     """
     layer, proofs = layers[0], [part.proof for part in layers if part.proof is not None]
-    is_proven = len(proofs) == len(layers)
-    proof = proofs[int(np.argmax([part.max_abs_error for part in proofs]))] if is_proven else None  # NaN is the largest
+    proof = None
+    if len(proofs) == len(layers):
+        proof = proofs[int(np.argmax([part.max_abs_error for part in proofs]))]  # NaN is the largest
     derived = (layer.derived or Derived(layer.cells, rows))._replace(rows=rows, **changed)
-    none = None, None, None, None
-    return LayerTrace(layer.layer, layer.kind, *none, mask, heads, proof=proof, derived=derived)
+    return LayerTrace(layer.layer, layer.kind, None, None, None, None, mask, heads, proof=proof, derived=derived)
 
 
 def _mean(parts: Sequence[tuple[LayerTrace, tuple[int, ...]]], queries: Rows) -> Block:
@@ -140,11 +135,8 @@ def _mean(parts: Sequence[tuple[LayerTrace, tuple[int, ...]]], queries: Rows) ->
     return reduce(np.add, (Stages(layer, heads, queries).weights for layer, heads in parts)) / len(parts)
 
 
-def _cells(layer: LayerTrace) -> Any:
+def _cells(layer: LayerTrace) -> Bool[np.ndarray, "P Q K"]:
     return layer.mask.rows([*range(layer.num_heads)], np.arange(layer.num_queries))
-
-
-# --- norms ---------------------------------------------------------------------------------------------------
 
 
 def _with_norms(layer: LayerTrace) -> LayerTrace:
@@ -156,10 +148,10 @@ def _with_norms(layer: LayerTrace) -> LayerTrace:
     """
     if layer.v is None or not layer.v.shape[-1]:
         raise NotExposedError(f"--norms needs the values V, and layer {layer.layer} does not expose them")
-    values: Iterable[Float[np.ndarray, "K E"]] = (layer.head(head).v for head in range(layer.num_heads))
-    if layer.out_projection is not None:
-        values = map(np.matmul, values, np.split(layer.out_projection, layer.num_heads))
+    values = [layer.head(head).v for head in range(layer.num_heads)]
     with np.errstate(invalid="ignore", over="ignore"):
+        if layer.out_projection is not None:
+            values = list(map(np.matmul, values, np.split(layer.out_projection, layer.num_heads)))
         norms = np.stack([*map(vector_norms, values)])
 
     def rows(heads: Sequence[int], queries: Rows) -> Block:
@@ -169,16 +161,13 @@ def _with_norms(layer: LayerTrace) -> LayerTrace:
     return _derived([layer], rows, layer.mask, layer.heads, measure="norms", is_distribution=False)
 
 
-# --- rollout -------------------------------------------------------------------------------------------------
-
-
 def _rolled_out(layers: Layers, wanted: tuple[int, ...]) -> Layers:
     """Return the wanted layers with their rollout, one head each, in place of their weights.
 
     After Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": with A the mean over the heads of a
-    layer, Â = 0.5·A + 0.5·I with its rows renormalised to sum to 1, and the rollout of layer l is Â_l · … · Â_0. The
-    halves stand for the residual connection; nothing else of the model goes in, neither its values nor its
-    feed-forward layers. Two numbers for each cell are held at a time.
+    layer, Â = 0.5·A + 0.5·I with its rows renormalised to sum to 1 (rows of a model with sinks sum to less), and the
+    rollout of layer l is Â_l · … · Â_0. The halves stand for the residual connection. Neither values nor feed-forward
+    layers go in.
     """
     last, kinds = max(wanted), list(dict.fromkeys(layer.kind for layer in layers))
     if len(kinds) > 1:
@@ -186,22 +175,27 @@ def _rolled_out(layers: Layers, wanted: tuple[int, ...]) -> Layers:
     if kinds[0] == "cross" or layers[0].num_queries != layers[0].num_keys:
         raise UsageError("--rollout multiplies layers, so queries and keys must be the same tokens")
     if lacking := [str(index) for index in range(last + 1) if index not in {layer.layer for layer in layers}]:
-        raise NotExposedError(
-            f"--rollout needs the attention of every layer from 0 to {last}; layer {', '.join(lacking)} is not there"
-        )
+        needed = f"--rollout needs the attention of every layer from 0 to {last}"
+        raise NotExposedError(f"{needed}; layer {', '.join(lacking)} is not there")
     rollouts: dict[int, LayerTrace] = {}
-    rollout, reached = (np.eye(layers[0].num_queries, dtype=dtype) for dtype in (np.float32, bool))
-    blocks = row_blocks(np.arange(len(rollout)), len(rollout))
+    size = layers[0].num_queries
+    rollout, reached = np.eye(size, dtype=np.float32), np.eye(size, dtype=bool)
+    blocks = row_blocks(np.arange(size), size)
+
+    def mixed(layer: LayerTrace, queries: Rows) -> Float[np.ndarray, "Q K"]:
+        rows = _mean([(layer, (head,)) for head in range(layer.num_heads)], queries)[0] / 2
+        rows[np.arange(len(queries)), queries] += rows.dtype.type(0.5)
+        return rows / rows.sum(axis=-1, keepdims=True)
+
     for index, layer in enumerate(layers[: last + 1]):
         with np.errstate(invalid="ignore"):
-            rollout = np.concatenate([_mixed(layer, rows) @ rollout for rows in blocks])
+            rollout = np.concatenate([mixed(layer, rows) @ rollout for rows in blocks])
         # Something can have come through any head, or from the token itself.
-        allowed = _cells(layer).any(axis=0) | np.eye(len(rollout), dtype=bool)
+        allowed = _cells(layer).any(axis=0) | np.eye(size, dtype=bool)
         reached = allowed.astype(np.float32) @ reached > 0
         if index in wanted:
-            rows, shape = partial(_rows_of, rollout), (1, *rollout.shape)
-            mask = smallest(reached[None], 1)
-            rollouts[index] = _derived(layers[index::-1], rows, mask, (0,), head="rollout", shape=shape)
+            mask, rows = smallest(reached[None], 1), partial(_rows_of, rollout)
+            rollouts[index] = _derived(layers[index::-1], rows, mask, (0,), head="rollout", shape=(1, size, size))
     return tuple(rollouts[index] for index in wanted)
 
 
@@ -209,21 +203,11 @@ def _rows_of(rollout: Float[np.ndarray, "Q K"], _: Sequence[int], queries: Rows)
     return rollout[None, queries]
 
 
-def _mixed(layer: LayerTrace, queries: Rows) -> Float[np.ndarray, "Q K"]:
-    """Return rows of Â = 0.5·A + 0.5·I, renormalised: rows of a model with sinks sum to less than 1."""
-    mixed = _mean([(layer, (head,)) for head in range(layer.num_heads)], queries)[0] / 2
-    mixed[np.arange(len(queries)), queries] += mixed.dtype.type(0.5)
-    return mixed / mixed.sum(axis=-1, keepdims=True)
-
-
-# --- words ---------------------------------------------------------------------------------------------------
-
-
 def _with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     """Return the layer with words as its queries and keys: sums over key pieces, means over query pieces.
 
     Merged so, the rows of a softmax still sum to 1 (Clark et al. 2019, "What Does BERT Look At?"). A cell is masked
-    where each of its pieces is. The words of the queries are the rows, those of the keys the columns.
+    where each of its pieces is.
     """
     sizes, key_sizes = (np.array([len(word.pieces) for word in words]) for words in (rows, columns))
     starts, key_starts = np.cumsum(sizes) - sizes, np.cumsum(key_sizes) - key_sizes
@@ -247,15 +231,11 @@ def _words_of_both(trace: Trace) -> tuple[Tokens, Tokens, str]:
     if trace.generated:
         raise UsageError("--words needs positions in the text, and generated tokens have none; drop one of them")
     of_queries, of_keys = texts_of(trace.text, trace.pair, trace.target)
-    keys, is_own = words_of(trace.key_tokens, *of_keys)
-    queries, is_also = keys, True
+    keys, is_own = queries, is_also = words_of(trace.key_tokens, *of_keys)
     if trace.query_tokens != trace.key_tokens:
         queries, is_also = words_of(trace.query_tokens, *of_queries)
     rule = "words: the weight on a word is the sum over its pieces, the weight from a word the mean over its pieces"
     return queries, keys, rule if is_own and is_also else rule + "; a word is what no space divides"
-
-
-# --- means ---------------------------------------------------------------------------------------------------
 
 
 def _averaged(layers: Layers, over: Mean) -> Layers:
@@ -267,13 +247,13 @@ def _averaged(layers: Layers, over: Mean) -> Layers:
         layers = tuple(map(_over_heads, layers))
     if over == "heads":
         return layers
-    kinds = {kind: [layer for layer in layers if layer.kind == kind] for kind in dict.fromkeys(x.kind for x in layers)}
-    for kind, of_kind in kinds.items():
-        if len(of_kind) < 2:
-            raise UsageError(
-                f"--mean {over} needs several layers with {kind} attention; here is layer {of_kind[0].layer}"
-            )
-        if len({layer.heads for layer in of_kind}) > 1:
+    kinds: dict[str, list[LayerTrace]] = {}
+    for layer in layers:
+        kinds.setdefault(layer.kind, []).append(layer)
+    for kind, (first, *rest) in kinds.items():
+        if not rest:
+            raise UsageError(f"--mean {over} needs several layers with {kind} attention; here is layer {first.layer}")
+        if any(layer.heads != first.heads for layer in rest):
             raise UsageError("--mean layers needs layers with the same heads; give --mean all")
     return tuple(map(_over_layers, kinds.values()))
 
@@ -282,9 +262,9 @@ def _over_heads(layer: LayerTrace) -> LayerTrace:
     def rows(_: Sequence[int], queries: Rows) -> Block:
         return _mean([(layer, (head,)) for head in layer.heads], queries)
 
-    mask, heads = layer.mask, [*layer.heads]
-    if len(mask.rows(heads, np.arange(1))) > 1:
-        mask = smallest(np.asarray(mask.rows(heads, np.arange(layer.num_queries)).any(axis=0, keepdims=True)), 1)
+    mask = layer.mask
+    if len(mask.rows([*layer.heads], np.arange(1))) > 1:
+        mask = smallest(np.asarray(layer.allowed.any(axis=0, keepdims=True)), 1)
     return _derived([layer], rows, mask, (0,), head="mean", shape=(1, *layer.cells[1:]))
 
 
@@ -292,7 +272,7 @@ def _over_layers(layers: Sequence[LayerTrace]) -> LayerTrace:
     def rows(heads: Sequence[int], queries: Rows) -> Block:
         return _mean([(layer, tuple(heads)) for layer in layers], queries)
 
-    mask, rules = layers[0].mask, [layer.mask for layer in layers if isinstance(layer.mask, RuleMask)]
-    if len(rules) < len(layers) or rules.count(rules[0]) < len(rules):  # cells are never compared
+    mask = layers[0].mask
+    if any(not isinstance(layer.mask, RuleMask) or layer.mask != mask for layer in layers):  # cells are never compared
         mask = smallest(reduce(np.logical_or, map(_cells, layers)), layers[0].num_heads)
     return _derived(layers, rows, mask, layers[0].heads, layer="mean")

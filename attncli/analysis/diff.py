@@ -38,9 +38,8 @@ _ROUNDING = 1e-2
 def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
     """Return the Jensen-Shannon divergence of each row of two matrices, in bits.
 
-    0 where the distributions are the same, 1 where nothing that one gives weight to has weight in the other, and the
-    same either way round. It is the mean of the divergences (Kullback and Leibler, base 2) of both from their
-    mean (Lin 1991, "Divergence measures based on the Shannon entropy"). Each row is a distribution: it sums to 1.
+    It is the mean of the divergences (Kullback and Leibler, base 2) of both from their mean (Lin 1991, "Divergence
+    measures based on the Shannon entropy"): 0 where they are the same, 1 where they share nothing. Rows sum to 1.
     """
     both = np.stack([first, second])
     with np.errstate(divide="ignore", invalid="ignore"):  # 0·log 0 is 0: an outcome without weight adds nothing
@@ -51,17 +50,12 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
 def shared_outcomes(
     weights: Float[np.ndarray, "R K"], shared: Int[np.ndarray, " S"], has_sink: bool
 ) -> Float[np.ndarray, "R O"]:
-    """Return rows of weights as distributions over the `S` shared keys and one outcome more: everything else.
-
-    Everything else is the weight on the keys that are not shared, and what a sink takes of a row that sums to less
-    than 1.
-    """
-    whole = weights.astype(np.float64)
-    lacking = 1 - whole.sum(axis=-1)
-    others = np.ones(whole.shape[1], bool)
-    others[shared] = False
-    elsewhere = whole[:, others].sum(axis=-1) + np.where(lacking > (0 if has_sink else _ROUNDING), lacking, 0)
-    outcomes = np.column_stack([whole[:, shared], elsewhere])
+    """Return rows of weights as distributions over the `S` shared keys, and the rest: other keys, and a sink."""
+    rows = weights.astype(np.float64)
+    lacking = 1 - rows.sum(axis=-1)
+    elsewhere = np.delete(rows, shared, axis=1).sum(axis=-1)
+    elsewhere += np.where(lacking > (0 if has_sink else _ROUNDING), lacking, 0)
+    outcomes = np.column_stack([rows[:, shared], elsewhere])
     return outcomes / outcomes.sum(axis=-1, keepdims=True)
 
 
@@ -72,44 +66,26 @@ CHANGED = 5e-5  # of a divergence in bits, or of a weight: what four digits show
 
 @dataclass(frozen=True)
 class HeadDifference:
-    """How far one head is from its counterpart.
+    """Distance of one head from its counterpart; None where no row counts."""
 
-    Attributes:
-        layer: index of the layer, in both.
-        kind: the layer's kind of attention.
-        head: the head, in both.
-        jensen_shannon: mean over the rows, in bits: 0 the same, 1 nothing in common; None where no row counts.
-        rows: how many query rows that is the mean of.
-        elsewhere: mean weight in A and in B on tokens that are not shared, and in a sink; None where no row counts.
-    """
-
-    layer: int
-    kind: str
-    head: int
-    jensen_shannon: float | None
-    rows: int
-    elsewhere: tuple[float, float] | None
+    layer: int  # index of the layer, in both
+    kind: str  # the layer's kind of attention
+    head: int  # the head, in both
+    jensen_shannon: float | None  # mean over the rows, in bits: 0 the same, 1 nothing in common
+    rows: int  # how many query rows that is the mean of
+    elsewhere: tuple[float, float] | None  # mean weight in A and in B on tokens that are not shared, and in a sink
 
 
 @dataclass(frozen=True)
 class CellDifference:
-    """One cell that both have.
-
-    Attributes:
-        layer: index of the layer.
-        kind: the layer's kind of attention.
-        head: the head.
-        query: position of the query token in A and in B.
-        key: position of the key token in A and in B.
-        weights: the weight in A and in B.
-    """
+    """Cell that both have."""
 
     layer: int
-    kind: str
+    kind: str  # the layer's kind of attention
     head: int
-    query: tuple[int, int]
-    key: tuple[int, int]
-    weights: tuple[float, float]
+    query: tuple[int, int]  # position of the query token in A and in B
+    key: tuple[int, int]  # likewise of the key token
+    weights: tuple[float, float]  # in A and in B
 
     @property
     def difference(self) -> float:
@@ -119,27 +95,16 @@ class CellDifference:
 
 @dataclass(frozen=True)
 class Difference(Displayed):
-    """Two traces compared; a notebook shows it as `attn diff` does.
+    """Two traces compared; a notebook shows it as `attn diff` does."""
 
-    Attributes:
-        first: A.
-        second: B.
-        queries: which query tokens they share.
-        keys: which key tokens they share.
-        layers: what was compared.
-        heads: every compared head, the most changed one first; those without a number last.
-        cells: the cells whose weights differ most, the most changed one first.
-        notes: what was not compared, whether heads correspond, and which piece stands for a word, a sentence each.
-    """
-
-    first: Trace
-    second: Trace
-    queries: Alignment
-    keys: Alignment
-    layers: tuple[LayerPair, ...]
-    heads: tuple[HeadDifference, ...]
-    cells: tuple[CellDifference, ...]
-    notes: tuple[str, ...]
+    first: Trace  # A
+    second: Trace  # B
+    queries: Alignment  # the query tokens that they share
+    keys: Alignment  # the key tokens that they share
+    layers: tuple[LayerPair, ...]  # those that were compared
+    heads: tuple[HeadDifference, ...]  # every compared head, the most changed one first; those without a number last
+    cells: tuple[CellDifference, ...]  # those whose weights differ most, the most changed one first
+    notes: tuple[str, ...]  # remarks on heads, rows and words that are not compared, a sentence each
 
     def __repr__(self) -> str:
         sides = " / ".join(quoted(trace.text or trace.target or "") for trace in (self.first, self.second))
@@ -149,7 +114,7 @@ class Difference(Displayed):
 
     def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
         """Return the layer that a head or a cell belongs to."""
-        return next(pair for pair in self.layers if pair.place == (of.layer, of.kind))
+        return next(pair for pair in self.layers if pair.layer_kind == (of.layer, of.kind))
 
 
 def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int] = (), top: int = TOP) -> Difference:
@@ -159,8 +124,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
         attncli.diff(before, after).heads[0]    # the most changed head
 
     A head is compared with the head of the same number in the layer of the same number and kind; query rows and key
-    columns are those of the tokens that both share. Each row is a distribution over the shared keys and one outcome
-    more, the weight on everything else: it is neither dropped nor spread over the shared keys.
+    columns are those of the tokens that both share. The weight on everything else is one outcome more of each row.
 
     Args:
         first: A.
@@ -182,18 +146,19 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []
+    fewer = 0
     for pair in layers:
         for head in pair.heads:
             measured, changed = _measured(pair, head, top)
             heads.append(measured)
+            fewer += measured.rows < len(pair.chosen)
             cells = heapq.nlargest(top, [*cells, *changed], key=lambda cell: abs(cell.difference))
     if not heads:
         raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
     heads.sort(key=lambda head: -1.0 if head.jensen_shannon is None else head.jensen_shannon, reverse=True)
     pieces = (first.query_tokens.pieces_note(query) for query in as_list(queries))
     notes = [*filter(None, pieces), *not_compared(first, second), *unmatched_heads(first, second, layers)]
-    chosen_of = {pair.place: len(pair.chosen) for pair in layers}
-    if fewer := sum(each.rows < chosen_of[each.layer, each.kind] for each in heads):
+    if fewer:
         heads_have = "head has" if fewer == 1 else "heads have"
         notes.append(f"{fewer} {heads_have} rows that are not compared: without a key, of padding, or with NaN")
     return Difference(first, second, of_queries, of_keys, layers, tuple(heads), tuple(cells), tuple(notes))
@@ -201,13 +166,12 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
 
 def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, list[CellDifference]]:
     """Return how far a head is from its counterpart, and its most changed cells."""
-    divergences, elsewhere = [], []
-    cells: list[CellDifference] = []
+    divergences, elsewhere, cells = [], [], list[CellDifference]()
     for blocks in pair.blocks(head):
         # Rows are compared that count in both, and hold no NaN or infinity.
-        one, other = (countable_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
+        mine, theirs = (countable_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
         outcomes = [
-            shared_outcomes(block.weights[one & other], keys, block.layer.sinks is not None)
+            shared_outcomes(block.weights[mine & theirs], keys, block.layer.sinks is not None)
             for block, keys in zip(blocks, pair.keys, strict=True)
         ]
         divergences.append(jensen_shannon(*outcomes))
@@ -215,9 +179,9 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
         cells += _most_changed(pair, head, blocks, top)
     rows = np.concatenate(divergences)
     if not rows.size:
-        return HeadDifference(*pair.place, head, None, 0, None), cells
+        return HeadDifference(*pair.layer_kind, head, None, 0, None), cells
     first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist()
-    return HeadDifference(*pair.place, head, float(rows.mean()), len(rows), (first, second)), cells
+    return HeadDifference(*pair.layer_kind, head, float(rows.mean()), len(rows), (first, second)), cells
 
 
 def weights_of(pair: LayerPair, blocks: tuple[HeadTrace, HeadTrace]) -> list[Float[np.ndarray, "R S"]]:
@@ -238,7 +202,7 @@ def _most_changed(
         query = int(blocks[0].queries[row]), int(blocks[1].queries[row])
         # By way of their own shortest digits: a float32 has no more to give.
         weights = float(str(first[row, column])), float(str(second[row, column]))
-        yield CellDifference(*pair.place, head, query, pair.columns.pairs[column], weights)
+        yield CellDifference(*pair.layer_kind, head, query, pair.columns.pairs[column], weights)
 
 
 def warnings_of_both(difference: Difference) -> Iterator[str]:

@@ -23,8 +23,11 @@ from attncli.analysis.pairs import (
 )
 from attncli.analysis.summary import OF_TRACES, RunningMoments, RunStats, RunSummary, SentenceFacts, refuse_beside
 from attncli.checkpoints.signatures import Choice, with_explicit_signature
+from attncli.encoding.induction_probe import repeated_sequences
+from attncli.encoding.pictures import pictures_alone
 from attncli.engines import open_source
-from attncli.errors import UsageError
+from attncli.engines.source import CorpusItem, trace_stream
+from attncli.errors import Failure, InputMismatchError, UsageError, raise_on_failure
 from attncli.text import as_list, did_you_mean, plural, span, visible
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.trace import Trace
@@ -36,26 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Metrics and labels of one head.
+    """Metrics and labels of one head."""
 
-    Attributes:
-        layer: index of its layer.
-        kind: of the layer's attention.
-        head: its index.
-        metrics: each metric, its mean over the sentences in which it is defined; None is one that never is.
-        std: the sample standard deviation (n − 1) over these sentences; None for fewer than two.
-        counts: in how many sentences each metric is defined.
-        labels: what it does, in words, the strongest first, of an induction test that one; none is nothing in
-            particular.
-    """
-
-    layer: int
-    kind: str
-    head: int
-    metrics: Mapping[str, float | None]
-    std: Mapping[str, float | None]
-    counts: Mapping[str, int]
-    labels: tuple[Label, ...] = ()
+    layer: int  # index of its layer
+    kind: str  # of the layer's attention
+    head: int  # its index
+    metrics: Mapping[str, float | None]  # means over the sentences in which each is defined; None is in none
+    std: Mapping[str, float | None]  # sample standard deviations (n − 1) over these; None for fewer than two
+    counts: Mapping[str, int]  # number of sentences in which each metric is defined
+    labels: tuple[Label, ...] = ()  # the strongest first, of an induction test that one
 
     def __repr__(self) -> str:
         metrics = [f"{name} {value:.3g}" for name, value in self.metrics.items() if value is not None]
@@ -65,21 +57,13 @@ class HeadSummary:
 
 @dataclass(frozen=True)
 class HeadReport(RunSummary, Displayed, Tabular):
-    """Metrics and labels of the heads of a source; a notebook shows it as `attn heads` does.
+    """Metrics and labels of the heads of a source; a notebook shows it as `attn heads` does."""
 
-    Attributes:
-        measured: how many heads were measured.
-        heads: one entry a head, by layer, or as they were ranked.
-        names: the metrics that tables and files have, in order; a head has all of them.
-        is_test: whether the sentences are repeated random tokens.
-        unsure: how many heads have no label since their query rows are too few to tell a habit from chance.
-    """
-
-    measured: int
-    heads: tuple[HeadSummary, ...]
-    names: tuple[Metric, ...] = OF_ANY_TEXT
-    is_test: bool = False
-    unsure: int = 0
+    measured: int  # how many heads were measured
+    heads: tuple[HeadSummary, ...]  # by layer, or as they were ranked
+    names: tuple[Metric, ...] = OF_ANY_TEXT  # columns of tables and files, in order
+    is_test: bool = False  # whether the sentences are repeated random tokens
+    unsure: int = 0  # number of heads without a label since their query rows are too few to rule out chance
 
     def __repr__(self) -> str:
         run = f"{plural(self.sentences, 'sentence')} of {span(*self.tokens)} tokens"
@@ -95,9 +79,8 @@ class HeadReport(RunSummary, Displayed, Tabular):
         """
         self._check(metric)
         sign = 1 if reverse else -1
-        values = ((head.metrics[metric], head) for head in self.heads)
-        ranked = sorted(values, key=lambda pair: (pair[0] is None, sign * (pair[0] or 0.0)))
-        return replace(self, heads=tuple(head for _, head in ranked[:top]))
+        ranked = sorted(self.heads, key=lambda h: (h.metrics[metric] is None, sign * (h.metrics[metric] or 0.0)))
+        return replace(self, heads=tuple(ranked[:top]))
 
     def by_label(self, top: int | None = None) -> HeadReport:
         """Return the survey with the heads grouped by label, the strongest first, mixed ones last; `top` of each."""
@@ -107,11 +90,7 @@ class HeadReport(RunSummary, Displayed, Tabular):
         return replace(self, heads=tuple(head for group in groups.values() for head in group[:top]))
 
     def only(self, names: Sequence[Metric]) -> HeadReport:
-        """Return the survey with these columns alone.
-
-        Raises:
-            UsageError: there is no such metric.
-        """
+        """Return the survey with these columns alone. Raises UsageError: there is no such metric."""
         for name in names:
             self._check(name)
         return replace(self, names=tuple(dict.fromkeys(names)))
@@ -121,9 +100,8 @@ class HeadReport(RunSummary, Displayed, Tabular):
             near = did_you_mean(metric, NAMES)
             raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(NAMES)}{near}")
         if self.heads and metric not in self.heads[0].metrics:
-            raise UsageError(
-                f"the metric {metric} needs a picture, and no key is a cell of one; give --image or --grid"
-            )
+            why = "needs a picture, and no key is a cell of one"
+            raise UsageError(f"the metric {metric} {why}; give --image or --grid")
 
 
 @dataclass(frozen=True)
@@ -151,31 +129,23 @@ class HeadStats(RunStats):
     def __init__(self, is_test: bool = False) -> None:
         super().__init__()
         self._is_test = is_test
-        self._moments: tuple[RunningMoments, RunningMoments] | None = None
+        self._measured, self._uniform = RunningMoments(), RunningMoments()
         self._rows: Float[np.ndarray, "H M"] | float = 0.0
 
     def add(self, sentence: SentenceFacts) -> None:
         """See `RunStats.add`."""
         assert isinstance(sentence, SentenceMetrics)
         super().add(sentence)
-        if self._moments is None:
-            self._moments = RunningMoments(sentence.heads.shape), RunningMoments(sentence.heads.shape)
-        for moments, values in zip(self._moments, (sentence.heads, sentence.uniform), strict=True):
-            moments.add(values)
+        self._measured.add(sentence.heads)
+        self._uniform.add(sentence.uniform)
         self._rows = self._rows + sentence.rows
 
     def report(self) -> HeadReport:
-        """Return the report.
-
-        Raises:
-            InputError: there is no sentence.
-        """
-        summary = vars(self.summary)
-        assert self._moments is not None
-        measured, uniform = self._moments
+        """Return the report. Raises InputError: there is no sentence."""
+        summary, measured = vars(self.summary), self._measured
         names = names_for(bool(measured.count[:, -len(OF_PICTURES) :].any()))
-        heads, unsure, sums = [], 0, np.asarray(self._rows)
-        arrays = measured.mean, measured.std, uniform.mean, sums
+        heads, unsure = [], 0
+        arrays = measured.mean, measured.std, self._uniform.mean, np.asarray(self._rows)
         for (layer, kind, head), count, *of_head in zip(self.places, measured.count, *arrays, strict=True):
             metrics, std, baseline, rows = (by_name(names, values[: len(names)]) for values in of_head)
             labels = labels_of(metrics, baseline, rows)
@@ -259,10 +229,6 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.encoding.induction_probe import repeated_sequences
-    from attncli.engines.source import CorpusItem, trace_stream
-    from attncli.errors import raise_on_failure
-
     view, more = View(queries=tuple(as_list(queries))), dict[str, Any](options)
     given = {"a text": texts or None, "pair": pair, "target": target, "queries": view.queries or None}
     if induction:
@@ -276,8 +242,6 @@ def heads(
         refuse_beside(OF_TRACES, {"model": model, "pair": pair, "target": target, "layer": chosen, **more})
         return survey([texts], view)
     elif model is not None and more.get("image"):
-        from attncli.encoding.pictures import pictures_alone
-
         texts = pictures_alone(texts, more) or texts
     source = open_source(model, layer=layer, **more)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
@@ -286,9 +250,6 @@ def heads(
 
 
 def _paired(texts: Sequence[PairedText], model: str | None, layer: Choice, options: Mapping[str, Any]) -> PairReport:
-    from attncli.engines.source import trace_stream
-    from attncli.errors import Failure, InputMismatchError, raise_on_failure
-
     source = open_source(model, layer=layer, **{**source_options(texts, options.get("image")), **options})
     by_number = {text.number: text for text in texts}
     stats = PairStats()

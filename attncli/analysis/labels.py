@@ -16,47 +16,30 @@ from attncli.analysis.metric_names import NAMES, Metric
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.trace.trace import Trace
 
+# The gain from which a head has a label: the threshold of the detectors of ARENA's chapter on induction heads.
 LEAST = 0.4
-"""The gain from which a head has a label; the threshold of the detectors of ARENA's chapter on induction heads."""
-
+LEAST_OF_PLACE = 0.6  # of `localization`: on small grids chance alone puts half of the weight into one place
+# Query rows times the keys that uniform attention gives each; on no more than these a label may be chance. Of heads
+# with random scores one in ten is a `sink` on 3 tokens under a causal mask, and fewer than one in a hundred on 5.
 CHANCE_CELLS = 10
-"""Query rows times the keys that uniform attention gives each; on no more than these a label may be chance.
-
-Of heads with random scores (standard normal) one in ten is a `sink` on 3 tokens under a causal mask, one in thirty on
-4, and fewer than one in a hundred on 5, which have 12 such cells.
-"""
-
-LEAST_OF_PLACE = 0.6
-"""That of `localization`, for on small grids chance alone puts half of the weight into one place."""
-
-MIXED = "mixed"
-"""What is said of a head that has no label."""
-
+MIXED = "mixed"  # in place of a label
 
 HeadKey = tuple[int, str, int]  # its layer, the kind of attention, and its index
 
 
 class Label(NamedTuple):
-    """One thing that a head does.
+    """One thing that a head does."""
 
-    Attributes:
-        name: one of `LABELS`.
-        score: the head's metric: a weight; of `local` a distance in positions, of `broad` a number of keys.
-        baseline: the same of the uniform head under the same mask.
-        gain: from 0, which is the uniform head (of `broad` a head that attends to one key), to 1.
-    """
-
-    name: str
-    score: float
-    baseline: float
-    gain: float
+    name: str  # one of `LABELS`
+    score: float  # the head's metric: a weight; of `local` a distance in positions, of `broad` a number of keys
+    baseline: float  # the same of the uniform head under the same mask
+    gain: float  # from 0, which is the uniform head (of `broad` a head that attends to one key), to 1
 
 
+# Labels that go by a weight, and their metrics.
 WEIGHTS: dict[str, Metric] = {
-    "previous": "previous", "next": "next", "self": "self", "sink": "sink", "duplicate": "duplicate",
-    "induction": "induction", "separator": "separator", "localization": "region", "visual sink": "visual_sink",
-}  # fmt: skip
-"""Labels that go by a weight, and which metric that is."""
+    name: name for name in ("previous", "next", "self", "sink", "duplicate", "induction", "separator")
+} | {"localization": "region", "visual sink": "visual_sink"}
 
 LABELS = {
     "previous": "the token before",
@@ -71,11 +54,9 @@ LABELS = {
     "local": "tokens close by",
     "broad": "most tokens, about equally",
 }
-"""What a head with each label attends to."""
+"""The keys that a head with each label attends to."""
 
-SAY_LITTLE = {"self", "sink", "separator", "visual sink", "broad"}
-"""Labels of heads that attend so whatever the sentence is."""
-
+SAY_LITTLE = {"self", "sink", "separator", "visual sink", "broad"}  # of heads that attend so in every sentence
 _MOST_CELLS = 2**26
 _NEIGHBOURS = {"previous", "next", "self"}
 _HABIT = 0.75  # of the gain of `localization`, from which `visual sink` explains it
@@ -86,8 +67,8 @@ def labels_of(
 ) -> tuple[Label, ...]:
     """Return the labels of a head by its metrics and those of the uniform head, the highest gain first.
 
-    A wide label is given where no narrower one says the same: `local` without a neighbour, `broad` without any, and
-    `localization` where the head does not always look there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
+    `local` is given without a neighbour, `broad` without any, and `localization` where the head does not always attend
+    there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
     """
 
     def label(name: str, metric: Metric, best: float | None) -> list[Label]:
@@ -114,10 +95,7 @@ def labels_of(
 
 
 def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
-    """Return the labels of the heads of a sentence, by layer, kind of attention and head.
-
-    Derived weights have none, and neither have texts so long that finding them would take seconds.
-    """
+    """Return the labels of the heads of a sentence; derived weights have none, nor have texts of many cells."""
     cells = sum(len(layer.heads) * layer.num_queries * layer.num_keys for layer in trace.layers)
     if cells > _MOST_CELLS or any(layer.derived is not None for layer in trace.layers):
         return {}
@@ -136,11 +114,7 @@ def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
 
 
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
-    """Return this number of heads, those that show most of the labels.
-
-    Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
-    label, and last those whose label says little.
-    """
+    """Return this number of heads: the strongest of each label, then others, and last those of `SAY_LITTLE`."""
     names = {head: strongest(labels, head) for head in heads}
     by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
     firsts = {name: head for head in reversed(by_gain) if (name := names[head])}

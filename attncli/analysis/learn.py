@@ -24,22 +24,21 @@ MOST_WORDS = 8  # a step of more would not fit a terminal of 24 lines
 class Lesson(NamedTuple):
     """Sizes, mask and texts of a lesson."""
 
-    name: str  # by which it is asked for
+    name: str
     title: str  # in a few words
-    num_heads: int = 1  # heads
+    num_heads: int = 1
     width: int = 3  # of q, k and v of a head
     mask: str = "none"  # a mask expression
-    target: str | None = None  # the text whose words ask, where it is another one
+    target: str | None = None  # the text of the queries, where it is another one
 
 
 D_MODEL = 3
-_ALL = (
-    Lesson("one", "one head"),
-    Lesson("multi", "multi-head attention", num_heads=2, width=2),
-    Lesson("causal", "a causal mask", mask="causal"),
-    Lesson("cross", "cross-attention", target="die Zeit fliegt"),
-)
-LESSONS = {lesson.name: lesson for lesson in _ALL}
+LESSONS = {
+    "one": Lesson("one", "one head"),
+    "multi": Lesson("multi", "multi-head attention", num_heads=2, width=2),
+    "causal": Lesson("causal", "a causal mask", mask="causal"),
+    "cross": Lesson("cross", "cross-attention", target="die Zeit fliegt"),
+}
 
 
 @dataclass(frozen=True)
@@ -65,19 +64,9 @@ def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 
         UsageError: there is no such word, or several are called that.
         InputError: the text is empty, or has too many words.
     """
-    source = ToyLayer(
-        Indices.of("layer", 0),
-        Indices.of("head", None),
-        kind=None,
-        mask=lesson.mask,
-        special=True,
-        d_model=D_MODEL,
-        num_heads=lesson.num_heads,
-        d_k=lesson.width,
-        d_v=lesson.width,
-        out_proj=True,
-        seed=seed,
-    )
+    sizes = {"d_model": D_MODEL, "num_heads": lesson.num_heads, "d_k": lesson.width, "d_v": lesson.width}
+    layers, heads = Indices.of("layer", 0), Indices.of("head", None)
+    source = ToyLayer(layers, heads, kind=None, mask=lesson.mask, special=True, out_proj=True, seed=seed, **sizes)
     trace = source.trace(text, target=lesson.target)
     if (count := len(trace.key_tokens)) > MOST_WORDS:
         raise InputError(f"a lesson takes at most {MOST_WORDS} words, and the text has {count}; give a shorter one")

@@ -63,16 +63,13 @@ def mask(
         InputError: an array is no mask, a file cannot be read, or an expression does not fit so many positions.
     """
     for name, count, least in (("queries", queries, 1), ("keys", keys, 1), ("past", past, 0)):
-        is_count = isinstance(count, Integral) and not isinstance(count, bool)
-        if count is not None and not (is_count and count >= least):
+        if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < least):
             raise UsageError(f"{name} is {count!r}; expected {least} or more")
     size = MaskSize(queries, keys, past)
     if isinstance(mask, str) and not is_file(mask):
         if api != "sdpa":
             raise UsageError("api applies to arrays; in an expression True = attend")
-        expression = as_expression(mask)
-        if lengths is not None:
-            expression = bind_lengths(expression, lengths)
+        expression = as_expression(mask) if lengths is None else bind_lengths(as_expression(mask), lengths)
         return LabelledMask(grid_of_expression(expression, size_for(size, expression)))
     if api is not None and api not in CONVENTIONS:
         raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
@@ -89,16 +86,10 @@ def mask(
 
 
 class LabelledMask(Displayed):
-    """A mask, cell by cell; `attncli.mask` makes it, and NumPy takes it as the array `allowed`.
-
-    A notebook shows it as `attn mask show` does.
-
-    Attributes:
-        subject: its cells and what is known of them.
-    """
+    """A mask, cell by cell, which NumPy takes as the array `allowed`; a notebook shows it as `attn mask show` does."""
 
     def __init__(self, subject: MaskGrid, options: GridOptions | None = None) -> None:
-        self.subject = subject
+        self.subject = subject  # its cells, and facts about them
         self._options = options or GridOptions()
 
     @property
@@ -106,7 +97,7 @@ class LabelledMask(Displayed):
         """True where the query may attend to the key: `[Q, K]`, or with axes for heads and batch rows before these.
 
         Raises:
-            UsageError: it is not known what True means in the array; see `api`.
+            UsageError: the array is ambiguous; see `api`.
         """
         reading = self.subject.reading
         if reading is not None and reading.is_ambiguous:
@@ -123,8 +114,7 @@ class LabelledMask(Displayed):
 
         Args:
             expect: what it should say, such as `causal & window(4)`; None finds what the mask alone shows.
-            lengths: for `pad` without numbers in `expect`: how many tokens each row of the batch has, or an attention
-                mask `[B, K]` with 1 or True for a token.
+            lengths: for `pad` without numbers in `expect`, as in `attncli.mask`.
 
         Raises:
             UsageError: what is expected is no expression, or has no `pad` for the lengths.
@@ -132,10 +122,8 @@ class LabelledMask(Displayed):
         """
         expected = as_expression(expect) if isinstance(expect, str) else expect
         if expected is not None and not callable(getattr(type(expected), "allowed", None)):
-            raise UsageError(
-                f"the expectation is of type {type(expected).__name__}; expected an expression, such as "
-                "'causal & window(4)'. Of an array: attncli.mask(array).check('causal')"
-            )
+            why = f"the expectation is of type {type(expected).__name__}; expected an expression, such as"
+            raise UsageError(f"{why} 'causal & window(4)'. Of an array: attncli.mask(array).check('causal')")
         if lengths is not None:
             expected = bind_lengths(expected, lengths)
         subject = self.subject
@@ -147,12 +135,11 @@ class LabelledMask(Displayed):
         """Return the mask as another function reads it, as `attn mask convert` writes it.
 
         Args:
-            api: `sdpa`, to which True = attend; `mha` (`nn.MultiheadAttention`), to which True = masked; `additive`,
-                0 and the least number of `dtype`, which is added to scores.
+            api: as in `attncli.mask`; `additive` is 0 and the least number of `dtype`.
             dtype: of an additive mask; bfloat16 comes as float32, which holds it exactly.
 
         Raises:
-            UsageError: there is no such function or type, or it is not known what True means in the array.
+            UsageError: there is no such function or type, or the array is ambiguous.
         """
         for name, chosen, allowed in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
             if chosen not in allowed:

@@ -1,8 +1,7 @@
 """Numbers that say what a head does, over the query rows that have a key to attend to and are no padding.
 
-What is per cell is made for many heads at once and a block of query rows at a time, and only sums are kept. Most
-metrics are sums of weights, each times a number that its cell has by the tokens alone. These numbers are made once for
-all heads of all layers that see the same cells, and one product with the weights gives all of those metrics.
+Most metrics are sums of weights, each times a factor that its cell has by the tokens alone. Factors are made once for
+all heads of all layers that see the same cells, a block of query rows at a time, and one product gives these metrics.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
+from attncli.analysis.picture_metrics import PictureCells, PictureSums
 from attncli.masks.expressions import Atom, RuleMask, leaves
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
 from attncli.trace.trace import Trace
@@ -22,8 +22,6 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
-
-    from attncli.analysis.picture_metrics import PictureCells
 
 _LINEAR = NAMES[NAMES.index("distance") : NAMES.index("max_weight")]  # in the weights
 _TINY = np.finfo(np.float32).tiny
@@ -34,9 +32,7 @@ class TraceMetrics(NamedTuple):
     """Metrics of the heads of one sentence, by layer."""
 
     heads: Float[np.ndarray, "N M"]  # of every head, in the order of `NAMES`; NaN is one that is not defined
-    # of the head that gives every allowed key the same weight, in the place of each. It knows nothing but the mask, so
-    # that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores
-    uniform: Float[np.ndarray, "N M"]
+    uniform: Float[np.ndarray, "N M"]  # of the head that gives every allowed key the same weight, in place of each
     rows: Float[np.ndarray, "N M"]  # over how many query rows each metric of a head is a mean; NaN where it is none
 
 
@@ -46,17 +42,14 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     Raises:
         InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
-    ends = np.cumsum([len(layer.heads) for layer in trace.layers])
-    result = TraceMetrics(*np.empty((3, ends[-1], len(NAMES)), np.float32))
+    owners = np.repeat(np.arange(len(trace.layers)), [len(layer.heads) for layer in trace.layers])  # layer of each head
+    result = TraceMetrics(*np.empty((3, len(owners), len(NAMES)), np.float32))
     alike: dict[Hashable, list[int]] = {}  # layers that see the same cells: tokens and mask give one thing for them
     for number, layer in enumerate(trace.layers):
         alike.setdefault(_cells_key(layer, number), []).append(number)
     for numbers in alike.values():
-        layers = [trace.layers[number] for number in numbers]
+        layers, places = [trace.layers[number] for number in numbers], np.isin(owners, numbers)
         rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
-        places = np.concatenate(
-            [np.arange(ends[index] - len(trace.layers[index].heads), ends[index]) for index in numbers]
-        )
         result.heads[places], result.uniform[places], result.rows[places] = _of_layers(trace, layers, rows)
     return result
 
@@ -73,35 +66,25 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     first = layers[0]
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = first.heads if len(first.mask.rows(list(first.heads), rows[:1])) > 1 else first.heads[:1]
-    pictures = _picture_cells(trace, first)
+    pictures = PictureCells.of(trace, first)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
     together = min(len(first.heads), max(attention.CELLS // (_ROWS * first.num_keys), 1))
     for block_rows in attention.row_blocks(rows, first.num_keys * together):
         cells = _cell_factors(trace, first, block_rows, pictures)
         measured.add(cells, (block for layer in layers for block in stages_of(layer, layer.heads, block_rows)))
-        uniform.add(
-            cells,
-            (UniformBaseline(first, block.heads, block_rows) for block in stages_of(first, of_uniform, block_rows)),
-        )
+        blocks = stages_of(first, of_uniform, block_rows)
+        uniform.add(cells, (UniformBaseline(first, block.heads, block_rows) for block in blocks))
     return TraceMetrics(measured.means(), uniform.means(measured), measured.rows())
-
-
-def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
-    if not trace.grids:
-        return None
-    from attncli.analysis.picture_metrics import PictureCells
-
-    return PictureCells.of(trace, layer)
 
 
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
     """Return every metric of one head; one that is not defined for this sentence is None, never 0.
 
-    Positions are compared within one sequence alone. Where other keys follow those of the sequence, weights are those
-    on the sequence, and `distance` is None. Metrics of pictures are there where the trace has grids.
+    Where other keys follow those of the queries' own sequence, weights are those on the sequence, and `distance` is
+    None. Metrics of pictures are there where the trace has grids.
     """
-    pictures = _picture_cells(trace, layer)
+    pictures = PictureCells.of(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
         sums.add(_cell_factors(trace, layer, block.queries, pictures), [block.stages])
@@ -110,11 +93,8 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
 
 
 def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
-    """Return one number a metric as a dictionary; NaN becomes None.
-
-    They come by way of a float32's own shortest digits: it has no more to give.
-    """
-    digits = [str(value) for value in values.astype(np.float32)]
+    """Return one number a metric as a dictionary; NaN becomes None."""
+    digits = [str(value) for value in values.astype(np.float32)]  # the shortest ones: a float32 has no more to give
     return {name: None if text == "nan" else float(text) for name, text in zip(names, digits, strict=True)}
 
 
@@ -197,7 +177,7 @@ class MetricSums:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
         self._counts = np.zeros((heads, len(OF_ANY_TEXT) - 1), int)
         self._highest = np.full(heads, -np.inf)
-        self._pictures = None if pictures is None else pictures.sums(rows, heads)
+        self._pictures = None if pictures is None else PictureSums(pictures, rows, heads)
 
     def add(self, cells: CellFactors, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
@@ -234,7 +214,7 @@ class MetricSums:
         counts[:, : self._counts.shape[1]] = self._counts
         return counts
 
-    def means(self, others: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
+    def means(self, regions_of: MetricSums | None = None) -> Float[np.ndarray, "N M"]:
         """Return every metric, with the `region` of other heads if given; NaN is one that is not defined."""
         with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
             means = self._totals / self._counts
@@ -242,6 +222,6 @@ class MetricSums:
         of_text = np.column_stack([means, highest])
         of_pictures = np.full((len(means), len(OF_PICTURES)), np.nan)
         if self._pictures is not None:
-            of_pictures = self._pictures.metrics(None if others is None else others._pictures)
+            of_pictures = self._pictures.metrics(None if regions_of is None else regions_of._pictures)
             of_text = np.broadcast_to(of_text, (len(of_pictures), of_text.shape[1]))
         return np.column_stack([of_text, of_pictures]).astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, lgamma, log, log1p
 from pathlib import Path
@@ -35,10 +35,7 @@ _FIELDS = ("text", "target", "image", *_OF_PAIR, "pairs")
 _EXAMPLE = '{"text": "the cat sat", "query": "sat", "keys": ["cat"]}'
 
 Place = str | int | tuple[int, ...]
-"""Position of a token: its text, its index, its characters in the text from one up to another, or a box.
-
-A box is the left, top, right and bottom of pixels in the first picture.
-"""
+"""Token by its text, its index, its characters from one up to another, or left, top, right, bottom of pixels."""
 
 PairSource = str | Path | Iterable[Mapping[str, Any]]
 """Pairs: a file of JSON Lines, or what its lines hold; paths of pictures begin where the file is, or here."""
@@ -61,9 +58,6 @@ class PairedText(NamedTuple):
     pairs: tuple[RightKeys, ...]
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
-
-
 def read_pairs(source: PairSource) -> list[PairedText]:
     """Return the texts and their pairs.
 
@@ -74,12 +68,11 @@ def read_pairs(source: PairSource) -> list[PairedText]:
         return [_paired_text(number, record, f"text {number}") for number, record in enumerate(source, start=1)]
     import orjson
 
-    name, folder = visible(str(source)), os.path.dirname(source)
+    name, texts = visible(str(source)), []
     try:
         lines = read_file(source, MOST_TEXT).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None
-    texts = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
@@ -87,60 +80,59 @@ def read_pairs(source: PairSource) -> list[PairedText]:
             except orjson.JSONDecodeError as error:
                 why = f"line {number} is not JSON: {visible(str(error))}"
                 raise InputError(f"{name}, {why}; expected {_EXAMPLE}") from None
-            texts.append(_paired_text(number, record, f"{name}, line {number}", folder))
+            texts.append(_paired_text(number, record, f"{name}, line {number}", os.path.dirname(source)))
     if not texts:
         raise InputError(f"{name} holds no pair; expected lines such as {_EXAMPLE}")
     return texts
 
 
 def _paired_text(number: int, record: Any, line: str, folder: str = "") -> PairedText:
-    def check(is_right: bool, why: str) -> None:
+    def check(is_right: Any, why: str) -> None:
         if not is_right:
             raise InputError(f"{line}: {why}; expected {_EXAMPLE}")
 
     check(isinstance(record, Mapping), "it is not a JSON object")
     for field in record:
-        near = did_you_mean(str(field), _FIELDS)
-        check(field in _FIELDS, f"there is no field '{visible(str(field))}'{near}")
+        check(field in _FIELDS, f"there is no field '{visible(str(field))}'{did_you_mean(str(field), _FIELDS)}")
     text, target, pairs = record.get("text"), record.get("target"), record.get("pairs", [record])
-    check(isinstance(text, str) and bool(text), "'text' is missing or no text")
+    check(isinstance(text, str) and text, "'text' is missing or no text")
     check(target is None or isinstance(target, str), "'target' is no text")
-    check(isinstance(pairs, list | tuple) and bool(pairs), "'pairs' is not a list of pairs")
+    check(isinstance(pairs, list | tuple) and pairs, "'pairs' is not a list of pairs")
     check("pairs" not in record or not record.keys() & {*_OF_PAIR}, "its pairs stand in 'pairs' and beside it")
     right_keys = []
     for pair in pairs:
         is_pair = isinstance(pair, Mapping) and (pair is record or not pair.keys() - {*_OF_PAIR})
         check(is_pair, "a pair is more or less than query, keys and among")
-        keys, among = pair.get("keys"), pair.get("among")
-        check(_is_place(pair.get("query")), "'query' is not a token, an index or [start, end]")
-        for name, places in (("keys", keys), *([] if among is None else [("among", among)])):
-            are_places = isinstance(places, list | tuple) and all(map(_is_place, places))
-            check(are_places and bool(keys), f"'{name}' is not a list of tokens, indices or [start, end]")
-        right_keys.append(RightKeys(_place(pair["query"]), [*map(_place, keys)], among and [*map(_place, among)]))
+        query, keys, among = _parsed_place(pair.get("query")), _places(pair.get("keys")), pair.get("among")
+        check(query is not None, "'query' is not a token, an index or [start, end]")
+        check(keys, "'keys' is not a list of tokens, indices or [start, end]")
+        check(among is None or _places(among) is not None, "'among' is not a list of tokens, indices or [start, end]")
+        assert query is not None
+        right_keys.append(RightKeys(query, keys or [], None if among is None else _places(among)))
     if record.get("image") is not None:
         text = PicturedText(text, record["image"], folder)
         try:
-            files, why = text.files, "'image' names no picture"
+            files = text.files
         except InputError as error:
-            files, why = [], str(error)
-        check(bool(files), why)
+            check(False, str(error))
+        check(files, "'image' names no picture")
     return PairedText(number, text, target, tuple(right_keys))
 
 
-def _is_place(value: Any) -> bool:
+def _parsed_place(value: Any) -> Place | None:
+    """Return a place that is written in JSON; None for another value."""
     if isinstance(value, str) or type(value) is int:
-        return True
+        return value
     if not isinstance(value, list | tuple) or not all(type(number) is int and number >= 0 for number in value):
-        return False
+        return None
     half = len(value) // 2
-    return len(value) in (2, 4) and all(low < high for low, high in zip(value[:half], value[half:], strict=True))
+    is_range = len(value) in (2, 4) and all(low < high for low, high in zip(value[:half], value[half:], strict=True))
+    return tuple(value) if is_range else None
 
 
-def _place(value: Any) -> Place:
-    return tuple(value) if isinstance(value, list) else value
-
-
-# --- one text ---------------------------------------------------------------------------------------------------------
+def _places(values: Any) -> list[Place] | None:
+    places = [_parsed_place(value) for value in values] if isinstance(values, list | tuple) else [None]
+    return None if None in places else [position for position in places if position is not None]
 
 
 @dataclass(frozen=True)
@@ -160,21 +152,17 @@ class PairScores(SentenceFacts):
             UsageError: it names pictures, and the model has read none.
         """
         if isinstance(text.text, PicturedText) and not trace.pictures:
-            name = trace.source.title
-            raise UsageError(
-                f"the lines name pictures, and {name} reads text alone; give another model, or drop 'image'"
-            )
+            why = f"the lines name pictures, and {trace.source.title} reads text alone"
+            raise UsageError(f"{why}; give another model, or drop 'image'")
         one_of_kind = {layer.kind: layer for layer in trace.layers}
         rows = {kind: _PairRows.of(text, trace, layer) for kind, layer in one_of_kind.items()}
         sums, reached = zip(*(_of_layer(layer, rows[layer.kind]) for layer in trace.layers), strict=True)
         is_reached = np.logical_or.reduce(reached)
         hidden = f"the mask {trace.layers[0].mask} hides the keys from the query"
-        left_out = [
-            f"sentence {text.number}: {_numbered(text.pairs, number)}{hidden}"
-            for number in np.flatnonzero(~is_reached).tolist()
-        ]
+        unreached = [_numbered(text.pairs, number) for number in np.flatnonzero(~is_reached).tolist()]
+        left_out = tuple(f"sentence {text.number}: {pair}{hidden}" for pair in unreached)
         facts = vars(SentenceFacts.of_trace(trace))
-        return cls(**facts, pairs=int(is_reached.sum()), sums=np.concatenate(sums), left_out=tuple(left_out))
+        return cls(**facts, pairs=int(is_reached.sum()), sums=np.concatenate(sums), left_out=left_out)
 
 
 class _PairRows(NamedTuple):
@@ -210,21 +198,17 @@ def _numbered(pairs: Sequence[RightKeys], number: int) -> str:
 def _find(tokens: Tokens, layout: SideLayout, places: Iterable[Place]) -> list[int]:
     """Return the indices of the tokens at places; of characters, or a box, all that have some of it."""
     indices = list[int]()
-    for place in places:
-        if not isinstance(place, tuple):
-            indices += layout.find(tokens, place)
-        elif len(place) == 4:
-            indices += layout.positions_in(place)
+    for name in places:
+        if not isinstance(name, tuple):
+            indices += layout.find(tokens, name)
+        elif len(name) == 4:
+            indices += layout.positions_in(name)
         else:
-            start, end = place
-            before = len(indices)
-            indices += [
-                token.index
-                for token in tokens
-                if token.start is not None and token.end is not None and token.start < end and start < token.end
-            ]
-            if len(indices) == before:
+            start, end = name
+            covering = [token.index for token in tokens if (token.start or 0) < end and start < (token.end or 0)]
+            if not covering:
                 raise InputMismatchError(f"{layout.role} [{start}, {end}]: no token has these characters")
+            indices += covering
     return indices
 
 
@@ -240,15 +224,11 @@ def _of_layer(layer: LayerTrace, rows: _PairRows) -> tuple[Float[np.ndarray, "H 
             is_right, competes = right & allowed, competing & allowed
             highest = np.where(competes, weights, -np.inf).max(axis=-1, keepdims=True)
             heaviest = competes & (weights == highest)  # of several that are alike, each has its share
-            numbers = (
-                _share(is_right & heaviest, heaviest),
-                np.where(is_right, weights, 0).sum(axis=-1),
-                _share(is_right, competes),
-                _share(is_right, allowed),
-            )
+            hits, weight = _share(is_right & heaviest, heaviest), np.where(is_right, weights, 0).sum(axis=-1)
+            uniform = _share(is_right, competes), _share(is_right, allowed)
+            numbers = np.stack(np.broadcast_arrays(hits, weight, *uniform), axis=-1)
             heads = slice(first, first := first + len(stages.heads))
-            for column, values in enumerate(numbers):
-                sums[heads, column] += values @ shares[block]
+            sums[heads] += shares[block] @ numbers
             is_reached[rows.pairs[block][is_right.any(axis=(0, 2))]] = True
     return sums, is_reached
 
@@ -257,45 +237,26 @@ def _share(part: Bool[np.ndarray, "H N K"], total: Bool[np.ndarray, "H N K"]) ->
     return part.sum(axis=-1) / np.maximum(total.sum(axis=-1), 1)
 
 
-# --- all texts --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PairSummary:
-    """Scores of one head on all pairs.
+    """Scores of one head on all pairs."""
 
-    Attributes:
-        layer: index of its layer.
-        kind: of the layer's attention.
-        head: its index.
-        hits: in which share of the pairs the heaviest of the competing keys is right.
-        weight: the mean weight on right keys.
-        hits_uniform: the hits of a head that weighs all allowed keys alike.
-        weight_uniform: its weight.
-    """
-
-    layer: int
-    kind: str
-    head: int
-    hits: float
-    weight: float
-    hits_uniform: float
-    weight_uniform: float
+    layer: int  # index of its layer
+    kind: str  # of the layer's attention
+    head: int  # its index
+    hits: float  # share of the pairs in which the heaviest of the competing keys is right
+    weight: float  # the mean weight on right keys
+    hits_uniform: float  # the hits of a head that weighs all allowed keys alike
+    weight_uniform: float  # its weight
 
 
 @dataclass(frozen=True)
 class PairReport(RunSummary, Displayed, Tabular):
-    """Scores of the heads of a source on pairs; a notebook shows it as `attn heads --pairs` does.
+    """Scores of the heads of a source on pairs; a notebook shows it as `attn heads --pairs` does."""
 
-    Attributes:
-        pairs: how many pairs were measured.
-        heads: one entry a head, the one with the most hits first, and of these the one with the most weight.
-        left_out: the pairs that no head can find, and why.
-    """
-
-    pairs: int
-    heads: tuple[PairSummary, ...]
-    left_out: tuple[str, ...] = ()
+    pairs: int  # how many pairs were measured
+    heads: tuple[PairSummary, ...]  # those with the most hits first, and of these those with the most weight
+    left_out: tuple[str, ...] = ()  # the pairs that no head can find, and why
 
     @property
     def by_chance(self) -> float:
@@ -343,23 +304,18 @@ class PairStats(RunStats):
             self._sums = self._sums + sentence.sums
 
     def report(self) -> PairReport:
-        """Return the report.
-
-        Raises:
-            InputError: there is no text.
-            InputMismatchError: no pair can be found.
-        """
+        """Return the report. Raises InputError: there is no text; InputMismatchError: no pair can be found."""
         if self._left_out and not self._pairs:
             raise InputMismatchError(f"no pair is left; {self._left_out[0]}")
         summary, means = vars(self.summary), np.asarray(self._sums / self._pairs).tolist()
-        heads = [PairSummary(*place, *row) for place, row in zip(self.places, means, strict=True)]
+        heads = [PairSummary(*head, *row) for head, row in zip(self.places, means, strict=True)]
         heads.sort(key=lambda head: (-head.hits, -head.weight))
         return PairReport(**summary, pairs=self._pairs, heads=tuple(heads), left_out=tuple(self._left_out))
 
 
-def paired_items(texts: Iterable[PairedText]) -> Iterator[CorpusItem]:
-    """Yield texts as a source computes them."""
-    return (CorpusItem(text.number, text.text, target=text.target) for text in texts)
+def paired_items(texts: Iterable[PairedText]) -> list[CorpusItem]:
+    """Return texts as a source computes them."""
+    return [CorpusItem(text.number, text.text, target=text.target) for text in texts]
 
 
 def source_options(texts: Sequence[PairedText], image: Any = None) -> dict[str, Any]:

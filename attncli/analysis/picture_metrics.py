@@ -29,16 +29,14 @@ class PictureCells(NamedTuple):
     @classmethod
     def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells | None:
         """Return those of a layer; None where no key is one."""
+        if not trace.grids:
+            return None
         of_queries, of_keys = (layout.grids for layout in trace.layouts(layer))
         queries = np.zeros(layer.num_queries, bool)
         for grid in of_queries:
             queries[grid.positions] = True
         keys = np.concatenate([np.zeros(0, int), *(grid.positions.ravel() for grid in of_keys)])
         return cls(queries, keys, tuple((grid.rows, grid.columns) for grid in of_keys)) if len(keys) else None
-
-    def sums(self, rows: Int[np.ndarray, " R"], heads: int) -> PictureSums:
-        """Return empty sums for some rows of this number of heads."""
-        return PictureSums(self, rows, heads)
 
 
 class PictureSums:
@@ -77,16 +75,15 @@ class PictureSums:
         self._of_last[heads][is_later] = on_cells[np.arange(len(on_cells)), places.argmax(axis=1)][is_later]
         self._last[heads] = np.maximum(self._last[heads], places.max(axis=1))
 
-    def metrics(self, others: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
+    def metrics(self, regions_of: PictureSums | None = None) -> Float[np.ndarray, "N M"]:
         """Return `OF_PICTURES`, with `region` the heaviest one of other heads if given; NaN is not defined.
 
         `spatial_entropy` is that of Kang et al. 2025 (arXiv 2503.06287), over regions of touching cells above the mean
         of the map. Those of `region` are above twice the mean, as in the authors' program. `visual_sink` is the
         importance score of Gu et al. 2024 (arXiv 2410.10781), of the cell that has most: rows of text and of cells
-        count alike, and a late cell, which few rows see, is no sink. Kang et al. 2025 (arXiv 2503.03321) find such
-        cells by hidden states, which attention does not tell.
+        count alike, and a late cell, which few rows see, is no sink.
         """
-        maps, chosen = self._maps(), (others or self)._maps()
+        maps, chosen = self._maps(), (regions_of or self)._maps()
         is_outside = ~_heaviest(self._regions(chosen, 2), chosen) & ~np.isnan(chosen)
         region = np.where(is_outside, 0, maps).sum(axis=-1)
         with np.errstate(invalid="ignore", divide="ignore"):  # 0/0 is the NaN of what is not defined
@@ -127,8 +124,8 @@ def _entropy(regions: Int[np.ndarray, "N C"]) -> Float[np.ndarray, " N"]:
 
 def _heaviest(regions: Int[np.ndarray, "N C"], maps: Float[np.ndarray, "N C"]) -> Bool[np.ndarray, "N C"]:
     """Return which cells are those of the region with most weight."""
-    place = _summed(regions, np.nan_to_num(maps)).argmax(axis=-1)
-    return (regions > 0) & (regions == place[:, None] + 1)
+    region = _summed(regions, np.nan_to_num(maps)).argmax(axis=-1)
+    return (regions > 0) & (regions == region[:, None] + 1)
 
 
 def _touching(is_in: Bool[np.ndarray, "N rows columns"]) -> Int[np.ndarray, "N rows columns"]:

@@ -41,15 +41,14 @@ class SentenceFacts:
     source: Provenance  # what ran it
     length: int  # how many query tokens there are
     masks: tuple[str, ...]  # the masks of the layers, each once
-    # index, kind and heads of each; the heads of one follow those of another
-    layers: tuple[tuple[int, str, tuple[int, ...]], ...]
+    places: tuple[tuple[int, str, int], ...]  # layer, kind and index of each head
 
     @classmethod
     def of_trace(cls, trace: Trace) -> SentenceFacts:
         """Return the facts of a trace."""
         masks = tuple(dict.fromkeys(str(layer.mask) for layer in trace.layers))
-        layers = tuple((layer.layer, layer.kind, layer.heads) for layer in trace.layers)
-        return cls(trace.source, len(trace.query_tokens), masks, layers)
+        places = tuple((layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads)
+        return cls(trace.source, len(trace.query_tokens), masks, places)
 
 
 class RunStats:
@@ -61,14 +60,10 @@ class RunStats:
         self._masks: dict[str, None] = {}
 
     def add(self, sentence: SentenceFacts) -> None:
-        """Count a sentence.
-
-        Raises:
-            UsageError: it has not the heads of those before it.
-        """
+        """Count a sentence. Raises UsageError: it has not the heads of those before it."""
         if self._first is None:
             self._first, self._source, self._lengths = sentence, sentence.source, (sentence.length, sentence.length)
-        elif sentence.layers != self._first.layers:
+        elif sentence.places != self._first.places:
             raise UsageError("the traces differ in their layers and heads; measure each by itself")
         other, details = sentence.source.details, self._source.details
         shared = {name: value for name, value in details.items() if other.get(name) == value}
@@ -79,18 +74,13 @@ class RunStats:
         self._masks |= dict.fromkeys(sentence.masks)
 
     @property
-    def places(self) -> list[tuple[int, str, int]]:
+    def places(self) -> tuple[tuple[int, str, int], ...]:
         """Layer, kind and index of each head."""
-        assert self._first is not None
-        return [(layer, kind, head) for layer, kind, heads in self._first.layers for head in heads]
+        return self._first.places if self._first else ()
 
     @property
     def summary(self) -> RunSummary:
-        """Facts of all sentences.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Facts of all sentences. Raises InputError where no sentence was read."""
         if self._first is None:
             raise InputError("no sentence could be read")
         return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))
@@ -99,27 +89,22 @@ class RunStats:
 class RunningMoments:
     """Counts, means and standard deviations of cells of numbers, summed in float64 in the order in which they come.
 
-    NaN is a number that is not defined. What is summed is the distance from the first finite number of each cell, so
-    that numbers which are all the same are no distance apart, and large ones close together lose no digits.
-
-    Attributes:
-        count: how many numbers of each cell are defined.
+    NaN is a number that is not defined. Sums are of distances from the first finite number of each cell, so that large
+    numbers close together lose no digits.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.count: Int[np.ndarray, "H M"] = np.zeros(shape, np.int64)
-        self._origin = np.full(shape, np.nan)
-        self._sum, self._squares = np.zeros(shape), np.zeros(shape)
+    def __init__(self) -> None:
+        self.count: Int[np.ndarray, "H M"] = np.zeros((), np.int64)  # how many numbers of each cell are defined
+        self._origin, self._sum, self._squares = np.array(np.nan), np.zeros(()), np.zeros(())
 
     def add(self, values: Float[np.ndarray, "H M"]) -> None:
         """Count the numbers of one sentence."""
         defined = ~np.isnan(values)
         self._origin = np.where(np.isnan(self._origin) & np.isfinite(values), values, self._origin)
         apart = np.where(defined, values - np.nan_to_num(self._origin), 0.0)
-        self.count += defined
+        self.count = self.count + defined
         with np.errstate(invalid="ignore"):  # the sum of both infinities
-            self._sum += apart
-            self._squares += np.square(apart)
+            self._sum, self._squares = self._sum + apart, self._squares + np.square(apart)
 
     @property
     def mean(self) -> Float[np.ndarray, "H M"]:

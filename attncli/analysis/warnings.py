@@ -39,37 +39,33 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
 
 
 def warnings_of_test(trace: Trace) -> Iterator[str]:
-    """Yield what the induction test means less for than it seems: layers in which a query may attend to a later key."""
+    """Yield a warning where a query may attend to later keys, for which the induction test is not made."""
     if any(layer.mask.rows(list(layer.heads), np.array([0]))[..., 1:].any() for layer in trace.layers):
-        yield (
-            "queries of this model see later keys, where a token stands a second time; --induction is a test of causal "
-            "models"
-        )
+        why = "queries of this model see later keys, where a token stands a second time"
+        yield f"{why}; --induction is a test of causal models"
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
-    """Yield the warnings about some rows of a trace, a sentence each, after the notes of the trace and its source."""
+    """Yield the notes of a trace and its source, then the warnings about some of its rows, a sentence each."""
     yield from (*trace.source.notes, *trace.notes)
     layers = list({id(row.layer): row for row in rows}.values())
     for row in layers:
         yield from _unproven(trace, row.layer)
     yield from _merged_warnings((row.layer, message) for row in layers for message in _unknown(row))
-    yield from _merged_warnings(
-        (row.layer, _blind_rows(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
-    )
+    blind = ((row.layer, trace.sides(row.layer)[0], [row.query.index]) for row in layers)
+    yield from _merged_warnings((of_row[0], _blind_rows(*of_row)) for of_row in blind)
     yield from _merged_warnings((row.layer, _unexplained(trace, row)) for row in rows)
 
 
 def _merged_warnings(sentences: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
     """Yield each sentence once, with all the layers that it is true of; an empty one is dropped."""
     layers: dict[tuple[str, str], list[int]] = {}
-    kinds = set()
     for layer, sentence in sentences:
-        kinds.add(layer.kind)
+        layers.setdefault((sentence, layer.kind), []).append(layer.layer)
+    kinds = {kind for _, kind in layers}
+    for (sentence, kind), indices in layers.items():
         if sentence:
-            layers.setdefault((sentence, layer.kind), []).append(layer.layer)
-    for (sentence, kind), found in layers.items():
-        yield f"{layers_named(found, kind if len(kinds) > 1 else None)}: {sentence}"
+            yield f"{layers_named(indices, kind if len(kinds) > 1 else None)}: {sentence}"
 
 
 def _unknown(row: AttentionRow) -> Iterator[str]:
@@ -116,7 +112,5 @@ def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> st
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:
     proof = layer.proof
     if proof is not None and not layer.is_proven(trace.source.dtype):
-        yield (
-            f"layer {layer.layer}: what is shown differs from {proof.against} by {proof.max_abs_error:.1e}, more "
-            f"than the rounding of {trace.source.dtype}; do not trust it"
-        )
+        error = f"what is shown differs from {proof.against} by {proof.max_abs_error:.1e}"
+        yield f"layer {layer.layer}: {error}, more than the rounding of {trace.source.dtype}; do not trust it"

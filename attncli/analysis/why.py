@@ -69,12 +69,12 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
     for layer in trace:
         query_tokens, key_tokens = trace.sides(layer)
         try:
-            place = _the_token(trace, query_tokens, query, "query")
+            token = _the_token(trace, query_tokens, query, "query")
             other = None if key is None else _the_token(trace, key_tokens, key, "key")
         except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
-        rows += [(AttentionRow(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
+        rows += [(AttentionRow(layer.head(head, [token.index]), token, key_tokens), other) for head in layer.heads]
     if not rows and first_error is not None:
         raise UsageError(str(first_error))
     if key is None:
@@ -87,9 +87,7 @@ def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["q
     if len(matches) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {matches[0] - len(tokens)}" if str(wanted).isdigit() else ""
-        places = ", ".join(map(str, matches[:8])) + (", …" if len(matches) > 8 else "")
-        raise UsageError(
-            f"--{role} '{visible(str(wanted))}': {len(matches)} {role} tokens match, at {places}; give an "
-            f"index{spelled}"
-        )
+        places = ", ".join(map(str, matches[:8])) + ", …" * (len(matches) > 8)
+        why = f"{len(matches)} {role} tokens match, at {places}"
+        raise UsageError(f"--{role} '{visible(str(wanted))}': {why}; give an index{spelled}")
     return tokens[matches[0]]

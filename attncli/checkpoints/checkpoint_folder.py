@@ -1,8 +1,7 @@
 """Files of a checkpoint's folder, and the folders of huggingface_hub's local cache.
 
 No file outside the folder is read, nor one that could keep a reader waiting for ever (a pipe, a device). The cache is
-found as huggingface_hub finds it, without importing that or downloading anything:
-https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+found without importing that library: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
 
 from __future__ import annotations
@@ -35,71 +34,54 @@ TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in w
 TEXTS = (
     ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab", ".spm", ".bpe", ".codes", ".tokenizer",
 )  # fmt: skip
-OF_TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
-    "sentencepiece.bpe.model", "tekken.json",
-)  # fmt: skip
 
 
 class CheckpointFolder:
-    """The files of a folder, each read at most once.
-
-    Attributes:
-        path: of the folder.
-        sizes: in bytes, of its files by their names.
+    """The files of a folder, each read at most once; their `sizes` are in bytes, by their names.
 
     Raises:
-        LoadError: it is not safe to read: its name is not UTF-8, it holds a pipe, a device or a text of unusual size,
-            or its weights are elsewhere (GHSA-4j2p-28q2-5m79, of a library that opens such files).
+        LoadError: its name is not UTF-8, it holds a pipe, a device or a text of unusual size, or its weights are
+            elsewhere (GHSA-4j2p-28q2-5m79, of a library that opens such files).
     """
 
-    def __init__(self, path: Path, is_listed: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         check_utf8(path)
         self.path = path
         self.sizes: dict[str, int] = {}
         self._json: dict[str, dict[str, Any]] = {}
-        if not is_listed:
+        if not os.path.isdir(path):
             return
         self._list("")
         if os.path.isdir(path / TEMPLATES):
             self._list(TEMPLATES + "/")
         for file in sorted({*self.shards(WEIGHTS_INDEX).values(), *self.shards(PICKLE_INDEX).values()}):
             if os.path.isabs(file) or ".." in Path(file).parts:
-                raise LoadError(
-                    f"the weights of {visible(str(path))} should be in {visible(file)}, outside of the folder; "
-                    "check where the checkpoint comes from"
-                )
+                where = f"should be in {visible(file)}, outside of the folder"
+                raise LoadError(f"the weights of {visible(str(path))} {where}; check where the checkpoint comes from")
             if "/" in file and os.path.exists(path / file):
                 self._list(file.rpartition("/")[0] + "/")
 
     def _list(self, inside: str) -> None:
         """Add the files of a folder inside; LoadError if one is no plain file, or too large for its kind."""
         try:
-            with os.scandir(self.path / inside) as entries:
-                for entry in entries:
-                    if entry.is_dir():
-                        continue
-                    path = visible(str(self.path / inside / entry.name))
-                    with suppress(FileNotFoundError):  # of a link to nothing
-                        self.sizes[inside + entry.name] = size = entry.stat().st_size
-                        if not entry.is_file():
-                            raise LoadError(f"{path} is a pipe or a device; expected a regular file")
-                        if size > MOST_TEXT and entry.name.endswith(TEXTS):
-                            most = MOST_TEXT >> 20
-                            raise LoadError(f"{path} is larger than {most} MiB; check where the checkpoint comes from")
+            for entry in sorted(os.scandir(self.path / inside), key=lambda entry: entry.name):
+                path = visible(entry.path)
+                if entry.is_dir() or not os.path.exists(entry):  # a link to nothing
+                    continue
+                self.sizes[inside + entry.name] = size = entry.stat().st_size
+                if not entry.is_file():
+                    raise LoadError(f"{path} is a pipe or a device; expected a regular file")
+                if size > MOST_TEXT and entry.name.endswith(TEXTS):
+                    most = MOST_TEXT >> 20
+                    raise LoadError(f"{path} is larger than {most} MiB; check where the checkpoint comes from")
         except OSError as error:
             raise LoadError(f"the folder {visible(str(self.path))} cannot be read: {error.strerror}") from None
-        self.sizes = dict(sorted(self.sizes.items()))
 
     def __contains__(self, name: object) -> bool:
         return name in self.sizes
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file, which is read once; an empty one if there is no such file.
-
-        Raises:
-            LoadError: it is damaged.
-        """
+        """Return the JSON object in a file, empty if there is no such file; LoadError if it is damaged."""
         if name not in self.sizes:
             return {}
         if name not in self._json:
@@ -128,10 +110,7 @@ class CheckpointFolder:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it has the configuration of a model with a type, or of an adapter.
-
-        A pooling module of sentence-transformers has a config.json as well, and so has a part of a diffusers pipeline.
-        """
+        """Whether it has the configuration of a model with a type (a pooling module has none), or of an adapter."""
         try:
             return ADAPTER in self or "model_type" in self.read_json(CONFIG)
         except LoadError:
@@ -155,9 +134,8 @@ def check_utf8(path: Path) -> None:
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
-        raise LoadError(
-            f"the name {visible(str(path))} is not UTF-8, which tokenizers and safetensors need; rename it"
-        ) from None
+        why = "is not UTF-8, which tokenizers and safetensors need"
+        raise LoadError(f"the name {visible(str(path))} {why}; rename it") from None
 
 
 def demo_or(name: str) -> str:
@@ -165,17 +143,14 @@ def demo_or(name: str) -> str:
     return str(Path(__file__).with_name(name)) if name in DEMOS else name
 
 
-def map_weights(path: Path) -> Tensors:
-    """Map the tensors of a file; LoadError if it is damaged."""
+def map_weights(path: Path, shown: str = "") -> Tensors:
+    """Map the tensors of a file; LoadError if it is damaged, which names it as `shown`, or by its path."""
     try:
         path.open("rb").close()  # safetensors reports one that it may not open as missing
         return Tensors(path)
     except Exception as error:  # the library raises its own
         reason = getattr(error, "strerror", None) or visible(str(error).partition("\n")[0])
-        raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
-
-
-# --- the local cache of huggingface_hub ------------------------------------------------------------------------------
+        raise LoadError(f"the weights {shown or visible(str(path))} cannot be read: {reason}") from None
 
 
 def hub_cache() -> Path:

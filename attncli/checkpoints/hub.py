@@ -19,19 +19,16 @@ from attncli.text import ADDRESS, bytes_shown, visible
 
 _log = logging.getLogger(__name__)
 
-# Read when the libraries are imported: progress bars, and the tokenizers' warning of a fork.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-# And no unwanted calls: transformers would ask a service of the hub to convert a pickle.
-os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-# And no copies of vocabularies by their path alone, which outlive the file that was there.
-os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
-# And no advice to install torch.
-os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-
-
-# --- output of the libraries -----------------------------------------------------------------------------------------
+# Read when the libraries are imported.
+for _name, _value in {
+    "TOKENIZERS_PARALLELISM": "false",  # whose tokenizers warn of a fork
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "DISABLE_SAFETENSORS_CONVERSION": "1",  # or transformers asks a service of the hub to convert a pickle
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TIKTOKEN_CACHE_DIR": "",  # or vocabularies are copied by their path alone, and outlive the file that was there
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # to install torch
+}.items():
+    os.environ.setdefault(_name, _value)
 
 
 def silence_transformers() -> None:
@@ -63,13 +60,12 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
 
     def display(self, *_: Any, **__: Any) -> None:
         """Log the name of the file, how much of it has come, and its size."""
-        size = "" if self.total is None else f" of {bytes_shown(self.total)}"
-        share = self.n / self.total if self.total else None
+        size, share = (
+            f" of {bytes_shown(self.total)}" if self.total else "",
+            self.n / self.total if self.total else None,
+        )
         name = (self.desc or "a file").partition("?")[0].rpartition("/")[2]
         _log.debug("downloading %s: %s%s", name, bytes_shown(self.n), size, extra={"share": share})
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 class Repository:
@@ -95,8 +91,7 @@ class Repository:
         from huggingface_hub import get_cached_repo_tree
         from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
 
-        self.root = cached_snapshot(self.name, revision)
-        self.sizes = {}
+        self.root, self.sizes = cached_snapshot(self.name, revision), {}
         with suppress(CachedRepoTreeNotFoundError, HFValidationError):
             tree = get_cached_repo_tree(self.name, revision=self.root.name)
             self.sizes = {file.path: file.size for file in tree}
@@ -109,19 +104,13 @@ class Repository:
             snapshot_download(self.name, revision=revision, allow_patterns=exactly, tqdm_class=Download)
 
     def fetch(self, files: Collection[str], part: str) -> None:
-        """Download files that are not in the local cache.
-
-        Raises:
-            LoadError: they cannot be had; it names the part of a checkpoint that they are.
-        """
+        """Download files that are not in the local cache; LoadError names the part of a checkpoint that they are."""
         missing = sorted(file for file in files if not (self.root / file).is_file())
         if missing and self.is_offline:
             raise not_found(self._shown, part, offline=True, why=f"{missing[0]} is missing there")
         if missing:
             self._download(part, self.root.name, missing)
 
-
-# --- errors ----------------------------------------------------------------------------------------------------------
 
 # Torch's allocator for the CPU has no class of its own for this.
 _EXHAUSTED = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "unable to mmap", "out of memory")
@@ -130,12 +119,7 @@ BRINGS_CODE = "contains custom code which must be executed"  # how transformers 
 
 @contextmanager
 def translate_errors(name: str, part: str) -> Iterator[None]:
-    """Turn any error of reading a part of a checkpoint from a folder into one sentence.
-
-    Raises:
-        InputError: memory ran out.
-        LoadError: anything else.
-    """
+    """Make one sentence of an error of reading a checkpoint: InputError if memory ran out, else LoadError."""
     try:
         yield
     except AttnError:
@@ -146,13 +130,10 @@ def translate_errors(name: str, part: str) -> Iterator[None]:
         shown = visible(name)
         if is_exhausted(error):
             raise InputError(f"{shown} does not fit into the memory of this machine") from None
+        why = f"cannot be loaded: {first_sentence(error)}; check that the folder is complete"
         if BRINGS_CODE in str(error):
-            raise LoadError(
-                f"the {part} of {shown} is Python code in the checkpoint; read it, then add --trust-remote-code"
-            ) from None
-        raise LoadError(
-            f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"
-        ) from None
+            why = "is Python code in the checkpoint; read it, then add --trust-remote-code"
+        raise LoadError(f"the {part} of {shown} {why}") from None
 
 
 @contextmanager

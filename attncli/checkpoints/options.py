@@ -36,12 +36,13 @@ class OptionValues:
     def check(self) -> None:
         """Refuse values that contradict each other."""
 
-    def check_choice(self, name: str, choices: Any) -> None:
-        """Raise UsageError unless an option is one of the choices of a Literal, or its default."""
-        value = getattr(self, name)
-        if value not in get_args(choices) and value != getattr(type(self), name):
-            expected = ", ".join(get_args(choices))
-            raise UsageError(f"--{name} '{visible(str(value))}': expected one of {expected}")
+    def check_choices(self, **choices: Any) -> None:
+        """Raise UsageError unless options are among the choices of their Literals, or defaults."""
+        for name, literal in choices.items():
+            value = getattr(self, name)
+            if value not in get_args(literal) and value != getattr(type(self), name):
+                expected = ", ".join(get_args(literal))
+                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {expected}")
 
     @classmethod
     def types(cls) -> dict[str, str]:
@@ -62,16 +63,7 @@ _Options = TypeVar("_Options", bound=OptionValues)
 
 
 def checked_options(options: Mapping[str, Any], options_class: type[_Options], owner: str) -> _Options:
-    """Return the options of a source.
-
-    Args:
-        options: values by name.
-        options_class: the options that the source has.
-        owner: the sources that other options do not apply to, and the remedy, for the error.
-
-    Raises:
-        UsageError: one of them does not exist, does not apply, or has an impossible value.
-    """
+    """Return the options of a source; UsageError if one does not exist, or does not apply to it but to `owner`."""
     names = options_class.names()
     for name in sorted(options.keys() - {*names}):
         if name in (*ToyOptions.names(), *EngineOptions.names()):
@@ -81,21 +73,17 @@ def checked_options(options: Mapping[str, Any], options_class: type[_Options], o
     return options_class(**options)
 
 
-class CacheOptions(OptionValues):
-    """Options of downloads."""
-
-    offline: bool = False  # use the local cache only
-
-
-class VocabularyOptions(CacheOptions):
+class VocabularyOptions(OptionValues):
     """Options of the vocabulary that reads the text, without a checkpoint."""
 
+    offline: bool = False  # use the local cache only
     vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
 
 
-class TokenizerOptions(CacheOptions):
+class TokenizerOptions(OptionValues):
     """Options of loading a checkpoint's tokenizer, and of its treatment of a text."""
 
+    offline: bool = False  # use the local cache only
     trust_remote_code: bool = False  # run the Python code that the checkpoint brings
     truncate: bool = False  # cut a text to the tokens that the model has positions for
     chat: bool = False  # read a sentence as a user's turn, through the checkpoint's chat template
@@ -115,29 +103,25 @@ class LoadOptions(TokenizerOptions):
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both set where the model runs; drop one of them")
             require("--device-map", "accelerate")
-        self.check_choice("dtype", Dtype)
+        self.check_choices(dtype=Dtype)
 
 
 class EngineOptions(LoadOptions):
     """Options of the engine that computes a checkpoint, and of loading that."""
 
-    # `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives the same
+    # `native`, in NumPy, for the common families; `transformers`; `auto`, the native one where it gives the same
     # numbers; or `verify`, both, which shows how far they are apart
     engine: Engine = "auto"
     # files of the pictures that a model reads with each text; an empty list: those that the text itself names
     image: str | Sequence[str] | None = None
-    # which part of a model that reads pictures too: `text`, its language model, or `vision`, whose texts are names of
-    # pictures; None is the only part, or the language model
-    tower: Tower | None = None
+    tower: Tower | None = None  # part of a model that reads pictures too; the texts of `vision` are names of pictures
 
     def check(self) -> None:
         """Refuse impossible values before anything is loaded."""
         super().check()
-        self.check_choice("engine", Engine)
-        self.check_choice("tower", Tower)
+        self.check_choices(engine=Engine, tower=Tower)
 
 
-_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
 
 
@@ -166,8 +150,7 @@ class ToyOptions(VocabularyOptions):
         """Refuse impossible layers, before anything is drawn."""
         if not isinstance(self.vocab, str):
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
-        for name, choices in {"init": Init, "project": Project, "positions": Positions, "rng": Rng}.items():
-            self.check_choice(name, choices)
+        self.check_choices(init=Init, project=Project, positions=Positions, rng=Rng)
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -177,26 +160,17 @@ class ToyOptions(VocabularyOptions):
         for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
             width = getattr(self, name)
             if width is None and is_projected and self.d_model % self.heads:
-                raise UsageError(
-                    f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
-                    "or another --num-heads"
-                )
+                why = f"--d-model {self.d_model} does not divide into {self.heads} heads"
+                raise UsageError(f"{why}; give --d-k and --d-v, or another --num-heads")
             if width not in (None, self.d_model) and not is_projected:
-                option = "--" + name.replace("_", "-")
-                raise UsageError(
-                    f"{option} does not apply to --project {self.project}, where it is d_model, {self.d_model}"
-                )
+                where = f"--project {self.project}, where it is d_model, {self.d_model}"
+                raise UsageError(f"--{name.replace('_', '-')} does not apply to {where}")
         if self.init is not None and self.project == "none" and not self.has_out_projection:
             raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
         rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
         if rows * self.d_model > _LARGEST:
             raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; give smaller ones")
         self.scale_factor  # noqa: B018  a scale that is no number is refused here
-
-    @property
-    def weights(self) -> str:
-        """Name of the distribution of the weights."""
-        return self.init or "scaled"
 
     @property
     def heads(self) -> int:
@@ -225,8 +199,7 @@ class ToyOptions(VocabularyOptions):
             factor = {"sqrt": 1 / math.sqrt(self.key_width), "none": 1.0}.get(str(self.scale)) or float(self.scale)
         except (TypeError, ValueError):
             factor = math.nan
-        if not abs(factor) <= _LARGEST_FLOAT32:
-            raise UsageError(
-                f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number that float32 holds"
-            )
+        if not abs(factor) < 3.4e38:
+            shown = visible(str(self.scale))
+            raise UsageError(f"--scale '{shown}': expected sqrt, none or a number that float32 holds")
         return factor

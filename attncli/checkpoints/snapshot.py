@@ -1,8 +1,7 @@
 """Finds the files of a checkpoint by any of its names, and downloads the small ones.
 
 A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
-hub, a GGUF file, a LoRA adapter with the model under it, or `demo`, the model in the box. A revision on the hub is
-named by `NAME@REVISION`.
+hub or NAME@REVISION, a GGUF file, a LoRA adapter with the model under it, or `demo`, the model in the box.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from attncli.checkpoints.checkpoint_folder import (
     ADAPTER_PICKLE,
     ADAPTER_WEIGHTS,
     CONFIG,
-    DEMOS,
     LORA,
     MOST_ENTRIES,
-    OF_TOKENIZER,
     PICKLE,
     PICKLE_INDEX,
     TEMPLATE,
@@ -49,7 +46,10 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
 
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # it cannot lead out of the cache
-_LISTED = 8  # checkpoints in an error
+_OF_TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,10 @@ class Snapshot:
         return {} if self.adapter is None else {"adapter": LORA, "base": self.base}
 
 
-def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for_writing: bool = False) -> Snapshot:
+def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> Snapshot:
     """Find a checkpoint's files; of one on the hub, download the small ones.
 
-    Args:
-        name: a folder, a GGUF file, a name on the hub, or `demo`, the model in the box.
-        options: `base`, `offline`, `chat` and `trust_remote_code` choose the files.
-        for_tokenizer: whether a tokenizer is enough.
-        for_writing: whether the model is to generate text, so that more files are read.
+    `base`, `offline`, `chat` and `trust_remote_code` choose the files; a tokenizer is enough `for_tokenizer`.
 
     Raises:
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
@@ -110,23 +106,16 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     _check_path(name)
     path, remote = demo_or(name), None
     is_gguf = path.lower().endswith(".gguf") and os.path.isfile(path)
-    if is_gguf:
-        files = CheckpointFolder(Path(path).absolute().parent, is_listed=False)
-    elif os.path.isfile(path):
+    if os.path.isfile(path) and not is_gguf:
         raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
-    elif os.path.isdir(path):
-        files = CheckpointFolder(Path(path))
-        if files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
-            files = CheckpointFolder(_only_checkpoint(files.path))
-            shown = os.path.join(path, *files.path.relative_to(path).parts)
-    else:
-        files = CheckpointFolder(cached_snapshot(name, revision), is_listed=False)
-        if files.path.is_dir():
-            files = CheckpointFolder(files.path)
-        if not _is_whole(files, options, for_writing):
-            files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
+    files = CheckpointFolder(Path(path) if os.path.exists(path) else cached_snapshot(name, revision))
+    if os.path.isdir(path) and files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
+        files = CheckpointFolder(_only_checkpoint(files.path))
+        shown = os.path.join(path, *files.path.relative_to(path).parts)
+    if not os.path.exists(path) and not _is_whole(files, options):
+        files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
     if ADAPTER in files:
-        return _with_base(shown, files, remote, options, for_tokenizer, for_writing)
+        return _with_base(shown, files, remote, options, for_tokenizer)
     if options.base not in (None, shown):
         raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
     if is_gguf:
@@ -138,29 +127,25 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
 
 def _check_path(name: str) -> None:
     """Raise LoadError for a path that does not exist and cannot be a name on the hub."""
-    if os.path.exists(name) or name in DEMOS:
-        return
     is_file = name.lower().endswith(".gguf")
-    if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1:
+    is_path = is_file or os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1
+    if is_path and not os.path.exists(name):
         kind, advice = "file" if is_file else "folder", nearby(name) or "; check the path"
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{advice}")
 
 
 def _check_config(files: CheckpointFolder) -> None:
     """Raise LoadError for a folder that has no configuration, with the files that it has."""
-    if CONFIG in files:
-        return
-    folder = visible(str(files.path))
-    if gguf := next((file for file in files.sizes if file.lower().endswith(".gguf")), None):
-        raise LoadError(f"the folder {folder} holds a GGUF file; give the file: -m {visible(str(files.path / gguf))}")
-    raise LoadError(
-        f"the folder {folder} has no config.json{files.summary}; give the folder that save_pretrained wrote"
-    )
+    folder = f"the folder {visible(str(files.path))}"
+    if gguf := next((file for file in files.sizes if CONFIG not in files and file.lower().endswith(".gguf")), None):
+        raise LoadError(f"{folder} holds a GGUF file; give the file: -m {visible(str(files.path / gguf))}")
+    if CONFIG not in files:
+        raise LoadError(f"{folder} has no config.json{files.summary}; give the folder that save_pretrained wrote")
 
 
-def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) -> bool:
+def _is_whole(files: CheckpointFolder, options: LoadOptions) -> bool:
     """Return whether a folder of the cache has all the needed files; a download ends with the weights."""
-    if options.trust_remote_code or for_writing:
+    if options.trust_remote_code:
         return False
     if ADAPTER in files:
         return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
@@ -194,12 +179,7 @@ def _is_small(file: str, size: int) -> bool:
 
 
 def _with_base(
-    shown: str,
-    adapter: CheckpointFolder,
-    remote: Repository | None,
-    options: LoadOptions,
-    for_tokenizer: bool,
-    for_writing: bool,
+    shown: str, adapter: CheckpointFolder, remote: Repository | None, options: LoadOptions, for_tokenizer: bool
 ) -> Snapshot:
     """Return an adapter with its base model."""
     if not for_tokenizer:
@@ -208,31 +188,22 @@ def _with_base(
         check_adapter(shown, adapter)
     has_weights = adapter.has_weights or not {WEIGHTS, WEIGHTS_INDEX}.isdisjoint(remote.sizes if remote else ())
     if options.base is None and CONFIG in adapter and has_weights:
-        raise LoadError(
-            f"{visible(shown)} has a whole model and an adapter; move the adapter to its own folder, and give "
-            "the model with --base"
-        )
+        advice = "move the adapter to its own folder, and give the model with --base"
+        raise LoadError(f"{visible(shown)} has a whole model and an adapter; {advice}")
     base = options.base or _base_of(adapter)
     try:
-        alone = options.changed(base=None)
-        under = resolve(base, alone, for_tokenizer=for_tokenizer, for_writing=for_writing)
+        under = resolve(base, options.changed(base=None), for_tokenizer=for_tokenizer)
     except LoadError as error:
         raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
     if under.gguf is not None or under.adapter is not None:
-        kind = "a GGUF file" if under.adapter is None else "an adapter itself"
-        raise LoadError(
-            f"the base of {visible(shown)}, {visible(base)}, is {kind}; merge an adapter with peft's "
-            "merge_and_unload, save the model, and give it with --base"
-        )
-    tokenizer = under.tokenizer if adapter.sizes.keys().isdisjoint(OF_TOKENIZER) else adapter
+        is_no_model = f"{visible(base)}, is a GGUF file or an adapter itself"
+        raise LoadError(f"the base of {visible(shown)}, {is_no_model}; give a whole model with --base")
+    tokenizer = under.tokenizer if adapter.sizes.keys().isdisjoint(_OF_TOKENIZER) else adapter
     return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
 
 def _base_of(adapter: CheckpointFolder) -> str:
-    """Return the name of an adapter's base model, with its revision on the hub.
-
-    A path may be relative to the folder that the program runs in, as for peft, or to the adapter's.
-    """
+    """Return the name of an adapter's base model, with its revision on the hub."""
     fields = adapter.read_json(ADAPTER)
     base, revision = fields.get("base_model_name_or_path"), fields.get("revision")
     if not isinstance(base, str) or not base or "\0" in base:
@@ -245,10 +216,7 @@ def _base_of(adapter: CheckpointFolder) -> str:
 
 
 def _only_checkpoint(folder: Path) -> Path:
-    """Return the folder itself, or the only folder in it with a checkpoint if it has none of its own.
-
-    LoadError where there are several. A repository of the hub's cache holds one in the folder of its commit.
-    """
+    """Return the folder itself, or the only folder in it with a checkpoint; LoadError if there are several."""
     if has_config(folder):
         return folder
     if (folder / "snapshots").is_dir():
@@ -259,9 +227,7 @@ def _only_checkpoint(folder: Path) -> Path:
         inner = [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
     checkpoints = [path for path in inner if has_config(path) and CheckpointFolder(path).is_checkpoint]
     if len(checkpoints) > 1:
-        # checkpoint-500 before checkpoint-1000
-        numbered = {path.name: [part.zfill(20) for part in re.split(r"(\d+)", path.name)] for path in checkpoints}
-        names = [visible(name) for name in sorted(numbered, key=numbered.__getitem__)]
-        listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+        names = sorted((visible(path.name) for path in checkpoints), key=lambda name: (len(name), name))
+        listed = ", ".join(names[:8]) + ", …" * (len(names) > 8)
         raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints; give one of them: {listed}")
     return checkpoints[0] if checkpoints else folder

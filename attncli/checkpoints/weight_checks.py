@@ -1,13 +1,12 @@
 """Checks of the weights of a checkpoint; both engines refuse weights that they would misread.
 
-With a quantization that is not undone, an adapter that is not applied or a tensor that is not read, the numbers look
-like any others, but they are not the model's.
+With a quantization that is not undone, or an adapter that is not applied, the numbers are not the model's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
@@ -38,13 +37,13 @@ _BUFFERS = re.compile(
     r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
     r"|(num_batches_tracked|total_ops|total_params)$"
 )
+_UNKNOWN = "are quantized in an unknown way"
 _ADVICE = "give the original checkpoint, or save it dequantized with transformers"
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:
     """Return the quantization in a config.json, if there is one."""
-    text = config.get("text_config")
-    sections = [config, text] if isinstance(text, Mapping) else [config]
+    sections = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     return next((section[field] for section in sections for field in _FIELDS if section.get(field) is not None), None)
 
 
@@ -59,32 +58,32 @@ def unknown_quantization(name: str, method: Any) -> LoadError:
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
+def wrong_shape(name: str, tensor: str, shape: Sequence[int], expected: Sequence[int]) -> LoadError:
+    """Return the error for a tensor of another shape than its model expects."""
+    return LoadError(
+        f"the weights of {visible(name)} do not fit its config.json: {visible(tensor)} has shape {list(shape)}, "
+        f"the model expects {list(expected)}; check that the files belong together"
+    )
+
+
 def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> set[str]:
     """Return the types of stored weights; LoadError for codes (int8, float8) that a cast would hide."""
     bare = {tensor.removeprefix(head) for tensor in floating}
     types = {key: store.stored(key).type for key in store.names if key.removeprefix(head) in bare}
     if codes := sorted(key for key, kind in types.items() if kind not in _FLOATS):
-        raise LoadError(
-            f"the weights of {visible(name)} are quantized in an unknown way ({_first(codes)}: stored as "
-            f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
-        )
+        missing = f"stored as {types[codes[0]]}, and its scale is missing"
+        raise LoadError(f"the weights of {visible(name)} {_UNKNOWN} ({_first(codes)}: {missing}); {_ADVICE}")
     return {_FLOATS[kind] for kind in types.values()}
 
 
 def check_unread(
     name: str, unread: Collection[str], modules: Iterable[str], head: str, is_undone: bool
 ) -> tuple[str, ...]:
-    """Judge the tensors of a checkpoint that its model does not read; return notes for the user.
+    """Return notes on the tensors of a checkpoint that its model does not read.
 
     Tensors of heads, poolers, towers and layers that were left out are usual. A tensor next to those of a module that
-    runs is not.
-
-    Args:
-        name: of the checkpoint.
-        unread: the tensors.
-        modules: the parts of the model that run, by the names that their tensors begin with.
-        head: the prefix of names that depends on how the checkpoint was saved: `model.`
-        is_undone: whether the weights are quantized, and their store dequantizes them.
+    runs is not. `modules` are the prefixes of the tensors of the parts that run; `head` is the prefix of all of them
+    that depends on how the checkpoint was saved, such as `model.`; `is_undone` is whether the store dequantizes.
 
     Raises:
         LoadError: some belong to an adapter, or are needed to dequantize others.
@@ -95,24 +94,19 @@ def check_unread(
     parts = [key.split(".") for key in unread if not _OF_QUANTIZATION.search(key) and not _OF_ADAPTER.search(key)]
     towers = {".".join(key[:end]) for key in parts for end in range(1, len(key))}
     needed, unexpected = [], []
-    for tensor in sorted(unread):
+    for tensor in sorted(tensor for tensor in unread if not _BUFFERS.search(tensor)):
         owner, rest = _owner_of(tensor, owners, towers)
-        if not owner or _BUFFERS.search(tensor):
-            continue
         is_scale = _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest))
-        if is_scale or _OF_ADAPTER.search(rest):
+        if owner and (is_scale or _OF_ADAPTER.search(rest)):
             needed.append(tensor)
-        elif is_in_layer(owner):
+        elif owner and is_in_layer(owner):
             unexpected.append(tensor)
     whose = f"the weights of {visible(name)}"
     if needed:
-        raise LoadError(f"{whose} are quantized in an unknown way, or hold an adapter ({_first(needed)}); {_ADVICE}")
-    if not unexpected:
-        return ()
-    return (
-        f"{whose} have tensors in layers that run which its model does not read ({_first(unexpected)}); check that "
-        "the files belong to this config.json",
-    )
+        raise LoadError(f"{whose} {_UNKNOWN}, or hold an adapter ({_first(needed)}); {_ADVICE}")
+    what = "have tensors in layers that run which its model does not read"
+    check = "check that the files belong to this config.json"
+    return (f"{whose} {what} ({_first(unexpected)}); {check}",) if unexpected else ()
 
 
 def _owner_of(tensor: str, modules: Collection[str], towers: Collection[str]) -> tuple[str, str]:

@@ -77,6 +77,5 @@ VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
     "METRIC": _names("attncli.analysis.metric_names", "NAMES"),
     "METRICS": _names("attncli.analysis.metric_names", "NAMES"),
     "MODEL": _models,
-    "NAME_OR_FOLDER": _models,
     "PARTS": _names("attncli.trace.view", "PARTS"),
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The panels in their order, by the beginnings of their titles.
 _ORDER = (
     "Commands", "Atoms", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Outcome", "Cut",
-    "Derived numbers", "View", "Output", "Options",
+    "View", "Output", "Options",
 )  # fmt: skip
 
 
@@ -55,6 +55,8 @@ def page_of(context: typer.Context, is_whole: bool = True) -> Page:
         tables.setdefault(title, []).append(_row(parameter, context, is_whole))
     if left_out:
         tables["Options"].append(("    --help-all", f"Show every option: there are {left_out} more."))
+    if "Output" in tables:
+        tables["Output"] += tables.pop("Options")
     ordered = sorted(tables, key=lambda title: [title.startswith(start) for start in _ORDER].index(True))
     usage = " ".join(command.collect_usage_pieces(context))
     # The examples, the last part of a docstring, follow its purpose; python -OO has no docstrings.

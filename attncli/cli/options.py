@@ -28,7 +28,7 @@ input_option = partial(option, panel="Input")
 model_option = partial(option, panel="Model")
 toy_option = partial(option, panel="Toy layer (without --model)")
 choice_option = partial(option, panel="Selection")
-derived_option = partial(option, panel="Derived numbers")
+derived_option = partial(option, panel="View")
 view_option = partial(option, panel="View")
 output_option = partial(option, panel="Output")
 size_option = partial(option, panel="Size")
@@ -50,15 +50,13 @@ def parse_lengths(text: str | None) -> list[int] | None:
 
 # --- input ------------------------------------------------------------------------------------------------
 
-File = Annotated[
-    str | None, input_option("Read sentences from a file, folder or glob; - is standard input.", "PATH|URL", "-f")
+File = Annotated[str | None, input_option("Read sentences from files; - is standard input.", "PATH|URL", "-f")]
+Column = Annotated[
+    str | None, input_option("Read sentences from this column or field. Default: text.", "NAME", rare=True)
 ]
-Column = Annotated[str | None, input_option("Read sentences from this column or field. Default: text.", "NAME")]
 Pair = Annotated[str | None, input_option("Add a second text to the same sequence.", "TEXT")]
 Target = Annotated[str | None, input_option("Set the decoder's text, whose queries attend to TEXT.", "TEXT")]
-From = Annotated[
-    Path | None, input_option("Read a saved trace, or a safetensors dump of q, k (v, mask, bias).", "FILE")
-]
+From = Annotated[Path | None, input_option("Read a saved trace, or a dump of q and k (v, mask, bias).", "FILE")]
 NoSpecial = Annotated[bool, choice_option("Add no special tokens.", rare=True)]
 Chat = Annotated[bool, input_option("Apply the chat template: a sentence or a JSON list of messages.", rare=True)]
 
@@ -145,9 +143,7 @@ class TextOptions(Options):
         return None if self.reader is None else self.reader.last_number()
 
 
-Image = Annotated[
-    list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "FILE|FOLDER|GLOB")
-]
+Image = Annotated[list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "IMAGE")]
 
 
 class TextAndTarget(TextOptions):
@@ -185,17 +181,13 @@ class TextAndTarget(TextOptions):
 
 Model = Annotated[
     str | None,
-    model_option("Use a checkpoint, or demo (built in). Default: the toy layer.", "NAME_OR_FOLDER", "-m", env=True),
+    model_option("Use a checkpoint, demo or toy. Default: toy.", "MODEL", "-m", env=True),
 ]
 DemoModel = Annotated[
     str | None,
-    model_option(
-        "Use a checkpoint. Default: demo, or the toy layer with its options.", "NAME_OR_FOLDER", "-m", env=True
-    ),
+    model_option("Use a checkpoint, demo or toy. Default: demo.", "MODEL", "-m", env=True),
 ]
-Mask = Annotated[
-    str | None, choice_option("Set the mask. Default: the model's own; causal in the toy layer.", "EXPR|FILE|none")
-]
+Mask = Annotated[str | None, choice_option("Set the mask. Default: the model's own, or causal.", "EXPR|FILE")]
 Vocab = Annotated[
     str | None,
     toy_option("Choose the vocabulary: words, or a tokenizer. Default: words.", "words|TOKENIZER", rare=True),
@@ -205,11 +197,11 @@ Vocab = Annotated[
 class HubOptions(Options):
     """Options of a checkpoint's origin, and of running its code."""
 
-    offline: Annotated[bool, model_option("Use the local cache only.", env=True)] = False
+    offline: Annotated[bool, model_option("Use the local cache only.", env=True, rare=True)] = False
     trust_remote_code: Annotated[bool, model_option("Run the Python code in the checkpoint.", rare=True)] = False
     base: Annotated[
         str | None,
-        model_option("Set the model under an adapter. Default: the one it names.", "NAME_OR_FOLDER", rare=True),
+        model_option("Set the model under an adapter. Default: the one it names.", "MODEL", rare=True),
     ] = None
 
 
@@ -234,7 +226,7 @@ class Engine(Load):
 
     engine: Annotated[
         checkpoints.Engine | None,
-        model_option("Choose the engine; verify runs both and compares. Default: auto.", env=True),
+        model_option("Choose the engine; verify runs both. Default: auto.", env=True),
     ] = None
 
 
@@ -375,7 +367,7 @@ Ramp = Annotated[
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    view_option("Colour the output. Default: auto, in a terminal only.", env=True),
+    view_option("Colour the output. Default: auto.", env=True),
 ]
 HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, but hide them.", rare=True)]
 FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
@@ -442,7 +434,7 @@ def provenance(command: str, *groups: Options) -> dict[str, str]:
     return {"command": command, **{f"--{dashed(name)}": word for name, word in words.items()}}
 
 
-_FORMAT = output_option("Choose the format. Default: table, or the ending of --output.", letter="-F")
+_FORMAT = output_option("Choose the format. Default: that of --output.", letter="-F")
 
 
 class OutputOptions(Options):
@@ -520,7 +512,7 @@ class TraceOutput(OutputOptions):
 
     output: Annotated[
         str | None,
-        output_option("Write to a file, whose ending sets the format, or to a folder.", "FILE|FOLDER/", "-o"),
+        output_option("Write to a file, whose ending is its format, or a folder.", "PATH", "-o"),
     ] = None
 
 
@@ -564,7 +556,7 @@ class Verbosity(Options):
     """Options of a run's output on stderr, and of its help, which every command has."""
 
     help_all: Annotated[bool, option("Show every option.", rare=True, eager=_show_every_option)] = False
-    quiet: Annotated[bool, output_option("Print only errors on stderr: no warnings, notes or progress.")] = False
+    quiet: Annotated[bool, output_option("Print only errors on stderr.")] = False
     verbose: Annotated[
         bool, output_option("Report on stderr what is loaded and run, and when.", letter="-v", rare=True)
     ] = False

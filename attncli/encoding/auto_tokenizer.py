@@ -37,11 +37,7 @@ _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", 
 
 
 def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None) -> Any:
-    """Load a checkpoint's tokenizer.
-
-    Raises:
-        LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
-    """
+    """Load a checkpoint's tokenizer; LoadError if it has none, or a package is missing that reads its files."""
     from transformers import AutoTokenizer, TokenizersBackend
 
     name, files, how = snapshot.model_name, snapshot.tokenizer, hub_arguments(options)
@@ -61,9 +57,9 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
                 _check_files(name, files)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
-        for name_of_token in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
-            if getattr(tokenizer, name_of_token, None) == "":
-                setattr(tokenizer, name_of_token, None)
+        for token in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
+            if getattr(tokenizer, token, None) == "":
+                setattr(tokenizer, token, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
@@ -72,10 +68,7 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | None]:
     """Load a checkpoint's tokenizer and nothing else; return it, and the most tokens that its model reads.
 
-    Without a configuration the limit is the tokenizer's; None is no limit.
-
-    Raises:
-        LoadError: see `load_tokenizer`.
+    Without a configuration the limit is the tokenizer's; None is no limit. See `load_tokenizer` for the errors.
     """
     from transformers import AutoConfig
 
@@ -86,7 +79,9 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | Non
         config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
     tokenizer = load_tokenizer(snapshot, options, config)
     if config is not None:
-        return tokenizer, limit_by(config)
+        limit = positions(config)
+        is_shifted = limit is not None and config.model_type in _AFTER_PADDING and config.pad_token_id is not None
+        return tokenizer, limit - config.pad_token_id - 1 if is_shifted else limit
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
 
@@ -98,33 +93,17 @@ def check_quantization(snapshot: Snapshot) -> None:
 
 
 def positions(config: Any) -> int | None:
-    """Return how many positions a configuration counts, or None where it sets no limit."""
-    limits = (getattr(_counting(config), name, None) for name in _POSITIONS)
+    """Return how many positions a model's configuration counts, or its language model's; None without a limit."""
+    if not any(hasattr(config, name) for name in _POSITIONS):
+        with suppress(ValueError):  # it has several
+            config = config.get_text_config(decoder=True)
+    limits = (getattr(config, name, None) for name in _POSITIONS)
     return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
 
 
-def _counting(config: Any) -> Any:
-    """Return the configuration that counts positions: the model's own, or that of its language model or decoder."""
-    if not any(hasattr(config, name) for name in _POSITIONS):
-        with suppress(ValueError):  # it has several
-            return config.get_text_config(decoder=True)
-    return config
-
-
-def limit_by(config: Any) -> int | None:
-    """Return the most tokens that a model reads, by its configuration alone; None where that sets no limit."""
-    limit, config = positions(config), _counting(config)
-    if limit is None or config.model_type not in _AFTER_PADDING or config.pad_token_id is None:
-        return limit
-    return limit - config.pad_token_id - 1
-
-
 def hub_arguments(options: LoadOptions) -> dict[str, Any]:
-    """Return the options as arguments of transformers' `from_pretrained` for a folder.
-
-    Code that a checkpoint brings may be in another repository.
-    """
-    is_local = options.offline or not options.trust_remote_code
+    """Return the options as arguments of transformers' `from_pretrained` for a folder."""
+    is_local = options.offline or not options.trust_remote_code  # whose code may be in another repository
     return {"local_files_only": is_local, "trust_remote_code": options.trust_remote_code}
 
 
@@ -139,10 +118,8 @@ def _check_files(name: str, files: CheckpointFolder) -> None:
 
 
 def _no_tokenizer(name: str) -> LoadError:
-    return LoadError(
-        f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
-        "config.json"
-    )
+    why = f"none of {', '.join(_LOOKED_FOR)} is there"
+    return LoadError(f"{visible(name)} has no tokenizer: {why}; put its tokenizer.json beside config.json")
 
 
 class PythonTokenizer:
@@ -160,8 +137,7 @@ class PythonTokenizer:
             raise ValueError("its tokenizer does not separate two texts; drop --pair")
         inputs = dict(self._tokenizer(*texts[:1], **how))
         ids = [int(value) for value in inputs["input_ids"]]
-        pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
-        # Tokens that the tokenizer puts before a text, and behind it.
+        pieces = map(self._tokenizer.convert_ids_to_tokens, ids)
         uncut = how | {"truncation": False, "max_length": None}
         bare = list(self._tokenizer(*texts[:1], **uncut | {"add_special_tokens": False})["input_ids"])
         full = list(self._tokenizer(*texts[:1], **uncut)["input_ids"])

@@ -68,25 +68,18 @@ class TemplateProcess:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Any = None  # of Popen
 
     def render(self, **request: Any) -> str:
-        """Render messages; without any, compile the template.
-
-        Raises:
-            TemplateError: it cannot be read, refuses the messages, or computes too much.
-        """
+        """Render messages; without any, compile the template; TemplateError if it fails, or computes too much."""
         if self._process is None:
-            script = str(Path(__file__).with_name("chat_template.py"))
-            pipe = subprocess.PIPE
+            script, pipe = str(Path(__file__).with_name("chat_template.py")), subprocess.PIPE
             self._process = subprocess.Popen(
                 [sys.executable, "-P", script], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, encoding="ascii"
             )
             self._end = weakref.finalize(self, _end, self._process)
         line = ""
         with suppress(OSError):
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
             self._process.stdin.write(json.dumps({"source": self._source, **request}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
@@ -97,8 +90,6 @@ class TemplateProcess:
         answer: dict[str, str] = json.loads(line)
         if (error := answer.get("error")) is not None:
             raise TemplateError(visible(brief(ADDRESS.sub("", " ".join(error.split())))))
-        if any(address not in json.dumps(request) for address in ADDRESS.findall(answer["text"])):
-            raise TemplateError("it writes a function or another object that is no text")
         return answer["text"]
 
 
@@ -114,16 +105,10 @@ class Chat(NamedTuple):
     render: Callable[[Messages], str]  # renders messages
 
     def write(self, text: str, pair: str | None = None, target: str | None = None, pictures: int = 0) -> str:
-        """Render a sentence, or a conversation, whose first turn shows pictures.
-
-        Raises:
-            InputError: it refuses the messages.
-            UsageError: there is a pair or a target.
-        """
+        """Render a sentence, or a conversation, whose first turn shows pictures; InputError if it refuses them."""
         for option, other in (("--pair", pair), ("--target", target)):
             if other is not None:
-                why = f"{option} does not apply to --chat, which makes one text of all messages"
-                raise UsageError(f"{why}; drop one of them")
+                raise UsageError(f"{option} does not apply to --chat, which makes one text of all; drop one of them")
         messages = json.loads(text) if isinstance(text, Conversation) else [{"role": "user", "content": text}]
         template = f"the chat template of {visible(self.name)}"
         try:
@@ -140,23 +125,14 @@ def _with_pictures(messages: Messages, count: int) -> Messages:
     """Return messages for templates with pictures: contents have parts, and a user's first one these pictures."""
     if not count:
         return messages
+    parts = [[{"type": "text", "text": message["content"]}] for message in messages]
     first = next((index for index, message in enumerate(messages) if message["role"] == "user"), 0)
-
-    def parts(index: int) -> list[dict[str, str]]:
-        shown = [{"type": "image"}] * count if index == first else []
-        return [*shown, {"type": "text", "text": messages[index]["content"]}]
-
-    return [{**message, "content": parts(index)} for index, message in enumerate(messages)]
+    parts[first] = [{"type": "image"}] * count + parts[first]
+    return [{**message, "content": content} for message, content in zip(messages, parts, strict=True)]
 
 
 def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool, asks: bool) -> Chat | None:
-    """Return a checkpoint's chat template; None unless the options ask for a chat.
-
-    Raises:
-        UsageError: special tokens were not to be added.
-        LoadError: the template cannot be read, or a package is missing.
-        NotExposedError: there is none.
-    """
+    """Return a checkpoint's chat template, or None if the options name no chat; NotExposedError without one."""
     if not options.chat:
         return None
     if not special:
@@ -173,8 +149,7 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
     require("--chat", "jinja2")
     installed = version("jinja2")
     if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:
-        least = ".".join(map(str, _LEAST))
-        raise LoadError(f"--chat needs jinja2 {least}, not {installed}: {install_command('jinja2')}")
+        raise LoadError(f"--chat needs a newer jinja2 than {installed}: {install_command('jinja2')}")
     process, special_tokens = TemplateProcess(source), dict(tokenizer.special_tokens_map)
     try:
         process.render()

@@ -2,9 +2,7 @@
 
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/utils/chat_template_utils.py>
 
-Jinja's sandbox keeps a template from files and code, not from loops and growing values: those end this process, not
-the caller (`attncli.encoding.chat.TemplateProcess`). It imports nothing of attncli, so that it starts soon.
-
+Jinja's sandbox keeps a template from files and code, not from loops and growing values, which end this process alone.
 A line of standard input is a request in JSON: `source`, and to render it `messages`, `special` and `asks`; without
 messages the template is compiled alone. A line of standard output is the answer: `text`, or the `error`.
 """
@@ -25,10 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS = 5  # of the processor, for each request
 MEMORY = 1 << 30
-_LONGEST = 1 << 18  # characters of a template; the longest of well-known checkpoints have some 30,000
 _LONGEST_TEXT, _EACH = 1 << 20, 16  # characters that one may write, and how many more for each of the messages
-
-
 # The `generation` block of an assistant's messages is rendered as its content, in a scope of its own.
 _GENERATION = re.compile(r"({%[-+]?\s*)(?:generation|(end)generation)(\s*[-+]?%})")
 
@@ -43,8 +38,6 @@ def _as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _compiled(source: str) -> Template:
-    if len(source) > _LONGEST:
-        raise TemplateError(f"it has {len(source):,} characters; at most {_LONGEST:,} are read")
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _as_json
     environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
@@ -55,10 +48,9 @@ def _compiled(source: str) -> Template:
 def _rendered(
     source: str, messages: list[dict[str, Any]] | None = None, special: dict[str, str] | None = None, asks: bool = False
 ) -> str:
-    template = _compiled(source)
+    template, options = _compiled(source), {"tools": None, "documents": None, "add_generation_prompt": asks}
     if messages is None:
         return ""
-    options = {"tools": None, "documents": None, "add_generation_prompt": asks}
     text = template.render(messages=messages, **options, **(special or {}))
     if len(text) > (most := _LONGEST_TEXT + _EACH * len(json.dumps(messages))):
         raise TemplateError(f"it writes {len(text):,} characters; at most {most:,} are read")

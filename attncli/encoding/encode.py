@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
-    """Refuse texts that cannot be tokenized; None is no text.
-
-    Raises:
-        InputError: one is blank, or holds half of a character (bytes that were not UTF-8).
-    """
+    """Raise InputError for a text that is blank, or holds half of a character; None is no text."""
     for content, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
         if content is None:
             continue
@@ -40,12 +36,7 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
 
 
 def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
-    """Return a text for a source: a list of messages becomes a conversation.
-
-    Raises:
-        UsageError: a list is given, of texts or without `chat`.
-        InputError: it is no list of messages.
-    """
+    """Return a text for a source: a list of messages becomes a conversation; UsageError without `chat`."""
     if not isinstance(text, list | tuple):
         return text  # type: ignore[return-value]  # `check_texts` refuses other types
     if not any(isinstance(message, Mapping) for message in text):
@@ -98,11 +89,7 @@ class InputEncoder(NamedTuple):
     looking: Callable[[str, InputEncoder], EncodedInput] | None = None
 
     def with_chat(self, options: LoadOptions) -> InputEncoder:
-        """Return the encoder that reads sentences through the chat template, if the options ask for it.
-
-        Raises:
-            AttnError: see `attncli.encoding.chat.open_chat`.
-        """
+        """Return the encoder that reads sentences through the chat template, if the options ask for it."""
         if not options.chat:
             return self
         from attncli.encoding.chat import open_chat
@@ -156,8 +143,7 @@ class InputEncoder(NamedTuple):
         query_tokens = tokens
         if target is not None:
             query_tokens, more = self._encode_target(target)
-            notes += more
-            inputs["decoder_input_ids"] = query_tokens.ids
+            notes, inputs["decoder_input_ids"] = notes + more, query_tokens.ids
         return EncodedInput(text, pair, target, tokens, query_tokens, inputs, notes)
 
     def tokenize(self, text: str, pair: str | None, limit: int | None = None) -> tuple[Encoding, dict[str, list[int]]]:
@@ -189,17 +175,15 @@ class InputEncoder(NamedTuple):
         if self.limit is None or count <= self.limit:
             return ()
         reads = f"{visible(self.name)} reads"
-        if self.truncate:
-            return (f"{role} has {count} tokens and is cut to the {self.limit} that {reads}",)
-        advice = "shorten it, or add --truncate"
-        raise InputError(f"{role} has {count} tokens, and {reads} at most {self.limit} tokens; {advice}")
+        if not self.truncate:
+            most = f"{reads} at most {self.limit} tokens"
+            raise InputError(f"{role} has {count} tokens, and {most}; shorten it, or add --truncate")
+        return (f"{role} has {count} tokens and is cut to the {self.limit} that {reads}",)
 
     def _check_ids(self, tokens: Tokens) -> Tokens:
         if self.rows is not None and max(tokens.ids) >= self.rows:
-            raise LoadError(
-                f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's "
-                "vocabulary; check that they belong together"
-            )
+            what = f"has ids beyond the {self.rows} rows of the model's vocabulary"
+            raise LoadError(f"the tokenizer of {visible(self.name)} {what}; check that they belong together")
         return tokens
 
 
@@ -215,11 +199,7 @@ def translate_tokenizer_errors() -> Iterator[None]:
 
 
 def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
-    """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence."""
     from attncli.trace.byte_pieces import decode_pieces
 
     if not encoding.ids:

@@ -63,44 +63,25 @@ class NativeTokenizer:
     """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        tokens: Mapping[str, str | None],
-        input_names: list[str],
-        side: str,
-        chat_template: Any = None,
+        self, tokenizer: Tokenizer, tokens: Mapping[str, str | None], input_names: list[str], side: str, template: Any
     ) -> None:
-        self._tokenizer = tokenizer
-        self._side = side
-        self.input_names = input_names
+        self._tokenizer, self._side, self.input_names, self.chat_template = tokenizer, side, input_names, template
         self.unk_token = tokens.get("unk_token")
         self.special_tokens_map = {name: text for name in _NAMES if (text := tokens.get(name)) is not None}
-        self.chat_template = chat_template
         self.unk_token_id, self.eos_token_id, self.pad_token_id = (
             None if (piece := tokens.get(name)) is None else tokenizer.token_to_id(piece)
             for name in ("unk_token", "eos_token", "pad_token")
         )
 
     def __call__(
-        self,
-        text: str,
-        pair: str | None = None,
-        *,
-        add_special_tokens: bool = True,
-        truncation: bool = False,
-        max_length: int | None = None,
-        **_: object,
+        self, text: str, pair: str | None = None, *, truncation: bool = False, max_length: int | None = None, **how: Any
     ) -> TokenizerOutput:
-        """Return what the model is given of a text and a second one; called as transformers' tokenizers are.
-
-        Raises:
-            Exception: of the library, for a word that its vocabulary cannot express.
-        """
+        """Return the model's inputs for a text and a second one; called as transformers' tokenizers are."""
         if truncation and max_length is not None:
             self._tokenizer.enable_truncation(max_length, direction=self._side)
         else:
             self._tokenizer.no_truncation()
-        encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=add_special_tokens)
+        encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=how.get("add_special_tokens", True))
         more = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
         inputs = {"input_ids": encoding.ids} | {name: more[name] for name in more if name in self.input_names}
         return TokenizerOutput(inputs, encoding)
@@ -133,11 +114,7 @@ def read_vocabulary(path: Path) -> bytes:
 
 
 def read_tokenizer(path: Path, whose: str) -> Tokenizer:
-    """Read a tokenizer.json.
-
-    Raises:
-        LoadError: it cannot be read; the sentence begins with whose it is.
-    """
+    """Read a tokenizer.json; LoadError if it cannot be read; the sentence begins with whose it is."""
     try:
         return Tokenizer.from_buffer(read_vocabulary(path))
     except BaseException as error:  # the library raises bare Exception
@@ -150,7 +127,7 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
     """Load the tokenizer of a checkpoint.
 
     Raises:
-        UnsupportedError: it is not sure what AutoTokenizer would make of it.
+        UnsupportedError: AutoTokenizer might make another one of the files.
         LoadError: a file is damaged.
     """
     if not files.sizes.get("tokenizer.json"):
@@ -162,24 +139,18 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
     if kind == "LlamaTokenizer" and b'"ByteLevel"' in path.read_bytes():  # so transformers tells Llama 3 from Llama 2
         kind = "TokenizersBackend"
     kind_of_model, defaults, build, has_segments = CLASSES[kind]
-    if kind_of_model not in (None, type(loaded.model)):
-        raise UnsupportedError(
-            f"its class reads {kind_of_model.__name__}, tokenizer.json has {type(loaded.model).__name__}"
-        )
+    model: Any = loaded.model
+    if kind_of_model not in (None, type(model)):
+        raise UnsupportedError(f"its class reads {kind_of_model.__name__}, tokenizer.json has {type(model).__name__}")
     of_padding = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
     settings = _settings(files, fields, of_padding | dict(defaults))
     post_processor = None
     if build is not None:
-        model: Any = loaded.model
-        if kind_of_model is models.BPE and (
-            model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix
-        ):
+        is_cut = kind_of_model is models.BPE and (model.continuing_subword_prefix or model.end_of_word_suffix)
+        if is_cut or getattr(model, "dropout", None):
             raise UnsupportedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
-        pre_tokenizer, parameters, normalizer, post_processor = build(loaded, settings)
-        for field, value in parameters.items():
-            setattr(model, field, value)
         tokenizer = Tokenizer(model)
-        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+        post_processor = build(tokenizer, settings)
     tokenizer.add_tokens(settings.added)
     if post_processor is not None:
         tokenizer.post_processor = post_processor(tokenizer)
@@ -214,11 +185,7 @@ def _class_of(name: str, config: Mapping[str, Any], fields: Mapping[str, Any]) -
 
 
 def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Settings:
-    """Return the settings in the other files of a vocabulary.
-
-    Raises:
-        UnsupportedError: something is unusual, such as a special token that is not among the added ones.
-    """
+    """Return the settings in the other files of a vocabulary; UnsupportedError if one is unusual."""
     named = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
     for name, value in fields.items():
         if name not in named and name not in _KNOWN and value not in _FIXED.get(name, ()):
@@ -243,7 +210,9 @@ def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapp
     added = [added_by_id[id_] for id_ in sorted(added_by_id)]
     tokens = {**defaults, **{name: _text(value) for name, value in named.items()}}
     special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
-    for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
+    if any(type(listed) is not list for listed in extra if listed):
+        raise UnsupportedError("its extra special tokens have names")
+    for text in (*tokens.values(), *(_text(token) for listed in extra for token in listed or ())):
         if text is not None and text not in special:
             raise UnsupportedError(f"{visible(text)} is none of the special tokens among the added ones")
     return Settings(fields, tokens, added)
@@ -256,12 +225,3 @@ def _text(token: Any) -> str | None:
     if token is not None and type(token) is not str:
         raise UnsupportedError(f"a special token is {token!r}")
     return token or None
-
-
-def _texts(tokens: Any) -> list[str | None]:
-    """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them."""
-    if type(tokens) is dict and not tokens.keys() & {*_KNOWN, *_NAMES}:
-        tokens = list(tokens.values())
-    if tokens is not None and type(tokens) is not list:
-        raise UnsupportedError(f"extra special tokens are {tokens!r}")
-    return [_text(token) for token in tokens or ()]

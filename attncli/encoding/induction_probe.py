@@ -31,17 +31,11 @@ class RepeatedTokens(str):
         return self
 
     def draw(self, vocabulary: Sequence[int], room: int) -> list[int]:
-        """Draw distinct random ids of a vocabulary, and repeat them: at most `room` tokens.
-
-        Raises:
-            InputError: there are not two tokens to be drawn, or no room for them twice.
-        """
+        """Draw distinct random ids of a vocabulary, and repeat them; InputError if two tokens have no room twice."""
         count = min(HALF, len(vocabulary), room // 2)
         if count < 2:
-            raise InputError(
-                f"the induction test needs two tokens twice; the vocabulary has {len(vocabulary)} that are not "
-                f"special, and the model reads {max(room, 0)} tokens"
-            )
+            there = f"the vocabulary has {len(vocabulary)} that are not special, and the model reads {max(room, 0)}"
+            raise InputError(f"the induction test needs two tokens twice; {there} tokens")
         import numpy as np  # which a tokenizer alone does not need
 
         half = np.random.default_rng(self.seed).choice(np.array(vocabulary), count, replace=False).tolist()
@@ -50,8 +44,7 @@ class RepeatedTokens(str):
     def encode_with(self, encoder: InputEncoder) -> EncodedInput:
         """Return the tokens, with those that a tokenizer puts around a text; see `InputEncoder.encode`.
 
-        Where it puts nothing before a text, the beginning-of-sequence token comes first, if there is one (GPT-2 has one
-        that its tokenizer does not use).
+        Where it puts nothing before a text, the beginning-of-sequence token comes first, if there is one (GPT-2).
         """
         if encoder.chat is not None:
             raise UsageError("--chat does not apply to --induction, which draws its tokens; drop one of them")
@@ -77,11 +70,7 @@ class RepeatedTokens(str):
 
 
 def repeated_sequences(model: str | None) -> list[RepeatedTokens]:
-    """Return the sequences of the probe, which are the same in every run.
-
-    Raises:
-        UsageError: the toy layer is to read them.
-    """
+    """Return the sequences of the probe, the same in every run; UsageError for the toy layer."""
     if model is None:
-        raise UsageError("--induction needs a model: give -m NAME_OR_FOLDER")
+        raise UsageError("--induction needs a model: give -m MODEL")
     return [RepeatedTokens(seed) for seed in range(SEQUENCES)]

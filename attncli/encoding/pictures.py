@@ -35,11 +35,7 @@ class OpenPicture(NamedTuple):
 
 
 def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the files that `--image` names: each a file, a folder of pictures, or a glob.
-
-    Raises:
-        InputError: there is none, or one that is named by itself is no such file.
-    """
+    """Return the files that `--image` names: each a file, a folder of pictures, or a glob; InputError if none."""
     files: list[str] = []
     for given_name in names if isinstance(names, list | tuple) else [names]:
         if not isinstance(given_name, str | os.PathLike):
@@ -60,11 +56,7 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 def pictures_alone(text: object, options: dict[str, Any]) -> list[str]:
-    """Return the files of pictures that are read instead of a text; the options become those of a vision tower.
-
-    Raises:
-        InputError: see `picture_files`.
-    """
+    """Return the files of pictures that are read instead of a text; the options become those of a vision tower."""
     if text or not options.get("image") or options.get("tower") == "text":
         return []
     options["tower"] = "vision"
@@ -113,9 +105,8 @@ def _reading(path: str) -> Iterator[Any]:
                 if opened.mode.startswith(("I", "F")):
                     raise InputError(f"{shown} has more than 8 bits a channel; save it with 8 bits")
                 if not Picture.is_sensible_size(*opened.size):
-                    size = f"{opened.width} × {opened.height} pixels"
-                    limits = f"from 2 pixels on, up to {MOST_RATIO} times the other"
-                    raise InputError(f"{shown} has {size}, and attn reads sides {limits}; crop it")
+                    limits = f"attn reads sides from 2 pixels on, up to {MOST_RATIO} times the other; crop it"
+                    raise InputError(f"{shown} has {opened.width} × {opened.height} pixels, and {limits}")
                 yield opened
     except InputError:
         raise
@@ -131,12 +122,7 @@ def _reading(path: str) -> Iterator[Any]:
 
 
 def open_picture(path: str) -> OpenPicture:
-    """Decode a picture; of an animated one, the first frame.
-
-    Raises:
-        LoadError: Pillow is not installed.
-        InputError: it is missing, broken, too large or no picture.
-    """
+    """Decode a picture, of an animated one the first frame; InputError if it is missing, broken or too large."""
     import numpy as np
 
     with _reading(path) as opened:
@@ -170,10 +156,10 @@ def with_pictures(
         UsageError: it has no grid, or a grid or pictures of its own besides these.
         InputError: a picture cannot be read.
     """
-    for option, there in {"grid": grid is not None and trace.grids, "image": image and trace.pictures}.items():
-        if there:
-            noun = "grid" if option == "grid" else "pictures"
-            raise UsageError(f"--{option} does not apply to a trace that has its own {noun}; drop --{option}")
+    if grid is not None and trace.grids:
+        raise UsageError("--grid does not apply to a trace that has its own grid; drop --grid")
+    if image and trace.pictures:
+        raise UsageError("--image does not apply to a trace that has its own pictures; drop --image")
     opened = [open_picture(file) for file in picture_files(image)] if image else []
     pictures = tuple(picture.picture for picture in opened) or trace.pictures
     grids = trace.grids

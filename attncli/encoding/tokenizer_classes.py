@@ -34,25 +34,15 @@ class Settings(NamedTuple):
         return value
 
     def token(self, name: str) -> str:
-        """Return the text of a special token that the class needs.
-
-        Raises:
-            UnsupportedError: there is none, or it holds a blank.
-        """
+        """Return the text of a special token; UnsupportedError without one, or if it holds a blank."""
         text = self.tokens.get(name) or ""
         if text.split() != [text]:
             raise UnsupportedError(f"{name} is {text!r}")
         return text
 
 
-class Pipeline(NamedTuple):
-    """Parts of a tokenizer that a class sets up around a vocabulary; see `tokenizers.Tokenizer`."""
-
-    pre_tokenizer: Any  # splits a text into words
-    model: Mapping[str, Any]  # parameters of the vocabulary
-    normalizer: Any = None  # changes the text before it is split
-    # makes the post-processor of the tokenizer; None takes that of tokenizer.json
-    post_processor: Callable[[Tokenizer], Any] | None = None
+# Makes the post-processor of a tokenizer that has its special tokens; None takes that of tokenizer.json.
+PostProcessor = Callable[[Tokenizer], Any] | None
 
 
 class TokenizerClass(NamedTuple):
@@ -60,17 +50,24 @@ class TokenizerClass(NamedTuple):
 
     model: Any  # the kind of vocabulary it takes
     tokens: Mapping[str, str | None]  # its special tokens where the checkpoint names none
-    # sets it up, given the tokenizer in tokenizer.json; None takes that one unchanged
-    build: Callable[[Tokenizer, Settings], Pipeline] | None
+    # sets up a tokenizer that has only its vocabulary; None takes that in tokenizer.json unchanged
+    build: Callable[[Tokenizer, Settings], PostProcessor] | None
     has_segments: bool = False  # whether the model reads token type ids
 
 
+def _set_up(tokenizer: Tokenizer, pre_tokenizer: Any, normalizer: Any = None, **parameters: Any) -> None:
+    """Set parts around a vocabulary, and its parameters."""
+    for field, value in parameters.items():
+        setattr(tokenizer.model, field, value)
+    tokenizer.pre_tokenizer, tokenizer.normalizer = pre_tokenizer, normalizer
+
+
 # Parameters of byte-pair vocabularies: of those whose alphabet is bytes, and of those that spell out unknown bytes.
-_BYTES = {"unk_token": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+_BYTES: dict[str, Any] = {"unk_token": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
 _FALLBACK = _BYTES | {"fuse_unk": True, "byte_fallback": True}
 
 
-def _bert(_: Tokenizer, settings: Settings) -> Pipeline:
+def _bert(tokenizer: Tokenizer, settings: Settings) -> PostProcessor:
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
@@ -78,20 +75,21 @@ def _bert(_: Tokenizer, settings: Settings) -> Pipeline:
         lowercase=settings.flag("do_lower_case", True),
     )
     model = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
-    model |= {"unk_token": settings.token("unk_token")}
-    first, last = settings.token("cls_token"), settings.token("sep_token")
-    return Pipeline(
-        pre_tokenizers.BertPreTokenizer(), model, normalizer, text_template(first, last, ["$B:1", f"{last}:1"])
-    )
+    _set_up(tokenizer, pre_tokenizers.BertPreTokenizer(), normalizer, unk_token=settings.token("unk_token"), **model)
+    last = settings.token("sep_token")
+    return text_template(settings.token("cls_token"), last, ["$B:1", f"{last}:1"])
 
 
-def _gpt2(_: Tokenizer, settings: Settings) -> Pipeline:
-    return Pipeline(pre_tokenizers.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False)), _BYTES)
+def _gpt2(tokenizer: Tokenizer, settings: Settings) -> None:
+    has_prefix = settings.flag("add_prefix_space", False)
+    _set_up(tokenizer, pre_tokenizers.ByteLevel(add_prefix_space=has_prefix), **_BYTES)
 
 
-def _roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
-    flags = {"trim_offsets": settings.flag("trim_offsets", True)}
-    flags["add_prefix_space"] = settings.flag("add_prefix_space", False)
+def _roberta(tokenizer: Tokenizer, settings: Settings) -> PostProcessor:
+    _gpt2(tokenizer, settings)
+    flags = {
+        name: settings.flag(name, default) for name, default in (("trim_offsets", True), ("add_prefix_space", False))
+    }
     ends = settings.token("sep_token"), settings.token("cls_token")
 
     def post_processor(tokenizer: Tokenizer) -> Any:
@@ -99,15 +97,17 @@ def _roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
         last, first = ((end, id_of(end)) for end in ends)
         return processors.RobertaProcessing(last, first, **flags)
 
-    return _gpt2(loaded, settings)._replace(post_processor=post_processor)
+    return post_processor
 
 
-def _gpt_neox(loaded: Tokenizer, settings: Settings) -> Pipeline:
+def _gpt_neox(tokenizer: Tokenizer, settings: Settings) -> PostProcessor:
     settings.flag("trim_offsets", True)  # of a part that trims none
-    return _gpt2(loaded, settings)._replace(normalizer=normalizers.NFC(), post_processor=text_template())
+    _gpt2(tokenizer, settings)
+    tokenizer.normalizer = normalizers.NFC()
+    return text_template()
 
 
-def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
+def _qwen2(tokenizer: Tokenizer, settings: Settings) -> None:
     special = [token for token in settings.added if token.special]
     if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in special):
         raise UnsupportedError("its special tokens are matched in a way that its class changes")
@@ -116,22 +116,20 @@ def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
         pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False),
         pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False),
     ]
-    return Pipeline(pre_tokenizers.Sequence(splits), _BYTES, normalizers.NFC())
+    _set_up(tokenizer, pre_tokenizers.Sequence(splits), normalizers.NFC(), **_BYTES)
 
 
-def _llama(_: Tokenizer, settings: Settings) -> Pipeline:
+def _llama(tokenizer: Tokenizer, settings: Settings) -> None:
     scheme = "always" if settings.flag("legacy", False, may_be_none=True) else "first"
     if settings.flag("add_prefix_space", None, may_be_none=True) is False:
         scheme = "never"
-    return Pipeline(pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False), _FALLBACK)
+    _set_up(tokenizer, pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False), **_FALLBACK)
 
 
-def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
-    return Pipeline(
-        pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False),
-        _FALLBACK | {"unk_token": settings.token("unk_token")},
-        normalizers.Replace(" ", "▁"),
-    )
+def _gemma(tokenizer: Tokenizer, settings: Settings) -> None:
+    pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False)
+    parameters = _FALLBACK | {"unk_token": settings.token("unk_token")}
+    _set_up(tokenizer, pre_tokenizer, normalizers.Replace(" ", "▁"), **parameters)
 
 
 def text_template(

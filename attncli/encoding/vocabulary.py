@@ -25,20 +25,17 @@ class WordVocabulary:
         self._ids = {word: index for index, word in enumerate(words)}
         self.size = size or len(words)
         if self.size < len(words):
-            raise InputMismatchError(
-                f"--vocab-size {size}: the text has {len(words)} different words; give at least as many"
-            )
+            why = f"the text has {len(words)} different words"
+            raise InputMismatchError(f"--vocab-size {size}: {why}; give at least as many")
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
         pieces = [(segment, *piece) for segment, content in enumerate((text, pair or "")) for piece in _split(content)]
         # From a list: CPython keeps freed tuples of generators, which pile up in a stream of sentences.
-        return Tokens(
-            [
-                Token(index, self._ids[word], word, start, end, segment=segment, word=index)
-                for index, (segment, word, (start, end)) in enumerate(pieces)
-            ]
-        )
+        return Tokens([
+            Token(index, self._ids[word], word, start, end, segment=segment, word=index)
+            for index, (segment, word, (start, end)) in enumerate(pieces)
+        ])  # fmt: skip
 
     def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
         """Return nothing: the vocabulary is made of these words."""
@@ -79,8 +76,8 @@ class TokenizerVocabulary:
             id_ = tokenizer.token_to_id(unknown)
             return {} if id_ is None else {id_: unknown}
         # Unigram does not name its unknown token, but gives its id to pieces that are spelt otherwise.
-        pieces = {token: str(tokenizer.id_to_token(token.id)) for token in tokens}
-        return {token.id: piece for token, piece in pieces.items() if piece != token.text}
+        pieces = ((token, str(tokenizer.id_to_token(token.id))) for token in tokens)
+        return {token.id: piece for token, piece in pieces if piece != token.text}
 
 
 Vocabulary = WordVocabulary | TokenizerVocabulary
@@ -118,8 +115,7 @@ def _load_tokenizer(name: str, offline: bool) -> Tokenizer:
 
         path = resolve(name, LoadOptions(offline=offline), for_tokenizer=True).tokenizer.path / "tokenizer.json"
         if not os.path.isfile(path):
-            advice = "give words, a tokenizer.json or its folder"
-            raise LoadError(f"--vocab '{visible(name)}' holds no tokenizer.json; {advice}")
+            raise LoadError(f"--vocab '{visible(name)}' holds no tokenizer.json; give words, or the file's folder")
     tokenizer = read_tokenizer(path, f"--vocab '{visible(name)}'")
     # Some files carry the padding and truncation of their training.
     tokenizer.no_padding()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-_SAY = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-ONE_THREAD = dict.fromkeys(_SAY, "1")
-"""Variables of the environment that limit a process to one core for products; there is a process for every core."""
+# Variables that limit a process to one core for products, as there is a process for every core.
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
 
 
 def cores() -> int:

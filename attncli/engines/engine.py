@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,35 +32,13 @@ _PICTURE_TOKEN = frozenset(("image_token_id", "image_token_index"))  # of a conf
 
 
 def open_checkpoint(
-    model: str,
-    layers: Indices,
-    heads: Indices,
-    *,
-    kind: str | None,
-    mask: str | None,
-    special: bool,
-    generate: int,
+    model: str, layers: Indices, heads: Indices, *, generate: int, kind: str | None, mask: str | None, special: bool,
     **options: Any,
-) -> OpenModel:
-    """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments.
-
-    Raises:
-        NotExposedError: `--engine native` or `verify`, and that engine does not compute this checkpoint.
-        AttnError: see `Checkpoint`.
-    """
-    chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
-    if mask is not None:  # an error in it comes before any search for files
-        from attncli.masks.parser import parse
-
-        parse(mask)
-    snapshot = resolve(model, chosen, for_writing=generate > 0)
-    _check_readable(snapshot, chosen.engine)
+) -> OpenModel:  # fmt: skip
+    """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments and errors."""
+    chosen, snapshot = _resolved(model, options)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
-
-    @cache
-    def in_torch() -> Checkpoint:
-        return _open_in_torch(snapshot, layers, heads, generate, how)
-
+    in_torch = cache(partial(_open_in_torch, snapshot, layers, heads, generate, how))
     if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
         return in_torch()
     try:
@@ -78,17 +56,10 @@ def open_checkpoint(
 
 
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
-    """Return a checkpoint that predicts next tokens, ready for sentences; see `attncli.open_source` for the arguments.
-
-    Raises:
-        NotExposedError: it predicts no next token, or the chosen engine does not compute it.
-        AttnError: see `open_checkpoint`.
-    """
-    chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
+    """Return a checkpoint that predicts next tokens; NotExposedError if it predicts none. See `open_checkpoint`."""
+    chosen, snapshot = _resolved(model, options)
     if chosen.engine == "verify":
         raise UsageError("--engine verify compares attention, not predictions; give native or transformers")
-    snapshot = resolve(model, chosen, for_writing=chosen.engine == "transformers")
-    _check_readable(snapshot, chosen.engine)
     layers, heads = Indices("layer", None), Indices("head", None)
     how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
     if chosen.engine != "transformers" and not _reads_pictures(snapshot, chosen):
@@ -96,15 +67,23 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
             return NativeCheckpoint(snapshot, layers, heads, **how).predictor()
         except UnsupportedError as error:
             _check_fallback(snapshot, error, chosen.engine)
-            snapshot = resolve(model, chosen, for_writing=True)
     return _open_in_torch(snapshot, layers, heads, 1, how).predictor()
+
+
+def _resolved(model: str, options: Mapping[str, Any]) -> tuple[EngineOptions, Snapshot]:
+    """Return the checked options of a checkpoint, and its files."""
+    chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
+    snapshot = resolve(model, chosen)
+    if snapshot.gguf is not None and chosen.engine in ("transformers", "verify"):
+        shown = f"{visible(snapshot.name)} is a GGUF file, which only the native engine reads"
+        raise NotExposedError(f"--engine {chosen.engine}: {shown}; drop the option")
+    return chosen, snapshot
 
 
 class NativeSource(OpenModel):
     """A checkpoint of the native engine, with transformers for the sentences that it declines, or to compare with.
 
-    The engine of a sentence does not depend on its neighbours, so that a resumed run gives the same answers as one that
-    was never interrupted.
+    The engine of a sentence does not depend on its neighbours: a resumed run gives the same answers.
     """
 
     can_batch = True
@@ -195,14 +174,6 @@ def _open_in_torch(
             raise UsageError("--generate needs a text beside --image; a vision tower writes none")
         return VisionCheckpoint(snapshot, layers, heads, **how)
     return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
-
-
-def _check_readable(snapshot: Snapshot, engine: str) -> None:
-    if snapshot.gguf is not None and engine in ("transformers", "verify"):
-        raise NotExposedError(
-            f"--engine {engine}: {visible(snapshot.name)} is a GGUF file, which only the native engine reads; drop the "
-            "option"
-        )
 
 
 def _check_fallback(snapshot: Snapshot, reason: UnsupportedError, engine: str) -> None:

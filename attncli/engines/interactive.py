@@ -40,15 +40,8 @@ def open_interactive(
 ) -> InteractiveSource:
     """Return a model with all its layers, or a saved trace, ready for queries.
 
-    Args:
-        model: a checkpoint's folder or hub name; None is the toy layer.
-        saved: the file of a trace, instead of a model; `options` do not apply to it.
-        head: which heads to show and derive; None is all of them.
-        image: the files of the pictures of each query, or of the saved trace.
-        tower: `vision` if each query is the name of a picture.
-        grid: see `attncli.with_pictures`, as for `prefix`; of the saved trace.
-        prefix: how many of its positions come first.
-        options: see `open_source`, as for the errors.
+    `saved` is the file of a trace, instead of a model; `image`, `grid` and `prefix` lay pictures over it, see
+    `attncli.with_pictures`. `tower` is `vision` if each query is the name of a picture. See `open_source` for the rest.
     """
     if saved is not None:
         from attncli.encoding.pictures import with_pictures
@@ -90,18 +83,12 @@ class InteractiveSource:
         if self._model is None:
             trace = self.trace(query)
             return trace.query_tokens, trace.key_tokens
-        return self._model.tokens(query.text, query.pair, query.target)
+        return self._model.tokens(*query[:3])
 
     def trace(self, query: Query) -> Trace:
-        """Return the attention of all layers.
-
-        Raises:
-            InputError: a text cannot be read, or the mask does not fit it.
-            UsageError: the mask cannot be read, or a saved trace has no such query.
-            NotExposedError: the model's mask cannot be replaced.
-        """
+        """Return the attention of all layers; UsageError if a saved trace has no such query, else see `open_source`."""
         if self._saved is not None and query == self.own:
             return self._saved
         if self._model is None:
             raise UsageError("a saved trace has only its own text; give --model for another")
-        return self._model.with_mask(query.mask).trace(query.text, query.pair, query.target)
+        return self._model.with_mask(query.mask).trace(*query[:3])

@@ -101,11 +101,7 @@ class CorpusItem(NamedTuple):
 def trace_stream(
     source: Source, sentences: Iterable[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence with its number, or its failure; computed in groups; see `Source.trace`.
-
-    Raises:
-        InputError: the pair or the target cannot be read.
-    """
+    """Yield the trace of each sentence with its number, or its failure; computed in groups; see `Source.trace`."""
     check_texts(None, pair, target)
     # A source that runs each sentence alone need not wait for others.
     for window in windows(sentences) if source.can_batch else ([sentence] for sentence in sentences):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from attncli.checkpoints.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options
 from attncli.checkpoints.signatures import with_explicit_signature
@@ -14,19 +14,10 @@ from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
 
-class Tokenizer(Protocol):
-    """A tokenizer of sentences."""
-
-    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        """Return the tokens of a sentence, and of a second text in the same sequence.
-
-        Raises:
-            InputError: a text cannot be read.
-        """
-
-
 @with_explicit_signature(VocabularyOptions, TokenizerOptions)
-def open_tokenizer(model: str | None = None, *, special: bool = True, **options: Any) -> Tokenizer:
+def open_tokenizer(
+    model: str | None = None, *, special: bool = True, **options: Any
+) -> VocabularyTokenizer | CheckpointTokenizer:
     """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
 
     Args:
@@ -40,9 +31,9 @@ def open_tokenizer(model: str | None = None, *, special: bool = True, **options:
     """
     if model is None:
         owner = "the toy layer's vocabulary; give --model, or leave it out"
-        return _OfVocabulary(checked_options(options, VocabularyOptions, owner), special)
+        return VocabularyTokenizer(checked_options(options, VocabularyOptions, owner), special)
     chosen = checked_options(options, TokenizerOptions, "--model, whose tokenizer runs alone")
-    return _OfCheckpoint(model, chosen, special)
+    return CheckpointTokenizer(model, chosen, special)
 
 
 @with_explicit_signature(open_tokenizer)
@@ -70,12 +61,15 @@ def tokenize(
     return open_tokenizer(model, **options).tokenize(as_conversation(text, options), pair)
 
 
-class _OfVocabulary:
+class VocabularyTokenizer:
+    """A vocabulary of the toy layer."""
+
     def __init__(self, options: VocabularyOptions, special: bool) -> None:
         self._name = options.vocab
         self._vocabulary_of = open_vocabulary(options.vocab, special, options.offline)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """Return the tokens of a sentence, and of a second text in the same sequence."""
         check_texts(text, pair)
         texts = (text, pair)
         vocabulary = self._vocabulary_of(texts)
@@ -86,7 +80,9 @@ class _OfVocabulary:
         return Tokenization("toy", None, self._name, text, pair, tokens, unknown=unknown, notes=notes)
 
 
-class _OfCheckpoint:
+class CheckpointTokenizer:
+    """A checkpoint's tokenizer: transformers' own only where the native one may differ."""
+
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
         from attncli.checkpoints.snapshot import resolve
         from attncli.engines import numpy as numpy_engine
@@ -94,12 +90,10 @@ class _OfCheckpoint:
         load = LoadOptions(**vars(options))
         self._limit: int | None
         snapshot = resolve(model, load, for_tokenizer=True)
-        name = visible(snapshot.name)
-        # It is transformers' own only where the native engine may differ.
         try:
             tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
         except numpy_engine.UnsupportedError as error:
-            why = visible(str(error))
+            name, why = visible(snapshot.name), visible(str(error))
             if snapshot.gguf is not None:
                 raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
             require(f"{name}: {why}. The tokenizer of transformers", "transformers")
@@ -114,6 +108,7 @@ class _OfCheckpoint:
         self._encoder = InputEncoder(snapshot.name, tokenizer, special, limit, options.truncate).with_chat(load)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """Return the tokens of a sentence; see `VocabularyTokenizer.tokenize`."""
         name, limit = self._encoder.name, self._limit
         encoded = self._encoder.encode(text, pair, None)
         text, tokens, notes = encoded.text, encoded.tokens, encoded.notes

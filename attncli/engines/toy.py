@@ -7,9 +7,11 @@ seed again: W_q, W_k, W_v of each head, then W_o.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,12 +20,11 @@ from attncli.checkpoints.options import PROJECTS, ToyOptions, checked_options
 from attncli.encoding.encode import check_texts, unknown_notes
 from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
 from attncli.engines.source import PARALLEL_FROM, OpenModel
-from attncli.engines.toy_init import INITS, RNGS, Linear
-from attncli.errors import UsageError
+from attncli.errors import UsageError, require
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Tokens
+from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ToyLayer(OpenModel):
         )
         layer.mask.rows([0], np.arange(0))  # refuses a mask that does not fit this sentence
         details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
-        details |= {"init": options.weights, "vocab_size": vocabulary.size, "parameters": weights.size}
+        details |= {"init": options.init or "scaled", "vocab_size": vocabulary.size, "parameters": weights.size}
         source = Provenance("toy", seed=options.seed, details=details)
         notes = unknown_notes((text, pair), key_tokens, vocabulary.unknown_pieces(key_tokens))
         if target is not None:
@@ -136,7 +137,7 @@ class ToyWeights(NamedTuple):
     @classmethod
     def draw(cls, options: ToyOptions) -> ToyWeights:
         """Draw the weights of a layer, in the order of the module's docstring."""
-        draws, init, width = RNGS[options.rng](options.seed), INITS[options.weights], options.d_model
+        draws, init, width = RNGS[options.rng](options.seed), INITS[options.init or "scaled"], options.d_model
         columns = {"q": options.key_width, "k": options.key_width, "v": options.value_width}
         projected = PROJECTS[options.project]
         heads = [{name: init(draws, width, columns[name], width) for name in projected} for _ in range(options.heads)]
@@ -159,3 +160,95 @@ def _sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
     columns = np.arange(width)
     angles = np.arange(length)[:, None] / 10_000 ** (2 * (columns // 2) / width)
     return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles)).astype(np.float32)
+
+
+# --- random numbers ---
+
+
+class Linear(NamedTuple):
+    """x·weight + bias."""
+
+    weight: Float[np.ndarray, "E D"]
+    bias: Float[np.ndarray, " D"] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.weight.size + (0 if self.bias is None else self.bias.size)
+
+    def apply(self, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "T D"]:
+        """Return the projection of every row, which does not depend on the other rows, not even in its last bit."""
+        # A product in float32 is rounded otherwise when it has another number of rows.
+        projected = x.astype(np.float64) @ self.weight
+        return (projected if self.bias is None else projected + self.bias).astype(np.float32)
+
+
+class _NumpyDraws:
+    """Float32 arrays of NumPy's default generator."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._generator = seed, np.random.default_rng(seed)
+
+    def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        return self._generator.standard_normal((rows, columns), dtype=np.float32)
+
+    def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        return self._generator.random((rows, columns), dtype=np.float32)
+
+    def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
+        """Draw each by the seed and the word alone, not by the other words."""
+
+        def draw(text: str) -> Float[np.ndarray, " E"]:
+            digest = int.from_bytes(sha256(text.encode()).digest(), "big")
+            return np.random.default_rng([self._seed, digest]).standard_normal(width, dtype=np.float32)
+
+        drawn = {text: draw(text) for text in dict.fromkeys(token.text for token in tokens)}
+        return np.stack([drawn[token.text] for token in tokens])
+
+    def default_linear(self, fan_in: int, fan_out: int) -> Linear:
+        """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
+        bound = np.float32(1 / math.sqrt(fan_in))
+        weight = (2 * self.uniform(fan_out, fan_in) - 1) * bound  # drawn as nn.Linear stores it
+        return Linear(weight.T, (2 * self.uniform(1, fan_out)[0] - 1) * bound)
+
+
+class _TorchDraws:
+    """The same of torch's generator on the CPU, seeded like that of a notebook, whose own it leaves alone."""
+
+    def __init__(self, seed: int) -> None:
+        require("--rng torch", "torch")
+        import torch
+
+        self._torch, self._generator = torch, torch.Generator().manual_seed(seed)
+        # Whatever default dtype and device the process has set.
+        self._options: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+
+    def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        return self._torch.randn(rows, columns, generator=self._generator, **self._options).numpy()
+
+    def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        return self._torch.rand(rows, columns, generator=self._generator, **self._options).numpy()
+
+    def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
+        """Draw the whole table as nn.Embedding does, a row for each id."""
+        table = self._torch.empty(size, width, **self._options).normal_(generator=self._generator)
+        return table.numpy()[[token.id for token in tokens]]
+
+    def default_linear(self, fan_in: int, fan_out: int) -> Linear:
+        weight, bias = (self._torch.empty(*shape, **self._options) for shape in ((fan_out, fan_in), (fan_out,)))
+        self._torch.nn.init.kaiming_uniform_(weight, math.sqrt(5), generator=self._generator)
+        bound = 1 / math.sqrt(fan_in)
+        return Linear(weight.numpy().T, bias.uniform_(-bound, bound, generator=self._generator).numpy())
+
+
+Draws = _NumpyDraws | _TorchDraws
+RNGS: dict[str, Callable[[int], Draws]] = {"numpy": _NumpyDraws, "torch": _TorchDraws}
+
+# How a matrix of `rows` inputs and `columns` outputs is drawn in a layer of the given width.
+INITS: dict[str, Callable[[Draws, int, int, int], Linear]] = {
+    "scaled": lambda draws, rows, columns, width: Linear(draws.normal(rows, columns) / np.float32(math.sqrt(width))),
+    "normal": lambda draws, rows, columns, _: Linear(draws.normal(rows, columns)),
+    "uniform": lambda draws, rows, columns, _: Linear(draws.uniform(rows, columns)),
+    "linear": lambda draws, rows, columns, _: draws.default_linear(rows, columns),
+    "zeros": lambda _, rows, columns, __: Linear(np.zeros((rows, columns), np.float32)),
+}

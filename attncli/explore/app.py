@@ -1,4 +1,4 @@
-"""The explorer as an application of Textual: a key makes another look, looks are asked for, what is there is drawn."""
+"""The explorer as an application of Textual: each key makes another view, which is computed in a thread and drawn."""
 
 from __future__ import annotations
 
@@ -6,81 +6,67 @@ import asyncio
 import os
 import select
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Lock, Thread
-from time import monotonic, sleep
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from time import sleep
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from rich.cells import cell_len
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
+from textual.widgets import Footer, HelpPanel, Input, Label
 from textual.worker import get_current_worker
 from threadpoolctl import threadpool_limits
 
 from attncli.explore.command import ViewSnapshot, What
-from attncli.explore.computation import IncrementalComputation, reason
+from attncli.explore.computation import ComputedView, IncrementalComputation, reason
 from attncli.explore.keys import KEYS
-from attncli.explore.panes import BlockWidget, LineInput
-from attncli.explore.renderer import LEAST, MAPS, Pane, PaneRenderer, RenderInput
+from attncli.explore.panes import LineInput, Pane
+from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake, mistake_in
-from attncli.render.fit import Bounds
+from attncli.render.explore.head import large_head
+from attncli.render.explore.heads import small_heads
+from attncli.render.explore.layers import layer_map
+from attncli.render.explore.pane import CellCursor
+from attncli.render.explore.picture import large_picture
+from attncli.render.explore.words import cell_line, status_line, tokens, why_box
 from attncli.signals import end
 
 if TYPE_CHECKING:
     from attncli.engines.interactive import InteractiveSource
-    from attncli.explore.computation import ComputedView
-    from attncli.explore.view_state import Limits, ViewState
+    from attncli.render.explore.layer_view import LayerViewCache
     from attncli.render.palette import Palette
 
-Save = Callable[[ViewSnapshot, Path], str]  # writes what is seen, and says in a sentence what it wrote
-_ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}
-_OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
 _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
-_CHANGES: dict[str, Callable[[ViewState, Limits, int], ViewState]] = {
-    "head": lambda look, room, by: look.next_head(room, by),
-    "kind": lambda look, room, by: look.next_kind(room),
-    "hold": lambda look, room, by: look.holding(),
-    "norms": lambda look, room, by: look.counting("norms"),
-    "rollout": lambda look, room, by: look.counting("rollout"),
-    "metric": lambda look, room, by: look.next_metric(by, room.layout is not None),
-    "ramp": lambda look, room, by: look.next_ramp(),
-}
-_UNTIL_ENDED = 2  # seconds for ending as a person who leaves does
-_HIGH, _WIDE = 20, 72  # lines from which tokens have two, and columns from which something stands beside the large head
-_FRAMES = (100, 28)  # columns and lines from which panes have frames with sides
-_WITH_BOTH = 13  # lines of the maps from which the map of layers stands above the small heads
-_WITH_WHY, _WHY_LINES = 52, 14  # lines from which a part of the why stands below them, and its own
+_PATIENCE = 0.1  # seconds until an outdated map becomes grey, which would flicker otherwise
+_UNTIL_ENDED = 2  # seconds for an orderly end
+LEAST = (60, 20)  # columns and lines of a terminal
 
 
-def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> tuple[ViewSnapshot, bool]:
-    """Let a person look around until they leave; return what they saw last, and whether the model still computes.
+def run(model: InteractiveSource, look: ViewState, palette: Palette) -> tuple[ViewSnapshot, bool]:
+    """Run the explorer until it is left; return the last view, and whether the model still computes.
 
     Args:
         model: the model.
-        look: what they see first.
-        palette: how cells look on their terminal.
-        save: writes what is seen; what it raises on purpose is told.
+        look: the first view.
+        palette: the colours of the terminal.
 
     Raises:
-        RuntimeError: it failed, which Textual has said on stderr.
+        RuntimeError: it failed, which Textual has printed on stderr.
     """
-    explorer = Explorer(model, look, palette, save, seeks_label=True)
+    explorer = Explorer(model, look, palette, seeks_label=True)
     if hasattr(select, "poll"):  # which Windows has not
         Thread(target=_end_with_terminal, name="terminal", daemon=True).start()
-    settled = {number: signal.getsignal(number) for number in _LEAVING}
+    handlers = {number: signal.getsignal(number) for number in _LEAVING}
     loop = asyncio.new_event_loop()  # `asyncio.run` would wait for the thread of the model
     try:
         loop.run_until_complete(explorer.run_until_signalled())
     finally:
         loop.close()
-        for number, handler in settled.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     if explorer.return_code:
         raise RuntimeError("the explorer failed")
@@ -88,9 +74,9 @@ def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save)
 
 
 def _end_with_terminal() -> None:
-    """End as by a SIGTERM when the terminal is gone, however that ended; Textual would wait for ever to write to it."""
+    """End as by a SIGTERM when the terminal is gone; Textual would wait for ever to write to it."""
     waiting = select.poll()
-    waiting.register(0, 0)  # that the other end is closed is always reported
+    waiting.register(0, 0)  # a hang-up is always reported
     if any(event & select.POLLHUP for _, event in waiting.poll()):
         os.kill(os.getpid(), signal.SIGTERM)
         sleep(_UNTIL_ENDED)
@@ -98,17 +84,16 @@ def _end_with_terminal() -> None:
 
 
 class Prompt(NamedTuple):
-    """A line that is open below the maps: what is typed in it, and what was looked at when it was opened."""
+    """The line that is open below the maps, and the view when it was opened."""
 
     name: str
     before: ViewState
 
 
 class _TolerantDriver:
-    """A driver that outlives bytes that are no text, such as half a letter that was pasted; they are lost."""
+    """A driver that skips bytes that are not UTF-8, as of a letter that was pasted in part."""
 
     def run_input_thread(self) -> None:
-        """Read what is typed until the end."""
         while True:
             try:
                 return super().run_input_thread()  # type: ignore[misc]  # of the driver that it is mixed into
@@ -117,61 +102,63 @@ class _TolerantDriver:
 
 
 class Explorer(App[None]):
-    """What `attn explore` shows."""
+    """The application of `attn explore`."""
 
     CSS = """
     Screen { overflow: hidden; background: ansi_default; color: ansi_default; }
-    #top, #below, #status, #foot { height: 1; }
-    #mark { width: 2; }
-    BlockWidget, #maps { width: 1fr; height: 1fr; }
+    Pane { width: 1fr; height: 1fr; }
+    #top, #prompt, #cell, #status { height: 1; }
+    #mark, #label { width: auto; }
+    #tokens, #maps Pane { border: round ansi_bright_black; border-title-color: ansi_default; padding: 0 1; }
+    #maps Pane:focus { border: round ansi_cyan; }
     #head { width: 4fr; }
-    #side { width: 3fr; padding-left: 2; }
+    #side { width: 3fr; }
     #map { max-height: 50%; }
-    Screen.why #head, Screen.why #side { width: 1fr; }
-    Screen.alone #side { width: 1fr; padding-left: 0; }
-    Screen.alone #map { max-height: 100%; }
-    LineInput {
+    #tooSmall { width: 1fr; height: auto; }
+    #why, #tooSmall, Screen.why #map, Screen.why #heads { display: none; }
+    Screen.why #why { display: block; }
+    Screen.why #side { width: 4fr; }
+    Screen.small > * { display: none; }
+    Screen.small > #tooSmall { display: block; }
+    HelpPanel { width: 50%; }
+    LineInput, LineInput:focus {
         border: none; padding: 0; width: 1fr; background: ansi_default; color: ansi_default;
         background-tint: ansi_default 0%;
     }
-    LineInput > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
-    LineInput > .input--selection { background: ansi_default; color: ansi_default; text-style: reverse; }
+    LineInput > .input--cursor, LineInput > .input--selection {
+        background: ansi_default; color: ansi_default; text-style: reverse;
+    }
+    Footer, FooterKey, FooterKey .footer-key--description { background: ansi_default; color: ansi_default; }
+    FooterKey .footer-key--key { background: ansi_default; color: ansi_cyan; }
     """
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#text"
-    # All of them before anything that has the focus; `on_event` says why.
     BINDINGS: ClassVar = [
-        Binding(
-            ",".join(key.names), f"in_maps({key.action!r})" if key.is_typed else key.action, key.does, priority=True
-        )
+        Binding(key.keys, key.action, key.short, key.in_footer, key.shown, priority=True, tooltip=key.meaning)
         for key in KEYS
     ]
 
-    def __init__(
-        self, model: InteractiveSource, look: ViewState, palette: Palette, save: Save, seeks_label: bool = False
-    ) -> None:
+    def __init__(self, model: InteractiveSource, look: ViewState, palette: Palette, seeks_label: bool = False) -> None:
         super().__init__(ansi_color=True)
         self.look = look
-        self._seeks_label = seeks_label  # whether it still goes to the head with the strongest label by itself
-        self._save = save
+        self.result: ComputedView | None = None  # the last one
+        self._shown: ComputedView | None = None  # the last one with numbers
+        self._palette = palette
+        self._seeks_label = seeks_label  # whether it goes to the head with the strongest label
         self._computation = IncrementalComputation(model)
-        self._model = Lock()  # of whoever computes
-        self._renderer = PaneRenderer(palette)
-        self._pane: Pane = "text"
-        self._map: Pane = "head"  # the last pane of these that was chosen
-        self._prompt: Prompt | None = None
-        self._message = ""  # what the status says besides how far the model is
-        self._mistake: Mistake | None = None  # in the mask that is typed
-        self._saving = ""  # the name of a file that is being written
+        self._model = Lock()
+        self._map: What = "head"  # the last pane of maps that had the focus
         self._has_why = False
-        self._help_from: int | None = None  # the first line of the help that is shown
+        self._prompt: Prompt | None = None
+        self._message = ""
+        self._mistake: Mistake | None = None  # in the mask that is typed
+        self._is_patient = False
         self._is_due = False
-        self._patient_until = 0.0
 
-    # --- the life of it
+    # --- start and end ---
 
     async def run_until_signalled(self) -> None:
-        """Run until the person leaves or a signal asks to end."""
+        """Run until the user leaves or a signal arrives."""
         loop = asyncio.get_running_loop()
         with suppress(NotImplementedError):  # Windows
             for number in _LEAVING:
@@ -183,213 +170,193 @@ class Explorer(App[None]):
         return type("Driver", (_TolerantDriver, super().get_driver_class()), {})
 
     def compose(self) -> ComposeResult:
-        """Yield the panes."""
+        """Yield the widgets."""
         self._text, self._line = LineInput("text", self.look.question.text), LineInput("line")
-        names: tuple[Pane, ...] = ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help")
-        self._panes = panes = {name: BlockWidget(name) for name in names}
-        side = Vertical(panes["map"], panes["heads"], panes["why"], id="side")
-        top = Horizontal(panes["mark"], self._text, id="top")
-        maps = Horizontal(panes["head"], side, id="maps")
-        below = Horizontal(panes["cell"], panes["label"], self._line, id="below")
-        # Each with what it is shown for.
-        self._boxes = {top: "text", maps: "head map heads why", side: "map heads why", below: "cell line"}
-        yield from (top, panes["tokens"], maps, below)
-        yield from (panes["help"], panes["status"], panes["foot"])
+        self._label = Label("", id="label", markup=False)
+        self._panes = {name: Pane(name, name in ("head", "map", "heads")) for name in (
+            "tokens", "head", "map", "heads", "why", "cell", "status",
+        )}  # fmt: skip
+        panes = self._panes
+        yield Horizontal(Label("› ", id="mark"), self._text, id="top")
+        yield panes["tokens"]
+        yield Horizontal(panes["head"], Vertical(panes["map"], panes["heads"], panes["why"], id="side"), id="maps")
+        yield panes["cell"]
+        self._below = Horizontal(self._label, self._line, id="prompt")
+        self._below.display = False
+        yield self._below
+        yield panes["status"]
+        yield Footer(compact=True, show_command_palette=False)
+        yield Label(
+            f"The terminal is too small: attn explore needs {LEAST[0]} columns and {LEAST[1]} lines.", id="tooSmall"
+        )
 
     def on_mount(self) -> None:
-        """Ask for the first look."""
+        """Compute the first view."""
         # The threads of BLAS wait for each other without sleeping, and drawing needs a core too: with them a short text
         # may take thirty times as long. For a long one the engine has threads of its own.
         self._one_thread = threadpool_limits(1, user_api="blas")
-        # Who comes back from the shell finds an empty screen.
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self._ask()
-        self._draw()
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # after the shell
+        self._compute()
+        self._redraw()
 
     def on_unmount(self) -> None:
-        """Let BLAS have its threads again."""
+        """Give BLAS its threads back."""
         self._one_thread.restore_original_limits()
 
-    def on_resize(self) -> None:
-        """Draw for the new size, which the application has when this event is over."""
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw for the new size."""
+        self.screen.set_class(event.size.width < LEAST[0] or event.size.height < LEAST[1], "small")
         self._redraw()
-
-    @work(thread=True, exclusive=True)
-    def _compute(self, look: ViewState) -> None:
-        """Compute what is looked at, stage by stage; what was computed before ends after the stage that it is in."""
-        worker = get_current_worker()
-        with self._model:
-            results = self._computation.results(look)
-            while not worker.is_cancelled and (result := next(results, None)):
-                with suppress(RuntimeError):  # the application is over
-                    self.call_from_thread(self._take, result)
-
-    def _take(self, result: ComputedView) -> None:
-        """Take what is computed so far, and keep the cursor on the tokens that it stands on."""
-        before = self.room
-        self._renderer.take(result)
-        if result.look.question == self.look.question:
-            self.look = self.look.carried(before, self.room)
-            if self._seeks_label and result.is_whole and result.serves(self.look):
-                self._go_to_label(result)
-        self._redraw()
-
-    def _go_to_label(self, result: ComputedView) -> None:
-        """Go to the head with the strongest label, and there to what the last query attends to most."""
-        found = result.most_telling or (self.look.layer, self.look.kind, self.look.head)
-        layer, kind, head = found
-        look = replace(self.look, layer=layer, kind=kind, head=head)
-        if look.needs == self.look.needs:
-            self._seeks_label = False
-            look = result.at_heaviest(look)
-        self.look = look
-        if self._seeks_label:
-            self._ask()
 
     def is_computing(self) -> bool:
         """Return whether the model still computes, and does not end within a moment."""
         return not self._model.acquire(timeout=_PATIENCE)
 
-    # --- looking
+    # --- computation ---
+
+    def _compute(self) -> None:
+        self._results(self.look)
+        self._is_patient = True
+        self.set_timer(_PATIENCE, self._grow_impatient)
+
+    def _grow_impatient(self) -> None:
+        self._is_patient = False
+        self._redraw()
+
+    @work(thread=True, exclusive=True)
+    def _results(self, look: ViewState) -> None:
+        """Compute a view, stage by stage; the computation before ends after its stage."""
+        worker = get_current_worker()
+        with self._model:
+            results = self._computation.results(look)
+            while not worker.is_cancelled and (result := next(results, None)):
+                with suppress(RuntimeError):  # the application is over
+                    self.call_from_thread(self._update, result)
+
+    def _update(self, result: ComputedView) -> None:
+        """Show a result, with the cursor on the tokens that it was on."""
+        before = self.limits
+        self.result = result
+        if result.sights:
+            self._shown = result
+        if result.look.question == self.look.question:
+            self.look = self.look.carried(before, self.limits)
+            if self._seeks_label and result.is_whole and result.serves(self.look):
+                self._go_to_label(result)
+        self._redraw()
+
+    def _go_to_label(self, result: ComputedView) -> None:
+        """Go to the head with the strongest label, and there to the heaviest key of the last query."""
+        layer, kind, head = result.most_telling or (self.look.layer, self.look.kind, self.look.head)
+        look = replace(self.look, layer=layer, kind=kind, head=head)
+        self._seeks_label = look.needs != self.look.needs
+        self.look = look if self._seeks_label else result.at_heaviest(look)
+        if self._seeks_label:
+            self._compute()
+
+    # --- views ---
+
+    @property
+    def limits(self) -> Limits:
+        """Layers, heads and tokens that can be shown, as far as they are known."""
+        return Limits() if self.result is None else self.result.limits(self.look.kind)
 
     def go(self, look: ViewState | None) -> None:
-        """Look at something else; None is that there is nothing there."""
+        """Show another view; None is none."""
         if look is None or look == self.look:
             return
-        if look.query != self.look.query:
-            look = self._renderer.settled(look)
-        is_asked = look.needs != self.look.needs
+        layout, shown = self.limits.layout, self._shown
+        if look.query != self.look.query and layout and shown and shown.serves(look) and look.query in layout.cells:
+            look = shown.on_heaviest(look)
+        is_other = look.needs != self.look.needs
         self._seeks_label &= (look.layer, look.head) == (self.look.layer, self.look.head)
         self.look = look
         if self._prompt is None:
-            self._message, self._mistake = "", None
-        if is_asked:
-            self._ask()
+            self._message = ""
+        if is_other:
+            self._compute()
         self._redraw()
 
     @property
     def seen(self) -> ViewSnapshot:
-        """What the person sees, or saw before something went wrong."""
-        of_pane: dict[Pane, What] = {"heads": "heads", "map": "map"}
-        what = "why" if self._has_why else of_pane.get(self._pane, "head")
-        return ViewSnapshot(self._renderer.seen(self.look), what, self._renderer.shows_pictures)
+        """The view on the screen: of the numbers that are there."""
+        look, shown = self.look, self._shown
+        what: What = "why" if self._has_why else self._map
+        if shown is None:
+            return ViewSnapshot(look, what)
+        if not shown.serves(look):
+            look = replace(look, question=shown.look.question, layer=shown.look.layer, numbers=shown.look.numbers)
+        limits, sight = shown.limits(look.kind), shown.sight(look.kind)
+        assert sight is not None
+        kind = sight.layer.kind if len(limits.kinds) > 1 else None
+        look = replace(look.within(limits), layer=sight.layer.layer, kind=kind)
+        return ViewSnapshot(look, what, sight.layout is not None)
 
-    def _ask(self) -> None:
-        self._compute(self.look)
-        self._patient_until = monotonic() + _PATIENCE
-        self.set_timer(_PATIENCE, self._redraw)
-
-    @property
-    def room(self) -> Limits:
-        """How far one can look, as far as it is known."""
-        return self._renderer.room(self.look.kind)
-
-    # --- drawing
+    # --- drawing ---
 
     def _redraw(self) -> None:
-        """Draw once what has come so far is dealt with, however much that is."""
+        """Draw once the events that have arrived are handled."""
         if not self._is_due:
             self._is_due = True
             self.call_later(self._draw)
 
-    def on_block_widget_resized(self) -> None:
-        """Draw what has another room now."""
+    def on_pane_resized(self) -> None:
+        """Draw for the new size of a pane."""
         self._redraw()
 
     def _draw(self) -> None:
         self._is_due = False
         if not self._text.is_attached:  # the application is over
             return
-        self._arrange()
-        scene = RenderInput(
-            self.look,
-            self._pane,
-            self._text.cursor_position if self._pane == "text" else None,
-            self._message,
-            self._mistake,
-            "" if self._prompt is None else self._prompt.name,
-            self._help_from,
-            monotonic() < self._patient_until,
-            self._is_too_small,
-            self._has_frames,
-        )
-        for name, pane in self._panes.items():
-            if pane.display and pane.size.area:
-                pane.show(self._renderer.drawn(name, scene, Bounds(pane.size.height, pane.size.width)))
+        shown, result = self._shown, self.result
+        sight = None if shown is None else shown.sight(self.look.kind)
+        if shown is not None and sight is not None:
+            self._draw_maps(shown, sight)
+        is_current = result is not None and result.is_whole and result.serves(self.look)
+        failure = result.failure if result is not None and result.look.question == self.look.question else ""
+        messages = (self._message or failure or ("" if is_current else "computing …"),)
+        self._panes["status"].draw(status_line, sight, messages, self._palette)
 
-    @property
-    def _is_too_small(self) -> bool:
-        return self.size.width < LEAST[0] or self.size.height < LEAST[1]
+    def _draw_maps(self, shown: ComputedView, sight: LayerViewCache) -> None:
+        panes, palette, layer = self._panes, self._palette, sight.layer
+        is_late = not shown.serves(self.look) and not self._is_patient
+        look = replace(self.look.within(shown.limits(self.look.kind)), layer=layer.layer)
+        chosen = look.layer, look.head
+        if look.head not in layer.heads:  # a rollout has one
+            look = replace(look, head=layer.heads[0])
+        cursor = CellCursor(look.head, look.query, look.key)
+        measured = self.result if self.result and self.result.survey else shown
+        labels = measured.labels(sight)
+        draw_head = large_head if sight.layout is None else large_picture
+        panes["head"].draw(draw_head, sight, cursor, look.ramp, palette, labels.get(look.head, ""), is_late=is_late)
+        panes["heads"].draw(small_heads, sight, look.head, look.ramp, palette, labels, is_late=is_late)
+        panes["tokens"].draw(tokens, sight, cursor, look.ramp, palette, is_late=is_late)
+        panes["tokens"].styles.height = len(panes["tokens"].content.block.lines) + 2  # of its border
+        panes["cell"].draw(cell_line, sight, cursor, palette, is_late=is_late)
+        panes["why"].draw(why_box, sight, cursor._replace(head=chosen[1]), palette, is_late=is_late)
+        heads = measured.survey.heads if measured.survey else ()
+        numbers = {(each.layer, each.head): each.metrics.get(look.metric) for each in heads if each.kind == layer.kind}
+        layers = sorted({*measured.layers_of(layer.kind), look.layer})
+        count = max(shown.limits(look.kind).heads) + 1
+        panes["map"].styles.height = len(layers) + 4  # with its border, its ticks and its legend
+        panes["map"].draw(layer_map, look.metric, numbers, layers, count, chosen, palette, is_late=is_late)
 
-    @property
-    def _has_frames(self) -> bool:
-        return self.size.width >= _FRAMES[0] and self.size.height >= _FRAMES[1]
+    def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
+        self._message, self._mistake = text, mistake
+        self._line.underline(range(0) if mistake is None else range(mistake.start, mistake.end))
+        self._redraw()
 
-    def _arrange(self) -> None:
-        """Say which panes there are, and how large those are whose size is not always the same."""
-        (width, height), panes = self.size, self._panes
-        is_open, is_high, is_wide = self._prompt is not None, height >= _HIGH, width >= _WIDE
-        message = self._renderer.message(self.look, self._message)
-        is_long = cell_len(message) > width and not is_open  # and takes the line of the cell
-        shown: set[str] = set()
-        if self._is_too_small:
-            shown = {"status"}
-        elif self._help_from is not None:
-            shown = {"help", "foot"}
-        else:
-            has_both = is_wide and not self._has_why and height - 4 - (2 if is_high else 1) >= _WITH_BOTH
-            maps = (
-                {"map", "heads"} | ({"why"} if height >= _WITH_WHY else set())
-                if has_both
-                else {"why"}
-                if self._has_why
-                else {self._map} - {"head"}
-            )
-            if is_wide:
-                maps = {"head"} | (maps or {"map"})
-            shown = {"mark", "text", "tokens", "status", "foot", *(maps or {"head"})}
-            shown |= {"label", "line"} if is_open else set() if is_long else {"cell"}
-        for widget in (*panes.values(), self._text, self._line):
-            widget.display = widget.id in shown
-        if "text" in shown and self.focused is None and (is_open or self._pane == "text"):
-            self.set_focus(self._line if is_open else self._text)  # which it had before the terminal was too small
-        for box, parts in self._boxes.items():
-            box.display = not shown.isdisjoint(parts.split())
-        self.screen.set_class(self._has_why, "why")
-        self.screen.set_class("head" not in shown, "alone")
-        panes["map"].styles.height = self._renderer.map_lines + self._has_frames if {"map", "heads"} <= shown else "1fr"
-        panes["map"].styles.max_height = "50%" if {"map", "heads"} <= shown else "100%"
-        panes["why"].styles.height = _WHY_LINES if {"why", "heads"} <= shown else "1fr"
-        frame, most = 2 * self._has_frames, 2 if is_high else 1
-        panes["tokens"].styles.height = frame + (self._renderer.token_lines(width - 2 * frame, most) if frame else most)
-        panes["status"].styles.height = height if self._is_too_small else 1 + is_long
-        panes["label"].styles.width = len(self._prompt.name) + 2 if self._prompt is not None else 0
+    # --- lines to type in ---
 
-    # --- what is typed
-
-    async def on_event(self, event: events.Event) -> None:
-        """Deal with a key before the next one: several come in one go over a slow line, and a widget has a queue."""
-        if not isinstance(event, events.Key | events.Paste):
-            await super().on_event(event)
-            return
-        self.app_focus = True  # as whoever types has it; a terminal may say so later
-        try:
-            line = self.focused
-            is_typed = isinstance(event, events.Paste) or event.key not in _ALWAYS
-            if is_typed and isinstance(line, LineInput) and await line.takes(event):
-                self._typed(line.value)
-            else:
-                await super().on_event(event)
-        except Exception as error:  # a key that does nothing, and the text that was typed is not lost
-            self._say(reason(error))
-
-    def _typed(self, value: str) -> None:
-        """Look at what is typed, in the text or in the line below the maps."""
-        if self._prompt is None:
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show the view of what is typed."""
+        value = event.value
+        if event.input is self._text:
             self.go(self.look.asking(value))
+        elif self._prompt is None:
+            return
         elif self._prompt.name == "find":
-            before = self._prompt.before
-            found = before.finding(self.room, value) if value else before
+            found = self._prompt.before.finding(self.limits, value) if value else self._prompt.before
             self.go(found)
             self._say("" if found else f"no token has {value}")
         elif self._prompt.name == "mask":
@@ -397,47 +364,129 @@ class Explorer(App[None]):
             if mistake is None:
                 self.go(self.look.masked(value))
             self._say("" if mistake is None else mistake.reason, mistake)
-        elif self._prompt.name != "save":
+        else:
             self.go(self.look.with_text(self._prompt.name, value))
 
-    def action_enter(self) -> None:
-        """Take what is typed: leave the text, find the next token, keep the mask, or save; in the maps type."""
-        line = self.focused
-        if not isinstance(line, LineInput):
-            self._enter("text")
-        elif self._prompt is None:
-            self._enter(self._map)
-        elif self._prompt.name == "find":
-            self.go(self.look.finding(self.room, line.value))
-        elif self._prompt.name == "save":
-            self._save_as(line.value.strip())
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Leave the text, find the next token, or take what is typed."""
+        if self._prompt is not None and self._prompt.name == "find":
+            self.go(self.look.finding(self.limits, event.value))
         elif self._mistake is None:
-            self._enter(self._map)
+            self._to_maps()
 
-    def _save_as(self, name: str) -> None:
-        if self._saving:
-            self._say(f"still saving {self._saving} …")
-        elif name:
-            self._enter(self._map)
-            self._saving = name
-            self._say(f"saving {name} …")
-            # As a daemon: whoever leaves waits for no file, and the command that writes it ends by itself.
-            Thread(target=self._saved, args=(self.seen, Path(name)), name="saving", daemon=True).start()
+    def action_open(self, name: str) -> None:
+        """Open the line below the maps."""
+        self._prompt = Prompt(name, self.look)
+        value = {"find": ""} | self.look.question._asdict()
+        with self.prevent(Input.Changed):
+            self._line.value = value[name] or ""
+        self._line.cursor_position = len(self._line.value)
+        self._label.update(f"{name}: ")
+        self._below.display, self._panes["cell"].display = True, False
+        self.set_focus(self._line)
+        self._say()
 
-    def _saved(self, seen: ViewSnapshot, path: Path) -> None:
-        """Save, in a thread of its own: it may take as long as computing what is looked at."""
-        try:
-            text = self._save(seen, path)
-        except Exception as error:
-            text = reason(error)
-        self._saving = ""
-        with suppress(RuntimeError):  # the application is over
-            self.call_later(self._say, text)
+    def _to_maps(self) -> None:
+        self._close_prompt()
+        self.set_focus(self._panes[self._map])
+
+    def _close_prompt(self) -> None:
+        if self._prompt is not None:
+            self._prompt = None
+            self._below.display, self._panes["cell"].display = False, True
+            self._say()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Close the line below the maps when another pane has the focus."""
+        widget = event.widget
+        if widget is not self.focused:  # any more: keys that came since have moved it
+            return
+        if widget is not self._line:
+            self._close_prompt()
+        if isinstance(widget, Pane):
+            self._map = widget.id  # type: ignore[assignment]  # those that can have the focus
+
+    def action_type(self) -> None:
+        """Go to the text."""
+        self.set_focus(self._text)
+
+    def action_escape(self) -> None:
+        """Close what is open, or leave the text."""
+        if self.screen.query(HelpPanel):
+            self.action_hide_help_panel()
+        elif self._prompt is not None:
+            self.go(replace(self.look, question=self._prompt.before.question))
+            self._to_maps()
+        elif self.focused is self._text:
+            self._to_maps()
+        elif self._has_why:
+            self.action_why()
+
+    # --- keys ---
+
+    def action_move(self, rows: int, columns: int) -> None:
+        """Move the cursor; in the small maps and in the map of layers go to another head or layer."""
+        pane = self.focused.id if isinstance(self.focused, Pane) else self._map
+        content = self._panes[pane or "head"].content
+        if pane == "map":
+            self.go(self.look.next_layer(self.limits, rows) if rows else self.look.next_head(self.limits, columns))
+        elif pane == "heads":
+            in_a_strip = len({content.at(1, column) for column in range(content.block.width)} - {None})
+            self.go(self.look.next_head(self.limits, columns + rows * in_a_strip))
+        else:
+            self.go(self.look.moved(self.limits, rows * content.steps[0], columns * content.steps[1]))
+
+    def action_end(self, side: int) -> None:
+        """Go to the first or the last query, head or layer."""
+        self.action_move(side * 1_000_000, 0)
+
+    def action_layer(self, by: int) -> None:
+        """Go to another layer."""
+        self.go(self.look.next_layer(self.limits, by))
+
+    def action_head(self, by: int) -> None:
+        """Go to another head."""
+        self.go(self.look.next_head(self.limits, by))
+
+    def action_kind(self) -> None:
+        """Show the next kind of attention."""
+        self.go(self.look.next_kind(self.limits))
+
+    def action_numbers(self, numbers: Any) -> None:
+        """Show norms or the rollout, or the weights again."""
+        self.go(self.look.counting(numbers))
+
+    def action_metric(self, by: int) -> None:
+        """Show another metric of layers × heads."""
+        self.go(self.look.next_metric(by, self.limits.layout is not None))
+
+    def action_ramp(self) -> None:
+        """Show another scale of colours."""
+        self.go(self.look.next_ramp())
+
+    def action_why(self) -> None:
+        """Show why the query attends to the key, or close it."""
+        self._has_why = not self._has_why
+        self.screen.set_class(self._has_why, "why")
+        if self._has_why:
+            self.set_focus(self._panes["head"])
+        self._redraw()
+
+    def action_leave(self) -> None:
+        """Leave."""
+        self.exit()
+
+    def action_help(self) -> None:
+        """Show the keys of the pane with the focus, or close them."""
+        if self.screen.query(HelpPanel):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
 
     def action_cut(self) -> None:
-        """Show what the next token becomes without the head, or without the cell that the cursor is on."""
+        """Show the next token without the head, or without the cell of the cursor."""
         self._say("computing the next token without it …")
-        self._cut(self.look.within(self.room), self._pane == "head" and not self._renderer.shows_pictures)
+        self._cut(self.look.within(self.limits), self._map == "head" and self.limits.layout is None)
 
     @work(thread=True, exclusive=True, group="cut")
     def _cut(self, look: ViewState, is_cell: bool) -> None:
@@ -446,150 +495,32 @@ class Explorer(App[None]):
                 text = self._computation.cut(look, is_cell)
         except Exception as error:
             text = reason(error)
-        if look == self.look.within(self.room):
+        if look == self.look.within(self.limits):
             with suppress(RuntimeError):  # the application is over
                 self.call_from_thread(self._say, text)
 
-    def action_open(self, name: str) -> None:
-        """Open the line below the maps."""
-        self._prompt = Prompt(name, self.look)
-        line, values = self._line, {"find": "", "save": "attention.svg"} | self.look.question._asdict()
-        line.display = True  # which is what may have the focus
-        line.value = values[name] or ""
-        line.cursor_position = len(line.value)
-        self.set_focus(line)
-        self._say()
+    # --- the mouse ---
 
-    def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
-        self._message, self._mistake = text, mistake
-        self._line.point(range(0) if mistake is None else range(mistake.start, mistake.end))
-        self._redraw()
-
-    # --- panes
-
-    def _enter(self, pane: Pane) -> None:
-        """Make a pane the one that keys are for; a line that is open is closed, with what was said of it."""
-        if self._prompt is not None:
-            self._prompt = None
-            self._say()
-        self._pane = pane
-        if pane in MAPS:
-            self._map = pane
-        self.set_focus(self._text if pane == "text" else None)
-        self._redraw()
-
-    def action_turn(self, by: int) -> None:
-        """Go to the pane so many places after this one."""
-        panes = ("text", *MAPS)
-        self._enter(panes[(panes.index(self._pane) + by) % len(panes)])
-
-    def action_type(self) -> None:
-        """Go to the text."""
-        self._enter("text")
-
-    def action_escape(self) -> None:
-        """Close what is open, the help or a line, or leave the text."""
-        if self._help_from is not None:
-            self.action_help()
-        elif self._prompt is not None:
-            self.go(replace(self.look, question=self._prompt.before.question))
-            self._enter(self._map)
-        elif self._pane == "text":
-            self._enter(self._map)
-        elif self._has_why:
-            self.action_why()
-
-    # --- keys
-
-    def action_move(self, rows: int, columns: int) -> None:
-        """Move the cursor, or in the small maps and the map go to another head or layer."""
-        if self._help_from is not None:
-            self._turn_help(rows)
-        elif self._pane == "map":
-            self.go(self.look.next_layer(self.room, rows) if rows else self.look.next_head(self.room, columns))
-        elif self._pane == "heads":
-            self.go(self.look.next_head(self.room, columns + rows * self._renderer.heads_in_a_line))
-        else:
-            self.go(self._renderer.moved(self.look, rows, columns))
-
-    def action_end(self, side: int) -> None:
-        """Go to the first or the last query, head or layer."""
-        self.action_move(side * 1_000_000, 0)
-
-    def action_layer(self, by: int) -> None:
-        """Go to the layer so many places after this one; of the help, a page."""
-        if self._help_from is not None:
-            self._turn_help(by * (self.size.height - 2))
-        else:
-            self.go(self.look.next_layer(self.room, by))
-
-    def action_look(self, change: str, by: int = 1) -> None:
-        """Look at another head, kind of attention or metric, or in another way."""
-        self.go(_CHANGES[change](self.look, self.room, by))
-
-    def action_zoom(self, by: int) -> None:
-        """Show less of a long text, or more of it."""
-        self.go(self.look.zoomed(self._renderer.shown, self._renderer.zooms, by))
-
-    def action_why(self) -> None:
-        """Say why the query attends to the key, or say no more of it."""
-        self._has_why = not self._has_why
-        self._redraw()
-
-    def action_leave(self) -> None:
-        """Leave."""
-        self.exit()
-
-    def action_help(self) -> None:
-        """Show the keys, or show them no more."""
-        is_open = self._help_from is not None
-        self._enter(self._pane)
-        self._help_from = None if is_open else 0
-        if not is_open:
-            self.set_focus(None)
-
-    def _turn_help(self, by: int) -> None:
-        most = max(self._renderer.help_lines - self.size.height + 1, 0)
-        self._help_from = min(max((self._help_from or 0) + by, 0), most)
-        self._redraw()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return whether a key does what it does: letters are those of a line while one is typed in."""
-        if action == "in_maps":
-            return not isinstance(self.focused, LineInput)
-        # While the help is shown, that is turned or closed.
-        return self._help_from is None or action in _OF_HELP
-
-    async def action_in_maps(self, action: str) -> None:
-        """Do what a letter means where nothing is typed; what leaves the program leaves the help first."""
-        await self.run_action("help" if self._help_from is not None and action == "leave" else action)
-
-    # --- the mouse
-
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """A click into the text goes there; keys that came since may have left it again."""
-        if event.widget.id == "text" and event.widget is self.focused and self._pane != "text":
-            self._enter("text")
-
-    def on_block_widget_clicked(self, message: BlockWidget.Clicked) -> None:
-        """Go to what was clicked."""
-        pane = next((pane for pane in ("tokens", *MAPS) if pane == message.pane.id), None)
-        if pane is None:
+    def on_pane_clicked(self, message: Pane.Clicked) -> None:
+        """Go to the cell or the head that was clicked."""
+        pane, value, limits = message.pane.id, message.value, self.limits
+        if value is None:
             return
-        if pane in MAPS and self._prompt is None:
-            self._enter(pane)
-        self.go(self._renderer.at(self.look, pane, message.y, message.x))
-
-    def on_block_widget_turned(self, message: BlockWidget.Turned) -> None:
-        """Move through a long text, or the layers; with Ctrl zoom."""
-        if message.is_zoom:
-            self.action_zoom(-message.by)
-        elif self._help_from is not None:
-            self._turn_help(message.by * 3)
-        elif message.pane.id == "map":
-            self.go(self.look.next_layer(self.room, message.by))
-        elif message.pane.id == "heads":
-            self.go(self.look.next_head(self.room, message.by))
+        if pane == "map":
+            self.go(self.look.on(limits, layer=value[0], head=value[1]))
+        elif pane == "heads":
+            self.go(self.look.on(limits, head=value))
+        elif limits.layout is None:
+            self.go(self.look.on(limits, query=value[0], key=value[1]))
         else:
-            rows, columns = (0, message.by) if message.is_sideways else (message.by, 0)
-            self.go(self.look.scrolled(self.room, self._renderer.shown, rows, columns))
+            side = "query" if self.look.query in limits.layout.cells else "key"
+            self.go(self.look.on(limits, **{side: value}))
+
+    def on_pane_scrolled(self, message: Pane.Scrolled) -> None:
+        """Move through the queries, the heads or the layers."""
+        if message.pane.id == "map":
+            self.action_layer(message.by)
+        elif message.pane.id == "heads":
+            self.action_head(message.by)
+        else:
+            self.go(self.look.moved(self.limits, message.by * self._panes["head"].content.steps[0]))

@@ -1,4 +1,4 @@
-"""The command line that gives what is seen: the same numbers, of a command that prints them."""
+"""The command line that prints the numbers of a view."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attncli.explore.view_state import FIRST_METRIC, ViewState
+from attncli.explore.view_state import ViewState
 
 _ENCODING = ("utf-8", "surrogateescape")
 What = Literal["head", "heads", "map", "why"]
 
 
 class ViewSnapshot(NamedTuple):
-    """What a person has in front of them.
+    """A view and the pane that has the focus.
 
     Attributes:
-        look: what is looked at.
-        what: what of it: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
-        has_picture: whether heads are shown as what the query looks at in pictures.
+        look: the view.
+        what: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
+        has_picture: whether the head is drawn over a picture.
     """
 
     look: ViewState
@@ -27,11 +27,11 @@ class ViewSnapshot(NamedTuple):
 
 
 class InputSource(NamedTuple):
-    """What a command line says that no key changes.
+    """The part of a command line that no key changes.
 
     Attributes:
-        options: whose attention it is and in which colours, a word each.
-        is_saved: whether it is what was saved, which has its texts and its mask.
+        options: of the model and the colours, a word each.
+        is_saved: whether it is a saved trace, which has its texts and its mask.
         reads_pictures: whether the text is the name of a picture, which is read alone.
     """
 
@@ -66,11 +66,7 @@ class ReplayCommand:
 
 
 def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
-    """Return the command that gives what is seen.
-
-    No command compares norms, rollouts or two masks: where one of these is held, it is the command that gives the
-    other, which is looked at.
-    """
+    """Return the command that prints a view."""
     look, what, has_picture = seen
     question, options = look.question, source.options
     texts: tuple[str, ...] = ()
@@ -79,39 +75,21 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
         options += ("--image", question.text) if source.reads_pictures else ()
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
             options += () if value is None else (f"--{name}", value)
-    layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))
-    place = layer if look.layer or (look.numbers == "rollout" and what != "why") else ()  # which ends in the last one
-    kind = () if look.kind is None else ("--kind", look.kind)
-    ramp = () if look.ramp is None else ("--ramp", look.ramp)
-    both = () if has_picture else _compared(look)
+    options += () if look.kind is None else ("--kind", look.kind)
     if what == "map":
-        if look.metric is None and both:
-            return ReplayCommand("diff", both, (*options, *kind, *ramp))
-        return ReplayCommand("heads", texts, (*options, *kind, "--metrics", look.metric or FIRST_METRIC))
-    if what == "why":
-        cell = ("--query", str(look.query), "--key", str(look.key))
-        return ReplayCommand("why", texts, (*options, *place, *kind, *head, *cell, *ramp))
-    if both and look.numbers == "weights":
-        return ReplayCommand("diff", both, (*options, *layer, *kind, *(head if what == "head" else ()), *ramp))
-    numbers = () if look.numbers == "weights" else (f"--{look.numbers}",)
-    which: tuple[str, ...] = (
-        head if what == "head" and look.numbers != "rollout" else ()
-    )  # which is one map of all heads
-    which += ("--query", str(look.query)) if has_picture else ()
-    return ReplayCommand("inspect", texts, (*options, *place, *kind, *which, *numbers, *ramp))
-
-
-def _compared(look: ViewState) -> tuple[str, ...]:
-    """Return the held text and this one, where a command compares the two."""
-    held, question = look.held, look.question
-    if held is None or held._replace(text="") != question._replace(text=""):
-        return ()
-    texts = held.text, question.text
-    return texts if all(texts) and "-" not in texts else ()
+        return ReplayCommand("heads", texts, (*options, "--sort", look.metric))
+    options += "--layer", str(look.layer)
+    has_head = what == "why" or (what == "head" and look.numbers != "rollout")  # which is one map of all heads
+    options += ("--head", str(look.head)) * has_head
+    options += ("--query", str(look.query)) * (what == "why" or has_picture)
+    options += ("--key", str(look.key)) * (what == "why")
+    options += (f"--{look.numbers}",) * (what != "why" and look.numbers != "weights")
+    options += () if look.ramp is None else ("--ramp", look.ramp)
+    return ReplayCommand("why" if what == "why" else "inspect", texts, options)
 
 
 def _quoted(word: str) -> str:
-    """Return a word as a shell reads it; what a terminal does not show stands there in octal digits."""
+    """Return a word as a shell reads it; characters that a terminal does not show are octal."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = "".join(

@@ -1,4 +1,4 @@
-"""From a look to its answer, in stages: first what one waits for, and nothing twice."""
+"""Computation of a view in stages: tokens, the layer shown, then the metrics of all layers; nothing twice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.analysis.derive import derive
-from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
-from attncli.analysis.labels import HeadKey, most_telling
+from attncli.analysis.labels import HeadKey, most_telling, strongest
 from attncli.errors import AttnError, UsageError
 from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache
@@ -20,59 +19,58 @@ from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from attncli.analysis.diff import HeadDifference
     from attncli.engines.interactive import InteractiveSource, Query
     from attncli.trace.tokens import Tokens
 
 
 @dataclass(frozen=True)
 class ComputedView:
-    """An answer, which grows: tokens first, then the layer that is looked at, then the map of all layers.
+    """Result of a computation, which grows with each stage.
 
     Attributes:
-        look: what was looked at when it was asked for, within what there is.
-        layers: those that can be looked at.
-        tokens: what the queries and the keys are; None where the text cannot be read.
-        recorded: the layer looked at as the model computes it, all kinds that ran; None until it is there.
-        shown: the same, or its norms, or the rollout of one kind up to it; None where there are none.
-        held: what is shown, of the question that is held.
-        sights: what is shown, or how it differs from what is held, ready to be drawn; one for each kind.
-        survey: the metrics of the heads of the layers that have been measured, by layer; None until there are some.
-        measured: the layers that have been measured; of these, one that is not in the survey has no attention.
-        changes: how far these heads are from those of the question that is held, as far as they have been compared.
-        is_whole: whether nothing more will come.
-        failure: what there is not, and why, in one sentence; empty where nothing is lacking.
+        look: the view that was asked for, within the limits.
+        layers: of the model.
+        tokens: the queries and the keys; None where the text cannot be read.
+        recorded: the layer shown as the model computes it, all kinds that ran; None until it is there.
+        sights: its weights, norms or rollout, ready to be drawn; one for each kind.
+        survey: the metrics of the heads of the layers measured so far; None without any.
+        measured: the layers measured so far; of these, one without heads in the survey has no attention.
+        is_whole: whether this is the last stage.
+        failure: the error, in one sentence; empty without one.
     """
 
     look: ViewState
     layers: tuple[int, ...] = ()
     tokens: tuple[Tokens, Tokens] | None = None
     recorded: Trace | None = None
-    shown: Trace | None = None
-    held: Trace | None = None
     sights: tuple[LayerViewCache, ...] = ()
     survey: HeadReport | None = None
     measured: frozenset[int] = frozenset()
-    changes: tuple[HeadDifference, ...] = ()
     is_whole: bool = False
     failure: str = ""
 
     def serves(self, look: ViewState) -> bool:
-        """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
+        """Return whether its numbers are those of a view."""
         return self.look.needs == look.needs
 
     @property
     def most_telling(self) -> HeadKey | None:
-        """The head that shows most of what heads do, by its label, of those that are measured; None is none."""
-        labels = {
-            (each.layer, each.kind, each.head): each.labels for each in (self.survey.heads if self.survey else ())
-        }
+        """The head with the strongest label; None without one."""
+        heads = self.survey.heads if self.survey else ()
+        labels = {(each.layer, each.kind, each.head): each.labels for each in heads}
         return next(iter(most_telling([*labels], labels, 1)), None)
 
-    def at_heaviest(self, look: ViewState) -> ViewState:
-        """Return a look at a layer that is there with the cursor on what its last query attends to most.
+    def labels(self, sight: LayerViewCache) -> dict[int, str]:
+        """Return the labels of the heads of a layer, as far as they are measured."""
+        place = sight.layer.layer, sight.layer.kind
+        heads = self.survey.heads if self.survey else ()
+        labels = {(each.layer, each.kind, each.head): each.labels for each in heads}
+        return {key[2]: strongest(labels, key) for key in labels if key[:2] == place}
 
-        Where that is a cell of a picture, it is the first query, which stands for all of them.
+    def at_heaviest(self, look: ViewState) -> ViewState:
+        """Return a view with the cursor on the last query and its heaviest key.
+
+        Where that query is a cell of a picture, it is the first query, which stands for all cells.
         """
         if (sight := self.sight(look.kind)) is None:
             return look
@@ -81,7 +79,7 @@ class ComputedView:
         return self.on_heaviest(replace(look, query=0 if is_cell else query))
 
     def on_heaviest(self, look: ViewState) -> ViewState:
-        """Return a look at a layer that is there with the cursor on its query's heaviest key, of pictures a cell."""
+        """Return a view with the cursor on the heaviest key of its query; with pictures, on the heaviest cell."""
         if (sight := self.sight(look.kind)) is None:
             return look
         (values,), (allowed,) = sight.cells(look.head, range(look.query, look.query + 1))[1:3]
@@ -90,17 +88,18 @@ class ComputedView:
         return replace(look, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
-        """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
+        """Return the layer of a kind, or of the first that ran, ready to be drawn; None if it is not there."""
         own = (sight for sight in self.sights if kind in (None, sight.layer.kind))
         return next(own, self.sights[0] if self.sights else None)
 
     def layers_of(self, kind: str) -> tuple[int, ...]:
-        """Return the layers that have a kind of attention, and those of which that is not known yet."""
-        found = {head.layer for head in self.survey.heads if head.kind == kind} if self.survey else set()
-        return tuple(layer for layer in self.layers if layer in found or layer not in self.measured)
+        """Return the layers that have a kind of attention, and those not measured yet."""
+        heads = self.survey.heads if self.survey else ()
+        layers = {head.layer for head in heads if head.kind == kind}
+        return tuple(layer for layer in self.layers if layer in layers or layer not in self.measured)
 
-    def room(self, kind: str | None = None) -> Limits:
-        """Return how far one can look, with this kind of attention in front of one."""
+    def limits(self, kind: str | None = None) -> Limits:
+        """Return the layers, heads and tokens that can be shown with a kind of attention."""
         if self.recorded is None:
             sides = () if self.tokens is None else sequences(kind or "", *self.tokens)
             return Limits(self.layers, (), (), *sides)
@@ -113,50 +112,38 @@ class ComputedView:
 
 @dataclass
 class _TextCache:
-    """What has been computed of a question.
+    """Results for one text.
 
     Attributes:
-        tokens: what its queries and its keys are.
+        tokens: its queries and its keys.
         trace: of all layers; None until it is recorded.
-        surveys: of each layer that was measured; None of one without attention.
-        changes: of each layer that was compared, and with which question.
+        surveys: of each layer measured so far; None of a layer without attention.
     """
 
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
     surveys: dict[int, HeadReport | None] = field(default_factory=dict)
-    changes: dict[tuple[Query, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
 
-    def measure(self, trace: Trace, layer: int, question: Query | None, held: Trace | None) -> None:
-        """Measure the heads of a layer, and compare them with those of a question that is held."""
-        has_attention = any(each.layer == layer for each in trace.layers)
-        if layer not in self.surveys:
-            self.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
-        if question is not None and held is not None and (question, layer) not in self.changes:
-            pair = (_part(each, [layer]) for each in (held, trace) if has_attention)
-            self.changes[question, layer] = diff(*pair, top=0).heads if has_attention else ()
-
-    def measured(self, answer: ComputedView, held: Query | None) -> ComputedView:
-        """Return an answer with the heads of all layers that were measured, and how far they are from those held."""
+    def measured(self, answer: ComputedView) -> ComputedView:
+        """Return a result with the heads of all layers measured so far."""
         parts = [one for _, one in sorted(self.surveys.items()) if one is not None]
         heads = tuple(head for part in parts for head in part.heads)
         masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
         report = replace(parts[0], masks=masks, measured=len(heads), heads=heads) if parts else None
-        changes = tuple(head for (question, _), found in self.changes.items() if question == held for head in found)
-        return replace(answer, survey=report, measured=frozenset(self.surveys), changes=changes)
+        return replace(answer, survey=report, measured=frozenset(self.surveys))
 
 
 class IncrementalComputation:
-    """A model that is looked at; what was computed of the question and of the held one stays for the next look."""
+    """A model, with the results for its last text."""
 
     def __init__(self, model: InteractiveSource) -> None:
         self._model = model
-        self._caches: dict[Query, _TextCache] = {}
+        self._cached: tuple[Query, _TextCache] | None = None
 
     def results(self, look: ViewState) -> Iterator[ComputedView]:
-        """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
+        """Yield the result of each stage; the last one is whole, or has a failure.
 
-        Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
+        Nothing is raised. The caller may stop between any two stages.
         """
         layers = tuple(self._model.layers)
         answer = ComputedView(look.within(Limits(layers)), layers)
@@ -170,10 +157,10 @@ class IncrementalComputation:
         yield replace(answer, is_whole=True, failure=failure or answer.failure)
 
     def cut(self, look: ViewState, is_cell: bool) -> str:
-        """Return in words what the next token becomes without a head, or without one cell of it.
+        """Return in words how the next token changes without a head, or without one cell of it.
 
         Raises:
-            AttnError: the model's prediction cannot be asked.
+            AttnError: the model does not predict.
         """
         from attncli.analysis.ablation import AblationChoice, ablation
 
@@ -194,61 +181,31 @@ class IncrementalComputation:
 
     def _stages(self, answer: ComputedView) -> Iterator[ComputedView]:
         look = answer.look
-        self._caches = {each: cache for each, cache in self._caches.items() if each in (look.question, look.held)}
-        cache = self._about(look.question)
-        answer = cache.measured(replace(answer, tokens=cache.tokens), look.held)
-        yield answer
-        trace = self._recorded(look.question)
-        below = [layer for layer in self._model.layers if layer <= look.layer]
-        shown = below if look.numbers == "rollout" else [look.layer]
+        if self._cached is None or self._cached[0] != look.question:
+            self._cached = look.question, _TextCache(self._model.tokens(look.question))
+        cache = self._cached[1]
+        yield (answer := cache.measured(replace(answer, tokens=cache.tokens)))
+        trace = cache.trace = cache.trace or self._model.trace(look.question)
         answer = replace(answer, recorded=_part(trace, [look.layer]))
         try:
-            answer = _drawable(replace(answer, shown=_numbers(_part(trace, shown), look)))
+            shown = _numbers(trace, look)
+            answer = replace(answer, sights=tuple(LayerViewCache(shown, layer) for layer in shown.layers))
+            if sight := answer.sight(look.kind):
+                sight.prepare()
         except AttnError as error:  # its heads can be measured all the same
             answer = replace(answer, failure=str(error))
         yield answer
-        held = None
-        if look.held is not None:
-            try:
-                of_held = self._recorded(look.held)
-                answer = _drawable(replace(answer, held=_numbers(_part(of_held, shown), look)))
-                cache.measure(trace, look.layer, look.held, of_held)
-                held = look.held
-            except AttnError as error:
-                answer = replace(answer, failure=str(error))
-            answer = cache.measured(answer, held)
-            yield answer
         for sight in answer.sights:  # of the other kinds
             sight.prepare()
-        for _ in self._all_heads(look, held):
-            answer = cache.measured(answer, held)
-            yield answer
-
-    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[None]:
-        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first."""
-        cache, trace = self._about(look.question), self._recorded(look.question)
-        of_held = None if held is None else self._recorded(held)
         for layer in sorted(self._model.layers, key=lambda layer: abs(layer - look.layer)):
-            if layer not in cache.surveys or (held is not None and (held, layer) not in cache.changes):
-                cache.measure(trace, layer, held, of_held)
-                yield
-
-    def _about(self, question: Query) -> _TextCache:
-        """Return what has been computed of a question, which is its tokens at least."""
-        if question not in self._caches:
-            self._caches[question] = _TextCache(self._model.tokens(question))
-        return self._caches[question]
-
-    def _recorded(self, question: Query) -> Trace:
-        """Return the attention of all layers, recorded once."""
-        cache = self._about(question)
-        if cache.trace is None:
-            cache.trace = self._model.trace(question)
-        return cache.trace
+            if layer not in cache.surveys:
+                part = _part(trace, [layer])
+                cache.surveys[layer] = survey([part], View()) if part.layers else None
+                yield (answer := cache.measured(answer))
 
 
 def reason(error: BaseException) -> str:
-    """Return what went wrong, in a sentence."""
+    """Return an error as a sentence."""
     if isinstance(error, AttnError):
         return str(error).replace(", or add --truncate", "").replace(", cut it with --truncate", "")  # not of explore
     if isinstance(error, MemoryError):
@@ -262,22 +219,12 @@ def _part(trace: Trace, layers: Collection[int]) -> Trace:
 
 
 def _numbers(trace: Trace, look: ViewState) -> Trace:
-    """Return the trace with the numbers that are looked at."""
+    """Return the layer shown, with the weights, norms or rollout of the view."""
     if look.numbers == "norms":
-        return derive(trace, norms=True)
+        return derive(_part(trace, [look.layer]), norms=True)
     if look.numbers == "rollout":
+        trace = _part(trace, range(look.layer + 1))
         kind = look.kind or next(layer.kind for layer in trace.layers if layer.layer == look.layer)
         layers = tuple(layer for layer in trace.layers if layer.kind == kind)
         return derive(replace(trace, layers=layers), rollout=True, layer=look.layer)
-    return trace
-
-
-def _drawable(answer: ComputedView) -> ComputedView:
-    """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
-    if answer.shown is None:
-        return answer
-    views = tuple(LayerViewCache(answer.shown, layer, answer.held) for layer in answer.shown.layers)
-    answer = replace(answer, sights=views)
-    if sight := answer.sight(answer.look.kind):
-        sight.prepare()
-    return answer
+    return _part(trace, [look.layer])

@@ -1,8 +1,10 @@
-"""Widgets of Textual that show blocks, and lines to type in. They know nothing of attention."""
+"""Widgets of the explorer: panes that show a `PaneContent`, and lines to type in."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import zip_longest
+from typing import Any
 
 from rich.highlighter import Highlighter
 from rich.segment import Segment
@@ -10,52 +12,75 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import Binding
-from textual.geometry import Region, Size
+from textual.color import Color
+from textual.filter import Monochrome
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
+from attncli.explore.computation import reason
 from attncli.render.block import Block
+from attncli.render.explore.pane import PaneContent
+from attncli.render.fit import Bounds, crop
+from attncli.render.palette import DIM
 from attncli.text import visible
 
 _PLAIN = Style()
 _UNDERLINE = Style(bold=True, underline=True)
 _EMPTY = Strip([])
-_EDITING = {binding.key: binding.action for binding in Binding.make_bindings(Input.BINDINGS) if binding.key != "enter"}
+_EDITING = {each.key: each.action for each in Binding.make_bindings(Input.BINDINGS) if each.key != "ctrl+c"}
 
 
-class BlockWidget(Widget):
-    """A rectangle that shows a block, and says where it was clicked and how the wheel was turned over it."""
+class Pane(Widget):
+    """A widget that draws its content again where the inputs of the drawing function or the size have changed."""
 
     ALLOW_SELECT = False
 
     class Resized(Message):
-        """It has another size."""
+        """The pane has another size."""
 
     class Clicked(Message):
-        """A place was clicked."""
+        """The mouse clicked on a value of the content."""
 
-        def __init__(self, pane: BlockWidget, x: int, y: int) -> None:
+        def __init__(self, pane: Pane, value: Any) -> None:
             super().__init__()
-            self.pane, self.x, self.y = pane, x, y
+            self.pane, self.value = pane, value
 
-    class Turned(Message):
-        """The wheel was turned, down (1) or up (-1), with Ctrl held down or sideways too."""
+    class Scrolled(Message):
+        """The wheel was turned down (1) or up (-1)."""
 
-        def __init__(self, pane: BlockWidget, by: int, is_zoom: bool, is_sideways: bool) -> None:
+        def __init__(self, pane: Pane, by: int) -> None:
             super().__init__()
-            self.pane, self.by, self.is_zoom, self.is_sideways = pane, by, is_zoom, is_sideways
+            self.pane, self.by = pane, by
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, can_focus: bool = False) -> None:
         super().__init__(id=name)
+        self.can_focus = can_focus
+        self.content: PaneContent[Any] = PaneContent(Block([], 0))
+        self._drawn_of: object = None
         self._strips: list[Strip] = []
-        self.drawn_for = Size(0, 0)
+        self._is_late = False
 
-    def show(self, block: Block) -> None:
-        """Show a block in place of the last one; lines that are as they were are not drawn again."""
-        self.drawn_for = self.size
-        strips = [Strip([Segment(text, style or _PLAIN) for text, style, _ in line]) for line in block.lines]
+    def draw(self, function: Callable[..., PaneContent[Any]], *inputs: object, is_late: bool = False) -> None:
+        """Show what a function returns for some inputs and the room of the pane; in grey if it `is_late`."""
+        room = Bounds(self.size.height, self.size.width)
+        if not self.display or not self.size.area or self._drawn_of == (function, inputs, room, is_late):
+            return
+        self._drawn_of = function, inputs, room, is_late
+        try:
+            self.content = function(*inputs, room)
+        except Exception as error:  # the other panes, and the text that was typed, are not lost
+            self.content = PaneContent(crop([[Segment(reason(error))]], room))
+        self.border_title = Text.assemble(*((text, style or "") for text, style, _ in self.content.title))
+        dim = DIM if is_late else _PLAIN
+        strips = [
+            Strip([Segment(text, (style or _PLAIN) + dim) for text, style, _ in line])
+            for line in self.content.block.lines
+        ]
+        if is_late:
+            strips = [strip.apply_filter(Monochrome(), Color(0, 0, 0)) for strip in strips]
         lines = enumerate(zip_longest(self._strips, strips, fillvalue=_EMPTY))
         changed = [Region(0, y, self.size.width, 1) for y, (old, new) in lines if old != new]
         self._strips = strips
@@ -63,38 +88,35 @@ class BlockWidget(Widget):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Return a line of the block, as wide as the pane."""
+        """Return a line of the content, as wide as the pane."""
         strip = self._strips[y] if y < len(self._strips) else _EMPTY
         return strip.adjust_cell_length(self.size.width, _PLAIN)
 
     def on_resize(self) -> None:
-        """Say that there is another room to draw in."""
+        """Ask for another drawing."""
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
-        """Say which place was clicked."""
-        self.post_message(self.Clicked(self, event.x, event.y))
+        """Report the value that was clicked."""
+        offset = event.get_content_offset(self)
+        if offset is not None:
+            self.post_message(self.Clicked(self, self.content.at(offset.y, offset.x)))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Say that the wheel was turned."""
-        self._turn(event, 1)
+        """Report the wheel."""
+        event.stop()
+        self.post_message(self.Scrolled(self, 1))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Say that the wheel was turned."""
-        self._turn(event, -1)
-
-    def _turn(self, event: events.MouseEvent, by: int) -> None:
+        """Report the wheel."""
         event.stop()
-        self.post_message(self.Turned(self, by, event.ctrl, event.shift))
+        self.post_message(self.Scrolled(self, -1))
 
 
-class _Pointing(Highlighter):
-    """Underlines some characters."""
-
+class _Underline(Highlighter):
     places = range(0)
 
     def highlight(self, text: Text) -> None:
-        """Underline them in a text."""
         text.stylize(_UNDERLINE, self.places.start, self.places.stop)
 
 
@@ -102,31 +124,35 @@ class LineInput(Input):
     """A line to type in."""
 
     def __init__(self, name: str, value: str = "") -> None:
-        self._pointing = _Pointing()
-        super().__init__(one_line(value), highlighter=self._pointing, id=name, select_on_focus=False, compact=True)
+        self._underline = _Underline()
+        super().__init__(one_line(value), highlighter=self._underline, id=name, select_on_focus=False, compact=True)
         self.cursor_blink = False
 
-    def point(self, places: range) -> None:
+    def underline(self, places: range) -> None:
         """Underline these characters and no others."""
-        if places != self._pointing.places:
-            self._pointing.places = places
+        if places != self._underline.places:
+            self._underline.places = places
             self.refresh()
 
-    async def takes(self, event: events.Key | events.Paste) -> bool:
-        """Edit at once, and return whether the event is one that edits: a text that is pasted becomes one line."""
-        if isinstance(event, events.Paste):
-            self.replace(one_line(event.text), *self.selection)
-        elif event.is_printable and event.character is not None:
-            self.replace(event.character, *self.selection)
-        elif event.key in _EDITING:
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Return whether a key edits the line, so that it is no command."""
+        return super().check_consume_key(key, character) or key in _EDITING or key == "slash"  # no name of Unicode
+
+    async def _on_key(self, event: events.Key) -> None:
+        # A binding would run after the letters that were typed behind it.
+        if event.key in _EDITING:
+            event.stop()
+            event.prevent_default()
             await self.run_action(_EDITING[event.key])
-        else:
-            return False
-        return True
+
+    def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        self.replace(one_line(event.text), *self.selection)
 
 
 def one_line(text: str) -> str:
-    """Return a text as it can be typed: ends of lines and tabs are blanks, other characters that are not seen go."""
+    """Return a text that can be typed: line ends and tabs are blanks, other invisible characters are left out."""
     return "".join(filter(None, map(_typed, text.replace("\r\n", "\n"))))
 
 

@@ -1,4 +1,4 @@
-"""What a person looks at: the text, the head, the cell and how they are drawn. Every key makes another one of it."""
+"""State of the explorer's view: the text, the head, the cell, and how they are drawn. Each key makes another one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ if TYPE_CHECKING:
     from attncli.trace.layout import SideLayout
 
 Numbers = Literal["weights", "norms", "rollout"]
-FIRST_METRIC: Metric = "entropy"  # of the map, until another one is chosen
-Shown = tuple[range, range]  # the first row and the first column of each cell that is drawn
 _Value = TypeVar("_Value")
 
 
 class Limits(NamedTuple):
-    """How far one can look; what is empty is not known yet, and bounds nothing.
+    """Layers, heads and tokens that can be shown; an empty field is not known yet, and bounds nothing.
 
     Attributes:
-        layers: those that can be looked at.
-        kinds: of attention, those that ran in the layer that is looked at.
-        heads: those of it.
-        queries: what its rows are.
-        keys: what its columns are.
-        layout: which of the columns are cells of pictures; None where none are.
+        layers: with attention.
+        kinds: of attention that ran in the layer shown.
+        heads: of that layer.
+        queries: its rows.
+        keys: its columns.
+        layout: cells of pictures among the columns; None without pictures.
     """
 
     layers: tuple[int, ...] = ()
@@ -45,39 +43,20 @@ class Limits(NamedTuple):
     layout: SideLayout | None = None
 
 
-class Viewport(NamedTuple):
-    """The part of a long text that is shown.
-
-    Attributes:
-        query: the first row.
-        key: the first column.
-        zoom: 0 is the whole text, pooled to fit; each step more halves what a cell stands for, down to one token.
-    """
-
-    query: int = 0
-    key: int = 0
-    zoom: int = 0
-
-
-WHOLE = Viewport()
-
-
 @dataclass(frozen=True)
 class ViewState:
-    """Everything that the picture depends on, besides the model and the size of the terminal.
+    """Everything that the screen depends on, besides the model and the terminal's size.
 
     Attributes:
-        question: what the model is asked.
-        layer: the layer that is shown; -1 is the last one, until it is known which there are.
+        question: the input of the model.
+        layer: the layer shown; -1 is the last one.
         kind: of its attention; None is the first that ran.
-        head: its head; a rollout has one, and remembers this.
-        query: the row of the cell under the cursor, a position.
+        head: its head; a rollout has one, and keeps this number.
+        query: the row of the cursor, a position.
         key: its column.
-        numbers: what the maps show.
-        metric: what the map of layers × heads shows; None is how far each head is from that of the held question.
-        ramp: how far along the colours a weight stands; None is the default.
-        port: the part of a long text that is shown.
-        held: the question whose attention this one is compared with.
+        numbers: shown in the maps.
+        metric: shown in the map of layers × heads.
+        ramp: of colours; None is the default.
     """
 
     question: Query
@@ -87,44 +66,36 @@ class ViewState:
     query: int = 0
     key: int = 0
     numbers: Numbers = "weights"
-    metric: Metric | None = FIRST_METRIC
+    metric: Metric = "entropy"
     ramp: Ramp | None = None
-    port: Viewport = WHOLE
-    held: Query | None = None
 
     @property
     def needs(self) -> tuple[object, ...]:
-        """What has to be computed; one answer serves all looks that need the same."""
-        return self.question, self.layer, self.numbers, self.kind if self.numbers == "rollout" else None, self.held
+        """Key of the computation; views with equal keys share one result."""
+        return self.question, self.layer, self.numbers, self.kind if self.numbers == "rollout" else None
 
-    # --- what the model is asked
+    # --- input of the model
 
     def asking(self, text: str) -> ViewState:
-        """Return the look at another text, from the same place."""
+        """Return the view of another text, with the cursor in the same place."""
         return replace(self, question=self.question._replace(text=text))
 
     def masked(self, mask: str) -> ViewState:
-        """Return the look through another mask; an empty one is the model's own."""
+        """Return the view under another mask; an empty one is the model's own."""
         return replace(self, question=self.question._replace(mask=mask.strip() or None))
 
     def with_text(self, name: str, text: str) -> ViewState:
-        """Return the look at the same text with another `pair` or `target` beside it; an empty one is none."""
+        """Return the view of the same text with another `pair` or `target`; an empty one is none."""
         return replace(self, question=Query(**self.question._asdict() | {name: text or None}))
 
-    def holding(self) -> ViewState:
-        """Return the look with this question held, so that others are compared with it; with none if one is held."""
-        if self.held is None:
-            return replace(self, held=self.question, metric=None)
-        return replace(self, held=None, metric=self.metric or FIRST_METRIC)
-
     def counting(self, numbers: Numbers) -> ViewState:
-        """Return the look at these numbers; if they are shown already, at the weights again."""
+        """Return the view of these numbers; where they are shown already, of the weights again."""
         return replace(self, numbers="weights" if self.numbers == numbers else numbers)
 
-    # --- where one looks
+    # --- position
 
     def within(self, room: Limits) -> ViewState:
-        """Return the look at what there is: each place the nearest one to where it was."""
+        """Return the nearest view that the limits allow."""
         return replace(
             self,
             layer=room.layers[-1] if self.layer < 0 and room.layers else _stepped(self.layer, room.layers),
@@ -135,13 +106,13 @@ class ViewState:
         )
 
     def on(self, room: Limits, **places: int) -> ViewState:
-        """Return the look at another layer, head, query or key, or as near to it as there is one."""
+        """Return the view of another layer, head, query or key, or of the nearest one."""
         return replace(self, **{name: max(place, 0) for name, place in places.items()}).within(room)  # type: ignore[arg-type]
 
     def moved(self, room: Limits, rows: int = 0, columns: int = 0) -> ViewState:
-        """Return the look with the cursor so many rows further down and columns further right.
+        """Return the view with the cursor moved by rows and columns.
 
-        Where the query is a cell of a picture, it goes to the cell that stands there, and above and below it out of it.
+        A query that is a cell of a picture moves to the neighbouring cell, and at the upper and lower edge out of it.
         """
         if room.layout is not None:
             from attncli.render.picture import neighbour
@@ -153,21 +124,21 @@ class ViewState:
         return self.on(room, query=self.query + rows, key=self.key + columns)
 
     def next_layer(self, room: Limits, by: int = 1) -> ViewState:
-        """Return the look at the layer so many places after this one; before the first and after the last is none."""
+        """Return the view of the layer `by` places after this one, or of the first or last."""
         return replace(self, layer=_stepped(self.layer, room.layers, by)).within(room)
 
     def next_head(self, room: Limits, by: int = 1) -> ViewState:
-        """Return the look at the head so many places after this one, as with layers."""
+        """Return the view of the head `by` places after this one, or of the first or last."""
         return replace(self, head=_stepped(self.head, room.heads, by)).within(room)
 
     def next_kind(self, room: Limits) -> ViewState:
-        """Return the look at the next kind of attention; the first one comes after the last."""
+        """Return the view of the next kind of attention; the first follows the last."""
         return replace(self, kind=_after(self.kind or room.kinds[0], room.kinds)) if room.kinds else self
 
     def carried(self, before: Limits, after: Limits) -> ViewState:
-        """Return the look with the cursor on the tokens that it stood on, after the text has changed around them.
+        """Return the view with the cursor on the same tokens, after the text has changed around them.
 
-        The last query stays the last one: who types on sees what each new token attends to.
+        The last query stays the last one, so that each new token shows its attention.
         """
         query = _carried(self.query, before.queries, after.queries)
         if before.queries and after.queries and self.query == last_word(before.queries):
@@ -176,11 +147,10 @@ class ViewState:
         return replace(self, query=query, key=key).within(after)
 
     def finding(self, room: Limits, wanted: str) -> ViewState | None:
-        """Return the look with the cursor on the next token with these letters, or where they begin in the text.
+        """Return the view with the cursor on the next query, or else key, that has these letters; None without one.
 
-        They are looked for below the cursor and then from the first row on; if no row has them, among the columns.
-        Small letters find large ones too. A number that stands nowhere is a position. None is that nothing was found.
-        `@r1c3` and `@120,80` are cells of a picture.
+        Lower case finds upper case too. A number that no token has is a position. `@r1c3` and `@120,80` are cells of a
+        picture.
         """
         texts = texts_of(self.question.text, self.question.pair, self.question.target)
         if wanted.startswith("@") and room.layout is not None:
@@ -193,39 +163,15 @@ class ViewState:
             return self.on(room, key=next((column for column in columns if column > self.key), columns[0]))
         return None
 
-    # --- how it is drawn
+    # --- drawing
 
     def next_metric(self, by: int = 1, has_pictures: bool = False) -> ViewState:
-        """Return the look with another metric on the map; where a question is held, what changed is one of them."""
-        names = names_for(has_pictures)
-        return replace(self, metric=_after(self.metric, names if self.held is None else (None, *names), by))
+        """Return the view with another metric in the map of layers × heads."""
+        return replace(self, metric=_after(self.metric, names_for(has_pictures), by))
 
     def next_ramp(self) -> ViewState:
-        """Return the look with another ramp of colours."""
+        """Return the view with another ramp of colours."""
         return replace(self, ramp=_after(self.ramp or DEFAULT_RAMP, get_args(Ramp)))
-
-    def zoomed(self, shown: Shown, most: int, by: int) -> ViewState:
-        """Return the look with cells that stand for half as much, so many times; the cursor stays where it is seen.
-
-        They are what is shown now, and can be halved `most` times; below 0 they stand for twice as much.
-        """
-        now = min(self.port.zoom, most)
-        zoom = min(max(now + by, 0), most)
-        share = 2.0 ** (now - zoom)
-        query = self.query - int((self.query - shown[0].start) * share)
-        key = self.key - int((self.key - shown[1].start) * share)
-        return replace(self, port=Viewport(max(query, 0), max(key, 0), zoom))
-
-    def scrolled(self, room: Limits, shown: Shown, rows: int = 0, columns: int = 0) -> ViewState:
-        """Return the look through a port so many cells further on, and the cursor in it."""
-        of_rows = _further(shown[0], rows, len(room.queries))
-        of_columns = _further(shown[1], columns, len(room.keys))
-        looked = replace(self, port=Viewport(of_rows.start, of_columns.start, self.port.zoom))
-        query, key = (
-            max(min(place, part.stop - 1), part.start)
-            for place, part in ((self.query, of_rows), (self.key, of_columns))
-        )
-        return looked.on(room, query=query, key=key)
 
 
 def last_word(tokens: Tokens) -> int:
@@ -234,7 +180,7 @@ def last_word(tokens: Tokens) -> int:
 
 
 def _stepped(value: int, among: Sequence[int], by: int = 0) -> int:
-    """Return the value so many places after the one of these that is nearest; the value itself if there are none."""
+    """Return the value `by` places after the nearest of some; the value itself where there are none."""
     if not among:
         return value
     nearest = min(range(len(among)), key=lambda place: abs(among[place] - value))
@@ -246,19 +192,11 @@ def _inside(place: int, tokens: Tokens) -> int:
 
 
 def _after(value: _Value, among: Sequence[_Value], by: int = 1) -> _Value:
-    """Return the value so many places after this one, around the end."""
     return among[(among.index(value) + by) % len(among)]
 
 
-def _further(shown: range, by: int, size: int) -> range:
-    """Return what is seen so many cells further on, as far as there are tokens."""
-    wide = shown.stop - shown.start
-    first = max(min(shown.start + by * shown.step, size - wide), 0)
-    return range(first, first + wide, shown.step)
-
-
 def _carried(place: int, before: Tokens, after: Tokens) -> int:
-    """Return where a token stands now: what is in front of an edit stays, and what is behind it goes along."""
+    """Return the new position of a token: those before an edit stay, those behind it move along."""
     if not before or not after:
         return place
     old, new = ([(token.segment, token.text) for token in tokens] for tokens in (before, after))
@@ -272,13 +210,13 @@ def _carried(place: int, before: Tokens, after: Tokens) -> int:
 
 
 def _shared(first: Sequence[object], second: Sequence[object]) -> int:
-    """Return how many values are the same from the start on."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def _named(wanted: str, tokens: Tokens, texts: Texts) -> list[int]:
-    """Return the positions of the tokens that have some letters, or in whose characters these begin in the text."""
+    """Return the positions of tokens that have some letters, or in which these begin in the text."""
     letters = re.compile(re.escape(wanted), re.IGNORECASE if wanted == wanted.lower() else 0)
     begins = [[match.start() for match in letters.finditer(text or "")] for text in texts]
 

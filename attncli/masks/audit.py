@@ -31,16 +31,17 @@ from attncli.masks.expressions import (
     leaves,
     map_leaves,
 )
-from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
+from attncli.masks.findings import MOST_CELLS, Finding, error, in_batch, note
 from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.notation import MOST
-from attncli.masks.recognition import Shape, rule_of, shape_of
+from attncli.masks.recognition import Rule, Shape, rule_of
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
     Planes = Bool[np.ndarray, "*P Q K"]
+    Allowed = Bool[np.ndarray, "#B #H #Q #K"]
 
 # The code of a cell that is allowed against the expectation, by the atom that forbids it.
 _CODES = {
@@ -48,6 +49,9 @@ _CODES = {
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
+WHAT_BECOMES = "softmax gives NaN with −inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
+_LEAST = 3  # queries; of fewer, a triangle is too small to be one
+_LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 _MESSAGES = {
     "missing": "misses an allowed key",
     "leak": "attends to the future",
@@ -66,14 +70,14 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
     shape = [size.queries or queries, size.keys or keys]
     if keys == 1 and queries > 1 and size.keys != 1:
         message = "applies to every key, so it masks queries. A mask of keys has the shape [1, keys]"
-        yield Finding("shape", "error", f"one column for {queries} queries {message}", queries)
+        yield error("shape", f"one column for {queries} queries {message}", queries)
     elif shape != [queries, keys]:
         message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {shape}"
         message += ". It is transposed" if [keys, queries] == shape else ""
         message += ". Broadcast, every query gets the same keys" if queries == 1 and keys == shape[1] else ""
-        yield Finding("shape", "error", message)
+        yield error("shape", message)
     if subject.reading is not None and subject.is_ambiguous:
-        yield Finding("ambiguous", "error", f"{subject.reading.why}. Use --for sdpa or --for mha to decide")
+        yield error("ambiguous", f"{subject.reading.why}. Use --for sdpa or --for mha to decide")
         yield from _varies(subject, None)
     elif expected is not None and shape == [queries, keys]:  # it applies to no mask of another size
         planes = expected.allowed(grid_rows(subject, np.arange(1))).shape[:-2]
@@ -85,11 +89,10 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
     else:
-        cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
-        rule = rule_of(cells, shape_of(cells), subject.past)
+        rule = rule_of(subject.batched, past=subject.past)
         if rule.expression is None:  # rows with padding of their own follow one rule
             yield from _varies(subject, None)
-        yield from intrinsic_findings(cells, rule, subject.past)
+        yield from intrinsic_findings(subject.batched, rule, subject.past)
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
@@ -145,7 +148,8 @@ def _in_any_plane(cells: Planes) -> Bool[np.ndarray, "Q K"]:
     return np.any(cells, axis=tuple(range(cells.ndim - 2)))
 
 
-def _first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
+def first_cells(where: Bool[np.ndarray, "Q K"]) -> tuple[tuple[int, int], ...]:
+    """Return the first cells of those that a finding is about, as (query, key)."""
     rows = np.flatnonzero(where.any(axis=1))[:MOST_CELLS]
     return tuple((int(rows[row]), key) for row, key in np.argwhere(where[rows])[:MOST_CELLS].tolist())
 
@@ -168,17 +172,17 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
                     batch[code].update(np.flatnonzero(differs.any(axis=(1, 2, 3))).tolist())
     if not wrong:
         return
-    cells_of = {code: _first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
+    cells_of = {code: first_cells(wrong[code]) for code in _MESSAGES if code in wrong}
     first = np.array(sorted({row for cells in cells_of.values() for row, _ in cells}))
     mistakes = (usual for usual in _mistakes(subject, expected) if _explains(usual, first))
     mistake = next(mistakes, _Mistake((), "", expected, subject))
     for code, cells in cells_of.items():
         count = int(np.count_nonzero(wrong[code]))
-        message = f"{_MESSAGES[code]} in {count} cell{'s' * (count != 1)}{in_batch(batch[code])}"
+        message = f"{_MESSAGES[code]} in {plural(count, 'cell')}{in_batch(batch[code])}"
         message += f": {mistake.hint}" if code in mistake.codes else ""
-        yield Finding(code, "error", message, count, cells)
-    for code in {*mistake.codes} & {"shape", "broadcast"}:
-        yield Finding(code, "error", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
+        yield error(code, message, count, cells=cells)
+    if "shape" in mistake.codes:
+        yield error("shape", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
 
 
 class _Mistake(NamedTuple):
@@ -190,43 +194,26 @@ class _Mistake(NamedTuple):
     subject: MaskGrid
 
 
-class _AlongQueries(NamedTuple):
-    """Padding that is laid along the queries by mistake: it hides queries, and no keys."""
-
-    pad: Expression
-
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
-        """See `Expression.allowed`."""
-        keys = self.pad.allowed(grid._replace(queries=np.zeros((1, 1), int)))
-        return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
-
-
 def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
     (queries, keys), causal = subject.shape[-2:], Atom("causal")
     of_cells = ("window", "missing", "leak")
 
-    def changed(old: Atom, new: Expression) -> Expression:
-        return map_leaves(expected, lambda leaf: new if leaf == old else leaf)
+    def changed(hint: str, old: Atom, new: Expression) -> _Mistake:
+        return _Mistake(of_cells, hint, map_leaves(expected, lambda leaf: new if leaf == old else leaf), subject)
 
-    windows = set(atoms_named("window", leaves(expected)))
-    if len(windows) == 1:
-        (window,) = windows
+    windows = {*atoms_named("window", leaves(expected))}
+    for window in windows if len(windows) == 1 else ():
         (width,) = window.arguments
-        for other in (width + 1, width - 1):
-            if other:
-                hint = f"the window has {other} keys, not {width} ({other - width:+d})"
-                yield _Mistake(of_cells, hint, changed(window, Atom("window", (other,))), subject)
+        for other in {width + 1, max(width - 1, 1)} - {width}:
+            hint = f"the window has {other} keys, not {width} ({other - width:+d})"
+            yield changed(hint, window, Atom("window", (other,)))
     if queries == keys:
-        if any(map(is_padding, leaves(expected))):
-            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
-            yield _Mistake(("broadcast",), LAID_ALONG_QUERIES, along, subject)
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
         yield _Mistake(("shape",), hint, expected, subject._replace(cells=subject.cells.swapaxes(-1, -2)))
     if causal in leaves(expected):
-        later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
-        hint = "the diagonal is shifted by "
-        yield _Mistake(of_cells, hint + "+1, a query sees the key after itself", changed(causal, later), subject)
-        yield _Mistake(of_cells, hint + "-1, a query does not see itself", changed(causal, earlier), subject)
+        hint, strict = "the diagonal is shifted by ", And((causal, Not(Atom("window", (1,)))))
+        yield changed(hint + "+1, a query sees the key after itself", causal, Atom("band", (MOST, 1)))
+        yield changed(hint + "-1, a query does not see itself", causal, strict)
     for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
         if past >= 0 and past != subject.past:
             hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
@@ -254,20 +241,19 @@ def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]
     planes = subject.allowed
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
     alike = len(planes) // subject.shape[0] if has_rows else len(planes)  # planes compared with their first one
-    differs = {plane: cells ^ planes[plane - plane % alike] for plane, cells in enumerate(planes) if plane % alike}
+    differs = {plane: cells ^ planes[plane - plane % alike] for plane, cells in enumerate(planes)}
     differs = {plane: cells for plane, cells in differs.items() if cells.any()}
     if not differs:
         return
-    severity: Severity = "note"
-    if expected is not None:
-        row = expected.allowed(grid_rows(subject, np.arange(1)))
-        severity = "error" if row.ndim == 2 or row.shape[-3] == 1 else "note"  # where it is the same for all heads
+    row = None if expected is None else expected.allowed(grid_rows(subject, np.arange(1)))
+    is_same = row is not None and (row.ndim == 2 or row.shape[-3] == 1)  # for all heads
     where = np.logical_or.reduce([*differs.values()])
     names = ", ".join(subject.planes[plane] for plane in [*differs][:5])
     names += f" and {len(differs) - 5} more" if len(differs) > 5 else ""
-    verb, first, count = "differs" if len(differs) == 1 else "differ", next(iter(differs)), int(where.sum())
-    message = f"{names} {verb} from {subject.planes[first - first % alike]}, in {count} cell{'s' * (count != 1)}"
-    yield Finding("varies", severity, message, len(differs), _first_cells(where))
+    first, count = min(differs), int(where.sum())
+    message = f"{names} {'differs' if len(differs) == 1 else 'differ'} from {subject.planes[first - first % alike]}"
+    message += f", in {plural(count, 'cell')}"
+    yield (error if is_same else note)("varies", message, len(differs), cells=first_cells(where))
 
 
 def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
@@ -279,12 +265,90 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     grid = grid_rows(subject, rows)
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
-    severity: Severity
-    for severity, dead_rows, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
+    for finding, dead_rows, addition in ((error, rows[wrong], ""), (note, rows[~wrong], ", as expected")):
         if dead_rows.size:
-            who = "1 row is" if len(dead_rows) == 1 else f"{len(dead_rows)} rows are"
+            who = f"{plural(len(dead_rows), 'row')} {'is' if len(dead_rows) == 1 else 'are'}"
+            listed = tuple(dead_rows[:MOST_CELLS].tolist())
             message = f"{who} fully masked{addition}: {WHAT_BECOMES}"
-            yield Finding("dead-row", severity, message, len(dead_rows), rows=tuple(dead_rows[:MOST_CELLS].tolist()))
+            yield finding("dead-row", message, len(dead_rows), rows=listed)
+
+
+# --- without an expectation ----------------------------------------------------------------------------------
+
+
+def intrinsic_findings(allowed: Allowed, rule: Rule, past: int, becomes: str = WHAT_BECOMES) -> Iterator[Finding]:
+    """Yield the findings of a mask and its rule that need no expectation.
+
+    `past` is the number of keys before the first query, `becomes` the output of a fully masked query in the program.
+    """
+    inverted = _inverted(allowed, rule)
+    if inverted is not None:
+        yield inverted
+        return  # rows that see nothing follow from it
+    where = ~np.any(allowed, axis=(1, 3))  # queries that see nothing, [#B, #Q]
+    is_of_queries = where.shape[1] == rule.shape[3] > 1 and bool((allowed == allowed[..., :1]).all())
+    if is_of_queries and where.any() and not where.all(axis=1).any() and _is_sorted(where):
+        message = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
+        message += in_batch(np.flatnonzero(where.any(axis=1))) if len(where) > 1 else ""
+        hidden = np.flatnonzero(where.any(axis=0))[:MOST_CELLS].tolist()
+        yield error("broadcast", message, int(where.sum()), rows=tuple(hidden))
+    else:
+        yield from _dead_queries(allowed, rule, becomes)
+    if any(variant.past == 0 != past for variant in rule.variants):
+        yield note(
+            "shape", f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
+        )
+
+
+def _inverted(allowed: Allowed, rule: Rule) -> Finding | None:
+    """Return that True and False are swapped, if the complement of a mask is a usual mask.
+
+    Either no query sees itself, as padding may, and each does in the complement, which is a rule. Or rows of the
+    batch see nothing, and in the complement every row has keys from its beginning, or up to its end.
+    """
+    batch, heads, queries, keys = rule.shape
+    empty, swapped = ~rule.tokens.any(axis=1), ~rule.tokens
+    if rule.expression is not None and empty.any() and swapped.any(axis=1).all() and _is_sorted(swapped):
+        message = f"attends to padding only, so that rows without padding see nothing{in_batch(np.flatnonzero(empty))}"
+        return error("leak", f"{message}: True and False are swapped", int(rule.tokens.sum()))
+    if queries != keys or queries < _LEAST or rule.expression is not None:
+        return None
+    other = rule_of(~allowed, rule.shape, 0)
+    atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask in use
+    names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
+    own_cells = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
+    sees_itself = np.any(allowed[:, :, *own_cells], axis=1)  # in some head
+    if not names & _LOOKING_BACK or (sees_itself & other.tokens).any():
+        return None
+    count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
+    return error("leak", f"attends only where {other.text} forbids: True and False are swapped", count)
+
+
+def _is_sorted(rows: Bool[np.ndarray, "B N"]) -> bool:
+    """Return whether every row begins with its True cells, or every row ends with them."""
+    return bool((rows[:, :-1] >= rows[:, 1:]).all() or (rows[:, :-1] <= rows[:, 1:]).all())
+
+
+def _dead_queries(allowed: Allowed, rule: Rule, becomes: str) -> Iterator[Finding]:
+    """Yield the queries that see nothing in some head; those that are padding are a note."""
+    batch, _, queries, keys = rule.shape
+    dead = np.broadcast_to(np.any(~np.any(allowed, axis=-1), axis=1), (batch, queries))
+    if not dead.any():
+        return
+    padding = np.zeros((batch, queries), bool)
+    if queries == keys:
+        padding = ~rule.tokens | (dead & ~np.any(allowed, axis=(1, 2)))  # a key that no query sees
+    elif queries > 1:  # of another sequence, whose padding is at one of its ends, or of the last positions
+        padding = dead & [[_is_sorted(row[None])] for row in dead]
+    padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries are all fully masked is not padded
+    if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
+        padding |= dead & np.any(allowed, axis=(1, 3))
+    for finding, which, kind in ((error, dead & ~padding, ""), (note, dead & padding, "padding ")):
+        hidden = np.flatnonzero(which.any(axis=0)).tolist()
+        if hidden:
+            message = f"{len(hidden)} {kind}{'query is' if len(hidden) == 1 else 'queries are'} fully masked"
+            message += in_batch(np.flatnonzero(which.any(axis=1))) if batch > 1 else ""
+            yield finding("dead-row", f"{message}: {becomes}", len(hidden), rows=tuple(hidden[:MOST_CELLS]))
 
 
 # --- numbers -----------------------------------------------------------------------------------------------
@@ -298,30 +362,23 @@ def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
         return
     values, fills = subject.stored.values, subject.reading.fills
     counts = {fill: int((values == fill).sum()) for fill in fills}
-
-    def stand_apart(fill: float, other: float) -> bool:
-        """Whether two fills hide keys of two kinds, in masks that are concatenated: none of them was added twice.
-
-        A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
-        """
-        of_fill, of_other, of_zero = ((values == number).any(axis=-2) for number in (fill, other, 0))
-        return bool((of_other & of_zero).any() and not (of_fill & of_other).any())
-
     twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
     for fill, other in twice:
-        if math.isinf(other) and not stand_apart(fill, other):  # what stays finite hides as well
-            message = (
-                f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice. Combine masks before they become numbers"
-            )
-            yield Finding("double-fill", "error", message, counts[other])
+        of_fill, of_other, of_zero = ((values == number).any(axis=-2) for number in (fill, other, 0))
+        # In masks that are concatenated, `other` hides keys that some query sees, and no query has `fill` there.
+        stand_apart = (of_other & of_zero).any() and not (of_fill & of_other).any()
+        if math.isinf(other) and not stand_apart:  # a number that stays finite hides as well
+            message = f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice. "
+            yield error("double-fill", f"{message}Combine masks before they become numbers", counts[other])
     if len(fills) > 1 and len(twice) < len(fills) - 1:
         listed = ", ".join(f"{fill:.5g} ({count})" for fill, count in counts.items())
         message = f"forbidden cells hold different values: {listed}. Rows with several are masked unevenly"
-        yield Finding("mixed-fill", "note", message, len(fills))
+        yield note("mixed-fill", message, len(fills))
+    least = -math.inf if dtype is None else LEAST[dtype]
     for fill in fills:
-        if dtype is not None and math.isfinite(fill) and fill < LEAST[dtype]:
-            message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
-            yield Finding("overflow", "error", message, counts[fill])
+        if math.isfinite(fill) and fill < least:
+            message = f"{fill:.5g} is beyond {dtype}, whose least number is {least:.5g}: there it becomes -inf"
+            yield error("overflow", message, counts[fill])
 
 
 def _is_twice(value: float, fill: float) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Mask, Not, Or, RuleMask, batch_rows, leaves
+from attncli.masks.expressions import And, Atom, Expression, Mask, Or, RuleMask, batch_rows, leaves
 from attncli.masks.mask_grid import MaskGrid, MaskSize, materialise
 from attncli.text import visible
 
@@ -35,6 +36,20 @@ class Comparison:
         return int(np.count_nonzero(self.only_first | self.only_second))
 
 
+def first_difference(
+    allowed: Bool[np.ndarray, "#B #H Q K"], expected: Bool[np.ndarray, "#B #H Q K"], past: int
+) -> Comparison | None:
+    """Compare a call with the expected mask in the first batch row and head that differ; None without any."""
+    allowed, expected = np.broadcast_arrays(allowed, expected)
+    places = np.argwhere((allowed != expected).any(axis=(2, 3)))
+    if not len(places):
+        return None
+    row, head = places[0].tolist()
+    name = "the call" + f", batch row {row}" * (len(allowed) > 1) + f", head {head}" * (allowed.shape[1] > 1)
+    first, second = allowed[row, head], expected[row, head]
+    return Comparison((name, "expected"), first & ~second, second & ~first, first & second, past, batch_row=row)
+
+
 def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     """Compare two masks, head by head and batch row by batch row where one of them has several.
 
@@ -43,7 +58,7 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     """
     cells, other = first.cells, second.cells
     try:
-        planes = tuple(range(len(np.broadcast_shapes(cells.shape[:-2], other.shape[:-2]))))
+        planes = tuple(range(len(np.broadcast_shapes(cells.shape, other.shape)) - 2))
         differ = cells.shape[-2:] != other.shape[-2:]
     except ValueError:
         differ = True
@@ -59,30 +74,27 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     )
 
 
-_MOST_ATOMS, _MOST_CELLS = 16, 2**24  # limits of the search for atoms without effect
+_MOST_SIDES, _MOST_COMPARED = 16, 2**24  # cells, in the search for atoms without effect
 _BACKWARD = {"window", "dilated"}  # they forbid the future too; `causal` next to them makes that clear to a reader
 
 
 def idle_note(expression: Expression, size: MaskSize) -> str | None:
-    """Return a sentence about the atoms without which the same cells are allowed; None where each has an effect."""
-    atoms = list(leaves(expression))
+    """Return a sentence about the sides of `&` or `|` without which the same cells are allowed; None without any."""
     count = (size.queries or 0) * (size.keys or 0) * (batch_rows(expression) or 1)
-    if not 1 < len(atoms) <= _MOST_ATOMS or count > _MOST_CELLS:
+    if not isinstance(expression, And | Or) or len(expression.sides) > _MOST_SIDES or count > _MOST_COMPARED:
         return None
-    try:
-        idle, rest, cells = list[str](), expression, materialise(expression, size)
-    except InputError:  # it does not fit this many positions
-        return None
-    for atom in atoms:
-        less = _without(rest, atom)
-        names = {leaf.name for leaf in leaves(*filter(None, [less])) if isinstance(leaf, Atom)}
-        if less is None or (atom == Atom("causal") and not names.isdisjoint(_BACKWARD)):
-            continue
-        if not np.any(materialise(less, size) != cells):
-            idle, rest = [*idle, str(atom)], less
-    *most, last = idle or [""]
-    names_text = f"{', '.join(most)} and {last} have" if most else f"{last} has"
-    return f"{names_text} no effect at this size: the expression equals {rest}" if idle else None
+    idle, rest = list[str](), expression.sides
+    with suppress(InputError):  # it does not fit this many positions
+        cells = materialise(expression, size)
+        for side in expression.sides:
+            sides = tuple(one for one in rest if one is not side)
+            names = {leaf.name for leaf in leaves(*sides) if isinstance(leaf, Atom)}
+            is_clear = side == Atom("causal") and not names.isdisjoint(_BACKWARD)
+            if sides and not is_clear and not np.any(materialise(type(expression)(sides), size) != cells):
+                idle, rest = [*idle, str(side)], sides
+    verb = "has" if len(idle) == 1 else "have"
+    equal = type(expression)(rest)
+    return f"{', '.join(idle)} {verb} no effect at this size: the expression equals {equal}" if idle else None
 
 
 def idle_notes(masks: Iterable[Mask]) -> list[str]:
@@ -90,14 +102,3 @@ def idle_notes(masks: Iterable[Mask]) -> list[str]:
     rules = {mask[1:]: mask for mask in masks if isinstance(mask, RuleMask)}
     notes = (idle_note(rule.expression, MaskSize(rule.queries, rule.keys, rule.past)) for rule in rules.values())
     return list(dict.fromkeys(filter(None, notes)))
-
-
-def _without(expression: Expression, atom: Expression) -> Expression | None:
-    """Return an expression without one of its atoms; None where nothing is left."""
-    if isinstance(expression, And | Or):
-        sides = tuple(left for side in expression.sides if (left := _without(side, atom)) is not None)
-        return type(expression)(sides) if len(sides) > 1 else next(iter(sides), None)
-    if isinstance(expression, Not):
-        inner = _without(expression.inner, atom)
-        return None if inner is None else Not(inner)
-    return None if expression is atom else expression

@@ -1,13 +1,7 @@
-"""Conventions of mask values, how a mask's is found out, and the same mask written for another API.
+"""Conventions of mask values, how that of a mask is inferred, and the same mask written for another API.
 
-Three conventions are in use, and a mask read in the wrong one is wrong everywhere without an error:
-
-- `additive`: 0 allows, a very negative number forbids (transformers' eager attention, float masks of PyTorch);
-- `attend`: True allows (`scaled_dot_product_attention`, flex attention, transformers' `attention_mask`);
-- `masked`: True forbids (`nn.MultiheadAttention`'s `attn_mask`, every `key_padding_mask`).
-
-Additive numbers are unambiguous. Booleans and 0/1 are not: `[[1, 1, 1, 0]]` is a sentence of three tokens in one
-convention and one of one token in another. So they are read by the stated reader, else by causal structure, else not.
+A mask that is read in the wrong convention is wrong everywhere without an error. Additive numbers are unambiguous.
+Booleans and 0/1 are not: `[[1, 1, 1, 0]]` is a sentence of three tokens in one convention and of one in another.
 """
 
 from __future__ import annotations
@@ -23,6 +17,8 @@ from attncli.errors import InputError, UsageError
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+# 0 allows and a very negative number forbids (transformers' eager attention); True allows (flex attention, sdpa, the
+# `attention_mask` of transformers); True forbids (`nn.MultiheadAttention`, every `key_padding_mask`).
 Convention = Literal["additive", "attend", "masked"]
 
 # The API that reads a mask, and the meaning of True there; an `additive` mask is added to the scores.

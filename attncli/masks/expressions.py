@@ -53,10 +53,12 @@ class Expression(Protocol):
 
 
 @dataclass(frozen=True)
-class And:
-    """Intersection: a cell is allowed if every side allows it."""
-
+class _Sides:
     sides: tuple[Expression, ...]
+
+
+class And(_Sides):
+    """Intersection: a cell is allowed if every side allows it."""
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -66,11 +68,8 @@ class And:
         return " & ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
 
 
-@dataclass(frozen=True)
-class Or:
+class Or(_Sides):
     """Union: a cell is allowed if at least one side allows it."""
-
-    sides: tuple[Expression, ...]
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -147,11 +146,6 @@ class Pad(NamedTuple):
                 "pad(left=n) or pad(right=n)"
             )
         return self.lengths
-
-    @property
-    def longest(self) -> int:
-        """Number of keys of the longest row, or of the mask of tokens."""
-        return max(int(self.stated.max()), 1) if self.stated.ndim == 1 else self.stated.shape[1]
 
     def tokens(self, keys: int) -> Bool[np.ndarray, "B K"]:
         """Return the mask of the keys that are tokens.
@@ -263,14 +257,15 @@ def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None
     first = numbers("first")
 
     def numbered(leaf: Expression) -> Expression:
+        is_chunk = isinstance(leaf, Atom | Unnumbered) and leaf.name == "chunk" and first is not None
         if isinstance(leaf, Unnumbered):
             rows = leaf._replace(rows=numbers(leaf.name)).stated
-        elif isinstance(leaf, Atom) and leaf.name == "chunk" and first is not None:
-            rows = (leaf.arguments,) * len(first)
+        elif isinstance(leaf, Atom) and is_chunk:
+            rows = (leaf.arguments,) * len(first or ())
         else:
             return leaf
-        if leaf.name == "chunk" and first is not None:
-            rows = tuple((*numbers_of_row, *start) for numbers_of_row, start in zip(rows, first, strict=True))
+        if is_chunk:
+            rows = tuple((*own, *start) for own, start in zip(rows, first or (), strict=True))
         return Unnumbered(leaf.name, rows) if len(set(rows)) > 1 else Atom(leaf.name, rows[0])
 
     return map_leaves(expression, numbered)
@@ -304,11 +299,6 @@ def _docs(at: Grid, *lengths: int) -> Bool[np.ndarray, "Q K"]:
     return np.searchsorted(ends, at.i, "right") == np.searchsorted(ends, at.j, "right")
 
 
-def _dilated(at: Grid, width: int, step: int) -> Bool[np.ndarray, "Q K"]:
-    back = at.i - at.j
-    return (back >= 0) & (back % step == 0) & (back < width * step)
-
-
 def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int) -> Bool[np.ndarray, "Q K"]:
     return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
 
@@ -322,7 +312,7 @@ ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
     "prefix": lambda at, n: _between(at, at.j, 0, n),
     "docs": _docs,
     "chunk": lambda at, size, first=0: (at.i - first) // size == (at.j - first) // size,
-    "dilated": _dilated,
+    "dilated": lambda at, w, step: (at.j <= at.i) & (at.i - at.j < w * step) & ((at.i - at.j) % step == 0),
     "global": lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places),
     "pad": lambda at, left=0, right=0: _between(at, at.j, left, at.keys - right),
     "keys": lambda at, start, stop: _between(at, at.j, start, stop),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-import zipfile
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,9 +90,6 @@ def _read(path: Path) -> StoredMask:
     require(visible(str(path)), "torch")
     import torch
 
-    if zipfile.is_zipfile(path):  # torch leaves its parts uncompressed, but unpacks compressed ones
-        with zipfile.ZipFile(path) as archive:
-            _check_size(sum(member.file_size for member in archive.infolist()), path)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
@@ -102,7 +98,8 @@ def _read(path: Path) -> StoredMask:
         loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
     if not isinstance(loaded, torch.Tensor):
         raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
-    _check_size(loaded.nbytes, path)  # a broadcast tensor stores one value for many cells
+    if loaded.nbytes > max(path.stat().st_size, _LARGEST):  # a broadcast tensor stores one value for many cells
+        raise ValueError(f"it unpacks to {loaded.nbytes} bytes; give a mask of this size as .npy")
     return as_stored(loaded, "the file")
 
 
@@ -112,11 +109,6 @@ def _the_mask(names: list[str]) -> str:
     if not named:
         raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
     return named[0]
-
-
-def _check_size(size: int, path: Path) -> None:
-    if size > max(path.stat().st_size, _LARGEST):  # refused before it takes memory
-        raise ValueError(f"it unpacks to {size} bytes; give a mask of this size as .npy")
 
 
 def write_values(path: Path, values: np.ndarray[Any, Any]) -> None:

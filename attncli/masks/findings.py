@@ -66,6 +66,16 @@ class Finding:
         return f"; mask{'s' * (len(self.made_at) > 1)} made at {lines}" if lines else ""
 
 
+def error(code: str, message: str, count: int = 1, advice: str | None = None, **places: Any) -> Finding:
+    """Return a finding that fails a check."""
+    return Finding(code, "error", message, count, advice=advice, **places)
+
+
+def note(code: str, message: str, count: int = 1, advice: str | None = None, **places: Any) -> Finding:
+    """Return a finding that is worth knowing and fails no check."""
+    return Finding(code, "note", message, count, advice=advice, **places)
+
+
 def parse_fail_on(codes: str | None) -> frozenset[str] | None:
     """Return the codes that `--fail-on` names, separated by commas; None is every error.
 

@@ -11,16 +11,15 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
+from attncli.masks.conventions import Reader, Reading, read_convention
 from attncli.masks.expressions import Expression, Grid, Pad, atoms_named, batch_rows, files_of, leaves, with_lengths
+from attncli.masks.files import StoredMask, as_stored, read_values
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
-
-    from attncli.masks.conventions import Reader, Reading
-    from attncli.masks.files import StoredMask
 
 _DEFAULT = 8  # positions, where neither side is known
 _MOST_CELLS = 2**31  # held at once, a byte each
@@ -55,11 +54,13 @@ class MaskSize(NamedTuple):
 
 def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     """Return the size, by default that of a file, of the documents or of the lengths in the expressions."""
-    files = files_of(*expressions)
+    parts = [*leaves(*expressions)]
+    files = [file.mask.shape for file in files_of(*expressions)]
     if size.queries is None and size.keys is None and files:
-        size = MaskSize(files[0].mask.shape[-2], files[0].mask.shape[-1], size.past)
-    lengths = [sum(documents.arguments) for documents in atoms_named("docs", leaves(*expressions))]
-    lengths = lengths or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
+        size = MaskSize(files[0][-2], files[0][-1], size.past)
+    lengths = [sum(documents.arguments) for documents in atoms_named("docs", parts)]
+    rows = [part.stated for part in parts if isinstance(part, Pad)]
+    lengths = lengths or [max(int(row.max()), 1) if row.ndim == 1 else row.shape[1] for row in rows]
     return size.completed(max(lengths, default=_DEFAULT))
 
 
@@ -90,6 +91,11 @@ class MaskGrid(NamedTuple):
     def allowed(self) -> Bool[np.ndarray, "P Q K"]:
         """The cells, with one axis for the masks of heads and batch rows."""
         return self.cells.reshape(-1, *self.cells.shape[-2:])
+
+    @property
+    def batched(self) -> Bool[np.ndarray, "#B #H Q K"]:
+        """The cells with all four axes."""
+        return self.cells.reshape((1,) * (4 - self.cells.ndim) + self.cells.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -147,8 +153,6 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
         UsageError: the expression has no `pad` that needs them.
         InputError: they are neither.
     """
-    from attncli.masks.files import as_stored
-
     if expected is None or not has_padding_of_rows(expected):
         raise UsageError("lengths apply to pad without numbers in an expression, such as 'causal & pad'")
     values = as_stored(lengths, "lengths").values
@@ -178,9 +182,6 @@ def read_grid(
         InputError: the file cannot be read, holds no mask, or that of another batch than `expected`.
         UsageError: the reader does not apply to its values.
     """
-    from attncli.masks.conventions import read_convention
-    from attncli.masks.files import read_values
-
     options.size.check_past()
     if name in options.opened:
         return options.opened[name]

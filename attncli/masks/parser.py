@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,16 +108,16 @@ class _Parser:
         return expression
 
     def expression(self) -> Expression:
-        sides = [self.term()]
-        while self.accept("sign", "|"):
-            sides.append(self.term())
-        return sides[0] if len(sides) == 1 else Or(tuple(sides))
+        return self.joined("|", Or, self.term)
 
     def term(self) -> Expression:
-        sides = [self.factor()]
-        while self.accept("sign", "&"):
-            sides.append(self.factor())
-        return sides[0] if len(sides) == 1 else And(tuple(sides))
+        return self.joined("&", And, self.factor)
+
+    def joined(self, sign: str, node: type[And | Or], part: Callable[[], Expression]) -> Expression:
+        sides = [part()]
+        while self.accept("sign", sign):
+            sides.append(part())
+        return sides[0] if len(sides) == 1 else node(tuple(sides))
 
     def factor(self) -> Expression:
         self.depth += 1

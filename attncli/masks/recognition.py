@@ -1,8 +1,8 @@
 """Recognition of the rule that a mask follows, from its cells: over all heads and batch rows, with their padding.
 
 Masks come in the shape in which a program made them, `[#B, #H, #Q, #K]`: an axis along which nothing changes is read
-once, and cells are compared a block of rows at a time. A rule is compared at the queries of words. Queries of padding
-may see anything, as their outputs are not used, and are named afterwards.
+once, and cells are compared a block of rows at a time. Queries of padding may see anything, as their outputs are not
+used: a rule is read from the queries of words and compared at them, and the others are named afterwards.
 """
 
 from __future__ import annotations
@@ -13,24 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import (
-    And,
-    Atom,
-    Expression,
-    Grid,
-    Not,
-    Or,
-    Pad,
-    conjuncts,
-    leaves,
-    map_leaves,
-)
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, map_leaves
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -49,15 +38,14 @@ _MOST_VARIANTS = 3  # in a text
 _MANY = re.compile(r"(\d+(?:,\d+){3})(?:,\d+){5,}")  # numbers, of which the first four are shown
 
 # Queries of padding that deviate from the rule: their keys in words, and their cells by the rule, words and diagonal.
-_KINDS: dict[str, tuple[str, Callable[..., Bool[np.ndarray, "#B Q K"]]]] = {
-    "masked": ("see nothing", lambda rule, words, diagonal: rule[None] & False),
-    "open": ("see every key", lambda rule, words, diagonal: rule[None] | True),
-    "themselves": ("see themselves alone", lambda rule, words, diagonal: diagonal[None]),
-    "words": ("see the words and themselves", lambda rule, words, diagonal: rule & words | diagonal),
-    "each other": ("see each other", lambda rule, words, diagonal: rule & ~words),
-    "padding": ("see padding too", lambda rule, words, diagonal: rule[None]),
+_KINDS: dict[str, Callable[..., Bool[np.ndarray, "#B Q K"]]] = {
+    "see nothing": lambda rule, words, diagonal: rule[None] & False,
+    "see every key": lambda rule, words, diagonal: rule[None] | True,
+    "see themselves alone": lambda rule, words, diagonal: diagonal[None],
+    "see the words and themselves": lambda rule, words, diagonal: rule & words | diagonal,
+    "see each other": lambda rule, words, diagonal: rule & ~words,
+    "see padding too": lambda rule, words, diagonal: rule[None],
 }
-_SHOWING = {"", "each other", "padding"}  # kinds that show which keys are padding, however few words there are
 
 
 class Match(NamedTuple):
@@ -67,8 +55,8 @@ class Match(NamedTuple):
     past: int  # number of keys before the first query
     tokens: Keys
     where: Queries | None = None
-    kind: str = ""  # the keys of these, one of `_KINDS` or `others`; empty where none deviates
-    who: str = "padding"  # these in words: `padding`, `some padding` or `some`
+    kind: str = ""  # the keys of these, one of `_KINDS` or `see other keys`; empty where none deviates
+    who: str = "padding"
 
 
 class RuleWithExceptions(NamedTuple):
@@ -80,9 +68,9 @@ class RuleWithExceptions(NamedTuple):
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         inner, (rule, _, tokens, where, kind, _) = self.inner.allowed(grid), self.match
-        if kind == "others" or where is None:
+        if kind not in _KINDS or where is None:
             return inner
-        cells = _KINDS[kind][1](rule.allowed(grid), tokens[:, None], grid.i == grid.j)
+        cells = _KINDS[kind](rule.allowed(grid), tokens[:, None], grid.i == grid.j)
         return np.where(where[:, None, grid.queries[:, 0], None], cells[:, None], inner)
 
     def __str__(self) -> str:
@@ -91,8 +79,7 @@ class RuleWithExceptions(NamedTuple):
     @property
     def suffix(self) -> str:
         """The queries that deviate and their keys, as the end of the rule."""
-        kind = self.match.kind
-        return f", {self.match.who} queries {'see other keys' if kind == 'others' else _KINDS[kind][0]}"
+        return f", {self.match.who} queries {self.match.kind}"
 
 
 class RuleVariant(NamedTuple):
@@ -139,17 +126,22 @@ class Rule:
 
 
 def rule_of(
-    allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, past: int | None = None, tokens: Keys | None = None
+    allowed: Bool[np.ndarray, "_ _ _ _"],
+    shape: Shape | None = None,
+    past: int | None = None,
+    tokens: Keys | None = None,
 ) -> Rule:
     """Return the rule that a mask `[#B, #H, #Q, #K]` follows in attention of a shape; True = attend.
 
-    `past` is by default keys − queries. `tokens` are the keys that are not padding; None infers them from the mask.
+    `shape` is by default the mask's, `past` keys − queries. `tokens` are the keys that are not padding; None infers
+    them from the mask.
     """
+    shape = shape or cast(Shape, allowed.shape)
     _, heads, queries, keys = shape
     past = max(keys - queries, 0) if past is None else past
     cells = _collapsed(allowed)
-    planes = [cells[:, head] for head in range(cells.shape[1])]
-    alike = _grouped(range(heads), lambda head: planes[head].tobytes()) if len(planes) > 1 else [tuple(range(heads))]
+    planes = cells.swapaxes(0, 1)
+    alike = _grouped(range(heads), lambda head: len(planes) > 1 and planes[head].tobytes())
     variants = [
         variant._replace(heads=same_heads)
         for same_heads in alike
@@ -159,22 +151,15 @@ def rule_of(
     if len({variant.rows for variant in nameless}) == 1:  # heads without a rule are one variant
         nameless = [nameless[0]._replace(heads=tuple(sorted(chain(*(variant.heads for variant in nameless)))))]
     variants = [variant for variant in variants if variant.expression is not None] + nameless
-    return Rule(_rule_text(variants, shape, past, float(np.count_nonzero(cells) / cells.size)), (*variants,), shape)
-
-
-def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
-    """Return the shape of a mask that is not broadcast any further."""
-    batch, heads, queries, keys = cells.shape
-    return batch, heads, queries, keys
+    share = f", {np.count_nonzero(cells) / cells.size:.0%} of cells allowed".replace("%", " %")
+    return Rule(_rule_text(variants, shape, past, share), (*variants,), shape)
 
 
 def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    guess = _Recogniser(allowed[None], past).match() if allowed.any() else None
-    if guess is None or guess.kind or guess.past != past:
-        return None
-    rule = _padded(guess.rule, guess.tokens)
-    return None if any(isinstance(leaf, Pad) for leaf in leaves(rule)) else rule  # padding in a row has no spelling
+    guess = _Planes(allowed[None], past).match() if allowed.any() else None
+    is_plain = guess is not None and not guess.kind and guess.past == past and bool(guess.tokens.all())
+    return guess.rule if guess is not None and is_plain else None
 
 
 def infer_padding(expected: Expression, allowed: Planes, past: int, tokens: Keys) -> Keys:
@@ -188,17 +173,10 @@ def infer_padding(expected: Expression, allowed: Planes, past: int, tokens: Keys
     rule = map_leaves(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
     inferred = tokens.copy()
     for row, row_tokens in enumerate(tokens):
-        planes = _Recogniser(allowed[row : row + 1], past)
-        if planes.deviating(Match(rule, past, row_tokens[None])) is not None:
-            continue
-        for words in planes.words_of(rule):
-            guess = Match(rule, past, words[None])
-            where = planes.deviating(guess)
-            kind = "others" if where is None else planes.kind_of(guess, where)
-            is_telling = batch > 1 or 4 * int(words.sum()) >= keys  # fewer words fit almost any rule
-            if kind in _SHOWING or (kind != "others" and is_telling):
-                inferred[row] = words
-                break
+        planes = _Planes(allowed[row : row + 1], past)
+        if planes.deviating(Match(rule, past, row_tokens[None])) is None:
+            least = 1 if batch > 1 else keys / 4  # fewer words fit almost any rule
+            inferred[row] = next(planes.words_of(rule, least), row_tokens)
     return inferred if 2 * int(inferred.sum(axis=1).max()) >= keys else tokens
 
 
@@ -215,6 +193,13 @@ def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ 
     return allowed
 
 
+def _grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
+    groups: dict[Hashable, list[int]] = {}
+    for index in places:
+        groups.setdefault(key(index), []).append(index)
+    return [tuple(group) for group in groups.values()]
+
+
 def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> list[RuleVariant]:
     """Return the rule of all batch rows; else one for those that differ in their padding alone."""
     batch, _, queries, keys = shape
@@ -225,7 +210,7 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
         if planes.shape[1] == 1 < queries and known is None:  # the same keys for every query
             return Match(Atom("full"), past, np.broadcast_to(planes[:, 0], (len(planes), keys)))
         planes = np.broadcast_to(planes, (len(planes) if known is None else batch, queries, keys))
-        return _Recogniser(planes, past).match(known)
+        return _Planes(planes, past).match(known)
 
     def variant(rows: tuple[int, ...], matches: Sequence[Match | None]) -> RuleVariant:
         recognised = [match for match in matches if match is not None]
@@ -235,8 +220,7 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
         expression = _padded(joint.rule, joint.tokens)
         if joint.kind:
             where = np.concatenate([match.where for match in recognised if match.where is not None])
-            who = joint.who if len({match.who for match in recognised}) == 1 else "some padding"
-            expression = RuleWithExceptions(expression, joint._replace(where=where, who=who))
+            expression = RuleWithExceptions(expression, joint._replace(where=where))
         return RuleVariant(expression, joint.past, joint.tokens, rows)
 
     everyone = tuple(range(batch))
@@ -250,25 +234,17 @@ def _of_rows(cells: Planes, shape: Shape, past: int, tokens: Keys | None) -> lis
     return [variant(rows, [alone[row] for row in rows]) for rows in alike]
 
 
-def _grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
-    groups: dict[Hashable, list[int]] = {}
-    for index in places:
-        groups.setdefault(key(index), []).append(index)
-    return [tuple(group) for group in groups.values()]
-
-
 # --- one rule for some planes -------------------------------------------------------------------------------
 
 
-class _Recogniser:
-    """Recognises one rule for the masks of batch rows, with the padding of each row."""
+class _Planes:
+    """Masks of batch rows, which are to follow one rule with the padding of each row."""
 
     def __init__(self, cells: Planes, past: int) -> None:
         self.cells = cells
         self.past = past
         self.batch, self.queries, self.keys = cells.shape
         self.every: Queries = np.ones((self.batch, self.queries), bool)
-        self.no_padding: Keys = np.ones((1, self.keys), bool)
         self.diagonal = np.minimum(np.arange(self.queries) + past, self.keys - 1)  # the key at each query's position
         self.counts = np.count_nonzero(cells, axis=-1)
         self.blocks = row_blocks(np.arange(self.queries), self.batch * self.keys)
@@ -277,71 +253,70 @@ class _Recogniser:
     def match(self, known: Keys | None = None) -> Match | None:
         """Return the rule of all queries; else that of words, with padding as it is known or as the cells show it.
 
-        The last try is the rule of all queries but some, be they padding or not, that are fully masked.
+        The last try is the rule of all queries but those that are fully masked.
         """
         if known is not None and (match := self._with_padding(known, is_known=True)) is not None:
             return match
-        rules = [Match(rule, past, self.no_padding) for rule, past in self._rules(self.every)]
+        no_padding: Keys = np.ones((1, self.keys), bool)
+        rules = [Match(rule, past, no_padding) for rule, past in self._rules(self.every)]
         for guess in rules:
             if self.deviating(guess) is not None:
                 return guess
-        seen_keys = self._seen_keys(self.every)
-        shown = (tokens for tokens in self._shown_by_padding() if tokens.any(axis=1).all())
-        for tokens in chain([seen_keys], shown):
+        seen = self._seen_keys(self.every)
+        for tokens in chain([seen], (tokens for tokens in self._shown_words() if tokens.any(axis=1).all())):
             if not tokens.all() and (match := self._with_padding(tokens)) is not None:
                 return match
         blind = self.counts == 0
-        for unpadded in rules if blind.any() else []:
-            for guess in (unpadded, self._with_words(unpadded, seen_keys)):
-                where = self.deviating(guess, blind)
-                if where is not None:
-                    return guess._replace(where=where, kind="masked", who="some")
+        for guess in rules if blind.any() else []:
+            for tokens in (no_padding, self._words(guess, seen)):
+                padded = guess._replace(tokens=tokens)
+                if (where := self.deviating(padded, blind)) is not None:
+                    return padded._replace(where=where, kind="see nothing", who="some")
         return None
 
-    def _with_padding(self, visible: Keys, is_known: bool = False) -> Match | None:
-        """Return the simplest rule of the queries of words, among the visible keys or those known to be words."""
-        nameless = None  # with queries of padding that see other keys
-        for rule, past in self._rules(visible[:, self.diagonal]):
-            unpadded = Match(rule, past, self.no_padding)
-            if is_known and past == self.past and self.deviating(unpadded) is not None:
+    def _with_padding(self, tokens: Keys, is_known: bool = False) -> Match | None:
+        """Return the simplest rule of the queries of words, which are known or which the cells show."""
+        for rule, past in self._rules(tokens[:, self.diagonal]):
+            unpadded = Match(rule, past, np.ones((1, self.keys), bool))
+            if is_known and past != self.past:
+                continue
+            if is_known and self.deviating(unpadded) is not None:
                 return unpadded
-            guess = unpadded._replace(tokens=visible) if is_known else self._with_words(unpadded, visible)
-            where = self.deviating(guess)
-            if where is None or (is_known and past != self.past):
+            guess = unpadded._replace(tokens=tokens if is_known else self._words(unpadded, tokens))
+            if (where := self.deviating(guess)) is None:
                 continue
             if not is_known and (unlike := self.deviating(unpadded, self.every)) is not None:
                 is_padded = unlike.any(axis=1, keepdims=True)  # rows that follow the rule without padding have none
                 guess, where = guess._replace(tokens=guess.tokens | ~is_padded), where & is_padded
-            guess = guess._replace(where=where, kind=self.kind_of(guess, where))
-            if guess.kind != "others":
-                is_all = not guess.kind or self._is_kind(guess.kind, guess, self._padding(guess))
-                return guess._replace(who="padding" if is_all else "some padding")
-            nameless = nameless or (guess if is_known else None)
-        return nameless
+            kind = self.kind_of(guess, where)
+            if is_known or not kind or kind in _KINDS:
+                return guess._replace(where=where, kind=kind)
+        return None
 
     def deviating(self, guess: Match, free: Queries | None = None) -> Queries | None:
         """Return the queries that do not follow a rule; None if one does that is not free to, as padding is."""
-        free = self._padding(guess) if free is None else free
+        if free is None:
+            end = guess.past + self.queries  # where queries have no key of their own, none is padding
+            free = self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
         where = np.zeros((self.batch, self.queries), bool)
-        for rows in (self.sample, *self.blocks):
-            try:
-                allowed = self._laid(guess, rows)
-            except InputError:  # documents that do not fit another alignment
-                return None
-            where[:, rows] = (self.cells[:, rows] != allowed & guess.tokens[:, None]).any(axis=-1)
-            if (where[:, rows] & ~free[:, rows]).any():
-                return None
-        return where
+        with suppress(InputError):  # documents that do not fit another alignment
+            for rows in (self.sample, *self.blocks):
+                expected = self._laid(guess, rows) & guess.tokens[:, None]
+                where[:, rows] = (self.cells[:, rows] != expected).any(axis=-1)
+                if (where[:, rows] & ~free[:, rows]).any():
+                    return None
+            return where
+        return None
 
     def kind_of(self, guess: Match, where: Queries) -> str:
-        """Return the keys of the queries of padding that deviate from a rule: one of `_KINDS`, or `others`."""
+        """Return the keys of the queries of padding that deviate from a rule."""
         kinds = (kind for kind in _KINDS if self._is_kind(kind, guess, where))
-        return next(kinds, "others") if where.any() else ""
+        return next(kinds, "see other keys") if where.any() else ""
 
     def _is_kind(self, kind: str, guess: Match, where: Queries) -> bool:
         for rows in self.blocks:
             diagonal = rows[:, None] + guess.past == np.arange(self.keys)
-            expected = _KINDS[kind][1](self._laid(guess, rows), guess.tokens[:, None], diagonal)
+            expected = _KINDS[kind](self._laid(guess, rows), guess.tokens[:, None], diagonal)
             if ((self.cells[:, rows] != expected).any(axis=-1) & where[:, rows]).any():
                 return False
         return True
@@ -350,30 +325,26 @@ class _Recogniser:
         allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries))
         return allowed.reshape(-1, *allowed.shape[-2:])[0]
 
-    def _padding(self, guess: Match) -> Queries:
-        """Return the queries at the positions of padding; none where queries have no key of their own."""
-        end = guess.past + self.queries
-        return self.every & (~guess.tokens[:, guess.past : end] if end <= self.keys else False)
-
-    def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
-        """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
+    def words_of(self, rule: Expression, least: float) -> Iterator[Bool[np.ndarray, " K"]]:
+        """Yield the words of the only row, as many as follow a rule, with padding at its right or at its left end."""
         (cells,), candidates, places = self.cells, [], np.arange(self.keys)
-        wrong = cells != self._laid(Match(rule, self.past, self.no_padding), places[: self.queries])
+        wrong = cells != self._laid(Match(rule, self.past, cells[:1]), places[: self.queries])
         for turn in (1, -1):  # padding on the right, and on the left
             last = np.where(cells[::turn, ::turn], places + 1, 0).max(axis=1)  # one behind the last key of a query
             right = np.where(wrong[::turn, ::turn], places, self.keys).min(axis=1)  # the first against the rule
             lengths = np.arange(1, self.queries + 1) + (self.past if turn == 1 else 0)
             fits = (np.maximum.accumulate(last) <= lengths) & (lengths <= np.minimum.accumulate(right))
-            fits &= lengths < self.keys
-            if fits.any():
+            if (fits := fits & (lengths < self.keys)).any():
                 candidates.append((places < int(lengths[fits].max()))[::turn])
-        return sorted(candidates, key=lambda words: -int(words.sum()))
+        for words in sorted(candidates, key=lambda words: -int(words.sum())):
+            guess = Match(rule, self.past, words[None])
+            where = self.deviating(guess)
+            kind = "see other keys" if where is None else self.kind_of(guess, where)
+            if (not kind or kind in _KINDS) and words.sum() >= least:
+                yield words
 
     def _rules(self, words: Queries) -> list[tuple[Expression, int]]:
-        """Return the candidates, the simplest first, each with its past.
-
-        They are read from the batch row that has most words, and of these the one in which most is allowed.
-        """
+        """Return the candidates, the simplest first, each with its past, read from the batch row with most words."""
         allowed = np.where(words, self.counts, 0).sum(axis=1)
         row = int(np.lexsort((allowed, words.sum(axis=1)))[-1])
         candidates = (_candidates(self.cells[row], self.past, chosen) for chosen in (words[row], self.every[row]))
@@ -382,8 +353,8 @@ class _Recogniser:
         aligned = [(rule, other) for other in sorted(pasts) for rule, _ in rules[1:_PLAIN]]
         return rules[:_PLAIN] + aligned + rules[_PLAIN:]
 
-    def _shown_by_padding(self) -> Iterator[Keys]:
-        """Yield the words if queries of padding see every key, themselves alone, or the words and themselves."""
+    def _shown_words(self) -> Iterator[Keys]:
+        """Yield the keys that are seen, but by padding that sees every key, itself alone, or the words and itself."""
         places = np.arange(self.queries)
         diagonal = self.cells[:, places, self.diagonal] & (places + self.past < self.keys)
         for odd, is_at_end in ((self.counts == self.keys, False), (diagonal & (self.counts == 1), True)):
@@ -396,25 +367,19 @@ class _Recogniser:
         yield _at_one_end(counts > 0)
 
     def _seen_keys(self, queries: Queries) -> Keys:
-        pairs = zip(self.cells, queries, strict=True)
-        return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
+        return np.stack([plane[rows].any(axis=0) for plane, rows in zip(self.cells, queries, strict=True)])
 
-    def _with_words(self, guess: Match, visible: Keys) -> Match:
-        """Return a rule with its words: each key that some query sees, or that the rule itself hides from all.
-
-        Keys that the rule hides at either end are taken for the same as their neighbour.
-        """
+    def _words(self, guess: Match, visible: Keys) -> Keys:
+        """Return the visible keys, and those that the rule itself hides; at either end they are as their neighbour."""
         shown = np.zeros(self.keys, bool)
         with suppress(InputError):  # documents that do not fit another alignment
             for rows in self.blocks:
                 shown |= self._laid(guess, rows).any(axis=0)
-                if shown.all():
-                    return guess._replace(tokens=visible)
         tokens, places = visible | ~shown, np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]
             tokens[:, places[-1] + 1 :] = tokens[:, places[-1:]]
-        return guess._replace(tokens=tokens)
+        return tokens
 
 
 def _padded(rule: Expression, tokens: Keys) -> Expression:
@@ -436,7 +401,7 @@ def _at_one_end(tokens: Keys) -> Keys:
     return np.where(left >= right, places >= left, places < tokens.shape[1] - right)
 
 
-# --- what a plane could be ----------------------------------------------------------------------------------
+# --- rules that a plane may follow --------------------------------------------------------------------------
 
 
 def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
@@ -444,7 +409,7 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
     rows = np.flatnonzero(chosen & plane.any(axis=1))
     if not rows.size:
         return
-    live, keys, diagonal = plane[rows], plane.shape[1], rows + past
+    live, keys, own = plane[rows], plane.shape[1], rows + past
     counts = np.count_nonzero(live, axis=1)
     first, last = live.argmax(axis=1), keys - 1 - live[:, ::-1].argmax(axis=1)
     most, causal = int(counts.max()), Atom("causal")
@@ -452,80 +417,59 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
     yield from (Atom("full"), causal, window)
     if 2 * most <= keys:  # fewer positions are documents
         yield from (And((causal, chunk)), chunk)
-    back = keys - 1 if (first == first[0]).all() else max(int((diagonal - first).max()), 0)
-    ahead = keys - 1 if (last == last[0]).all() else max(int((last - diagonal).max()), 0)
+    back = keys - 1 if (first == first[0]).all() else max(int((own - first).max()), 0)
+    ahead = keys - 1 if (last == last[0]).all() else max(int((last - own).max()), 0)
     yield Atom("band", (back, ahead))
-    if (last < diagonal).all():
+    if (last < own).all():
         yield And((causal, Not(Atom("window", (1,)))))
-    if last.min() > 0 and (last == diagonal).any():
+    if last.min() > 0 and (last == own).any():
         yield Or((causal, Atom("prefix", (int(last.min()) + 1,))))
-    for documents in _documents(first, last, diagonal, max(keys, past + len(plane))):
+    total = max(keys, past + len(plane))  # a document begins where a query sees nothing before itself
+    starts = sorted({0, *own[(first == own) & (own > first.min())].tolist()} - {total})
+    if 1 < len(starts) <= min(_MOST_DOCUMENTS, total // 2 + 1):
+        documents = Atom("docs", tuple(np.diff([*starts, total]).tolist()))
         yield from (documents, And((causal, documents)), And((window, documents)))
-    if (counts < last - first + 1).any():
-        yield from _scattered(live, diagonal, counts)
-
-
-def _documents(
-    first: Int[np.ndarray, " R"], last: Int[np.ndarray, " R"], diagonal: Int[np.ndarray, " R"], total: int
-) -> Iterator[Atom]:
-    """Yield the documents that the first keys of the queries may be due to.
-
-    A document begins where the first visible key jumps; in a window, where a query sees nothing before itself. Keys
-    before the first visible one, and behind the last one, are part of a document or one of their own.
-    """
-    start, end = int(first.min()), int(last.max()) + 1
-    jumps, selves = {*first.tolist()} - {start}, {*diagonal[first == diagonal].tolist()}  # np.unique imports numpy.ma
-    options: dict[Atom, None] = {}
-    for inner in (jumps, selves):
-        for edges in (set(), {start}, {end}, {start, end}):
-            starts = sorted((inner | edges | {0}) - {total})
-            if inner - {0} and len(starts) <= _MOST_DOCUMENTS and 2 * len(starts) <= total + 2:
-                options[Atom("docs", tuple(np.diff([*starts, total]).tolist()))] = None
-    yield from options
+    gapped = np.flatnonzero(counts < last - first + 1)
+    if gapped.size:
+        yield from _scattered(live, own, counts, live[gapped[-1]])
 
 
 def _scattered(
-    live: Bool[np.ndarray, "R K"], diagonal: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"]
+    live: Bool[np.ndarray, "R K"],
+    own: Int[np.ndarray, " R"],
+    counts: Int[np.ndarray, " R"],
+    gapped: Bool[np.ndarray, " K"],
 ) -> Iterator[Expression]:
     """Yield rules whose rows have gaps: steps, and a window with keys that every query sees."""
-    places = np.flatnonzero(live[-1])
-    if len(places) > 1:
-        yield Atom("dilated", (int(counts.max()), int(places[-1] - places[-2])))
+    places, start = np.flatnonzero(gapped), int(gapped.argmin())
+    yield Atom("dilated", (int(counts.max()), int(places[-1] - places[-2])))
     always, local = live.all(axis=0), np.flatnonzero(counts < live.shape[1])
-    if local.size:
-        local = local[np.linspace(0, len(local) - 1, min(_SAMPLED, len(local))).astype(int)]
-    if always.any() and local.size:
+    if always.any():
         everywhere = Atom("global", tuple(np.flatnonzero(always)[:_MOST_PLACES].tolist()))
-        yield everywhere
-        rest = [(diagonal[row], keys) for row in local.tolist() if (keys := np.flatnonzero(live[row] & ~always)).size]
-        back = max((int(at - keys[0]) for at, keys in rest), default=0)
-        ahead = max((int(keys[-1] - at) for at, keys in rest), default=0)
-        near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
-        yield Or((near, everywhere))
-    gapped = [row for row in local.tolist() if counts[row] < np.ptp(np.flatnonzero(live[row])) + 1]
-    if gapped:  # a causal window after the first keys, which a late query shows
-        places = np.flatnonzero(live[gapped[-1]])
-        start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
-        width = len(places) - start
-        if width != 1 and places[start - 1] == start - 1:  # 1 is a query of padding that sees itself and the words
-            yield And((Atom("causal"), Or((Atom("window", (width,)), Atom("prefix", (start,))))))
+        local = local[np.linspace(0, len(local) - 1, min(_SAMPLED, len(local))).astype(int)]
+        distances = (np.arange(live.shape[1]) - own[local, None])[live[local] & ~always]
+        back, ahead = -int(distances.min(initial=0)), int(distances.max(initial=0))
+        near = Atom("band", (back, ahead)) if ahead > 0 else Atom("window", (back + 1,))
+        yield from (everywhere, Or((near, everywhere)))
+    width = len(places) - start
+    if start and width != 1:  # 1 is a query of padding that sees itself and the words
+        yield And((Atom("causal"), Or((Atom("window", (width,)), Atom("prefix", (start,))))))
 
 
 # --- in words -----------------------------------------------------------------------------------------------
 
 
-def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
+def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, share: str) -> str:
     if len(variants) == 1:
-        return _variant_text(variants[0], shape, past, f", {density:.0%} of cells allowed".replace("%", " %"))
-    has_heads = len({variant.heads for variant in variants}) > 1
-    has_rows = len({variant.rows for variant in variants}) > 1
+        return _variant_text(variants[0], shape, past, share)
+    axes = [axis for axis in ("rows", "heads") if len({getattr(variant, axis) for variant in variants}) > 1]
     parts = []
     for variant in variants[:_MOST_VARIANTS]:
-        rows, heads = (as_ranges(places).replace(",", ", ") for places in (variant.rows, variant.heads))
-        where = f"rows {rows} heads {heads}" if has_rows and has_heads else rows if has_rows else heads
+        places = [as_ranges(getattr(variant, axis)).replace(",", ", ") for axis in axes]
+        where = f"rows {places[0]} heads {places[1]}" if len(axes) > 1 else places[0]
         parts.append(f"{where} {_variant_text(variant, shape, past)}")
     more = f" and {len(variants) - _MOST_VARIANTS} more" if len(variants) > _MOST_VARIANTS else ""
-    return ("" if has_rows and has_heads else "rows " if has_rows else "heads ") + ", ".join(parts) + more
+    return ("" if len(axes) > 1 else f"{axes[0]} ") + ", ".join(parts) + more
 
 
 def _variant_text(variant: RuleVariant, shape: Shape, past: int, share: str = "") -> str:

@@ -12,17 +12,16 @@ import sysconfig
 from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OURS = os.path.abspath(os.path.join(__file__, *[os.pardir] * 2)) + os.sep  # the package
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_COMPILED = os.path.join(_TORCH, "_dynamo", "eval_frame.py")
-_FLEX = os.path.join(_TORCH, "nn", "attention", "flex_attention.py")
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # Modules of torch around a model, whose names for it mean nothing.
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
@@ -32,10 +31,7 @@ def user_line(start: str) -> tuple[str, int, str]:
     """Return file, line and qualified function of the running line, with files named from the folder `start`."""
     frame: FrameType | None = sys._getframe(1)
     library: FrameType | None = None
-    while frame is not None:
-        owner = _owner(frame.f_code.co_filename)
-        if owner == "user":
-            break
+    while frame is not None and (owner := _owner(frame.f_code.co_filename)) != "user":
         if owner == "library" and library is None:
             library = frame
         frame = frame.f_back
@@ -53,20 +49,6 @@ def line_of(frame: FrameType | None, start: str) -> str | None:
     if frame is None or owner != "user":
         return None
     return f"{_relative(frame.f_code.co_filename, start)}:{frame.f_lineno}"
-
-
-def is_in_compiled_region() -> bool:
-    """Return whether the running line was called through the program's own `torch.compile`."""
-    frame: FrameType | None = sys._getframe(1)
-    is_compiled = False
-    while frame is not None:
-        if frame.f_code.co_filename == _FLEX:
-            is_compiled = False  # by torch itself
-        # Functions that torch keeps from its compiler, such as checkpoints, go through the same file.
-        elif frame.f_code.co_filename == _COMPILED and not frame.f_code.co_qualname.startswith("DisableContext"):
-            is_compiled = True
-        frame = frame.f_back
-    return is_compiled
 
 
 @cache
@@ -93,10 +75,9 @@ class ModuleNames:
     """The names of modules in the models that a program calls."""
 
     def __init__(self) -> None:
-        self._names: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._unnamed: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
+        self._names = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, str | None]]()
 
-    def name(self, running: Sequence[torch.nn.Module]) -> str | None:
+    def name(self, running: Sequence[nn.Module]) -> str | None:
         """Return the name of the innermost of the modules that run, outermost first, in the outermost of them.
 
         A module that its model does not hold has the name of the one that called it.
@@ -106,23 +87,9 @@ class ModuleNames:
         names = (self._name(running[0], module) for module in reversed(running))
         return next((name for name in names if name is not None), None)
 
-    def _name(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
-        if module is root:
-            return ""
-        for is_new in (False, True):
-            if is_new and module in self._unnamed.get(root, ()):  # walking through all modules takes long
-                return None
-            if is_new or root not in self._names:
-                self._names[root] = {id(each): name for name, each in root.named_modules()}
-            name = self._names[root].get(id(module))
-            if name is not None and _submodule(root, name) is module:
-                return name
-        self._unnamed.setdefault(root, WeakSet()).add(module)
-        return None
-
-
-def _submodule(root: torch.nn.Module, name: str) -> torch.nn.Module | None:
-    module: torch.nn.Module | None = root
-    for part in name.split("."):
-        module = None if module is None else module._modules.get(part)
-    return module
+    def _name(self, root: nn.Module, module: nn.Module) -> str | None:
+        names = self._names.setdefault(root, WeakKeyDictionary())
+        if module not in names:
+            names.update({inside: name for name, inside in root.named_modules()})
+            names.setdefault(module, None)
+        return names[module]

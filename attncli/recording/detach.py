@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import and_
@@ -34,19 +34,16 @@ def detached(call: AttentionCall) -> AttentionCall:
     """
     has_inputs = call.project is not None or (call.q is not None and call.k is not None)
     is_derived = has_inputs and call.scale is not None and call.unsupported is None
-    is_derived = is_derived and (call.weights is None or not _has_blind_rows(call.masks))
-    scores, weights = (None, None) if is_derived else (_copy(call.scores), _copy(call.weights))
+    if is_derived and (call.weights is None or not _has_blind_rows(call.masks)):
+        call = replace(call, scores=None, weights=None)
     masks = tuple(one._replace(values=_compact(one.values).cpu().clone(), source_tensor=None) for one in call.masks)
+    tensors: dict[str, Any] = {name: _copy(getattr(call, name)) for name in ("sinks", "scores", "weights", "output")}
     inputs = call.project() if call.q is None and call.project is not None else (call.q, call.k, call.v)
     q, k, v = map(_copy, inputs)
-    return replace(
-        call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), sinks=_copy(call.sinks), scores=scores,
-        weights=weights, output=_copy(call.output), projections=(),
-    )  # fmt: skip
+    return replace(call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), projections=(), **tensors)
 
 
 def _has_blind_rows(masks: Sequence[MaskArgument]) -> bool:
-    """Return whether masks hide every key from a query."""
     allowed = [one.values > FORBIDDEN_BELOW if one.convention == "additive" else
                one.values.bool() if one.convention == "attend" else one.values == 0 for one in masks]  # fmt: skip
     return bool(allowed) and not bool(reduce(and_, allowed).any(-1).all())
@@ -68,42 +65,29 @@ def is_zero(call: AttentionCall, row: int, head: int, query: int) -> bool | None
 class TensorCache(Generic[Value]):
     """Values that are known of masks, for as long as these are the same; it keeps none of them alive.
 
-    A tensor is the same one while its storage lives and PyTorch has counted no change of it. Changes by NumPy in shared
-    memory are not seen. What was made in inference mode has no such count and is not known.
+    A tensor is the same one while its storage lives and PyTorch has counted no change of it, as it never does in
+    inference mode. Changes by NumPy in shared memory are not seen.
     """
 
     def __init__(self) -> None:
-        self._values: dict[tuple[Any, ...], tuple[Any, Value]] = {}
+        self._values: dict[tuple[Any, ...], tuple[Any, Value]] = {}  # and the storage of each
 
-    def get(self, argument: MaskArgument, dtype: str) -> Value | None:
-        """Return what is known of a mask in a call of this dtype."""
-        found = self._values.get(_identity(argument, dtype))
-        return None if found is None or found[0].expired() else found[1]
-
-    def put(self, argument: MaskArgument, dtype: str, value: Value) -> None:
-        """Remember what is known of a mask in a call of this dtype."""
+    def get(self, argument: MaskArgument, dtype: str, make: Callable[[], Value]) -> Value:
+        """Return what is known of a mask in a call of this dtype, or make it."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        if key := _identity(argument, dtype):
-            self._values = {key: one for key, one in self._values.items() if not one[0].expired()}
-            if len(self._values) >= _MOST_TENSORS:
-                self._values.clear()
-            storage = _source_tensor(argument).untyped_storage()
-            self._values[key] = StorageWeakRef(storage), value  # type: ignore[no-untyped-call]
-
-
-def _source_tensor(argument: MaskArgument) -> torch.Tensor:
-    """Return the program's own tensor, from which the values may be made anew for each call."""
-    return argument.values if argument.source_tensor is None else argument.source_tensor
-
-
-def _identity(argument: MaskArgument, dtype: str) -> tuple[Any, ...]:
-    """Return what tells a mask from every other one, and from itself changed; nothing in inference mode."""
-    tensor = _source_tensor(argument)
-    if tensor.is_inference():
-        return ()
-    laid_out = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-    return (*laid_out, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
+        tensor = argument.values if argument.source_tensor is None else argument.source_tensor  # the program's own
+        if tensor.is_inference():
+            return make()
+        storage = tensor.untyped_storage()
+        layout = storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        key = (*layout, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
+        known = self._values.get(key)
+        if known is None or known[0].expired():
+            alive = {key: one for key, one in self._values.items() if not one[0].expired()}
+            self._values = alive if len(alive) < _MOST_TENSORS else {}
+            known = self._values[key] = StorageWeakRef(storage), make()  # type: ignore[no-untyped-call]
+        return known[1]
 
 
 def _compact(values: torch.Tensor) -> torch.Tensor:

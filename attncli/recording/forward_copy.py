@@ -28,20 +28,10 @@ _COPIED = (dict, list, tuple, set, frozenset, nn.Module, MethodType, FunctionTyp
 
 
 class ForwardCopy:
-    """A module and its arguments as they are when this is made, and the random states of the program.
-
-    Args:
-        module: that is about to run.
-        arguments: its arguments, those by position and those by name.
-
-    Attributes:
-        arguments: copies of them.
-        shared: the attributes that hold something that cannot be copied, which forwards that run again share.
-        random: the random states.
-    """
+    """A module and its arguments, by position and by name, as they are when this is made, and the random states."""
 
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        self.shared: list[str] = []
+        self.shared: list[str] = []  # attributes that hold something that cannot be copied
         self._names = {id(inside): name for name, inside in module.named_modules()}
         self._alive: list[Any] = []  # what `_memo` knows by its id
         self._memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
@@ -53,22 +43,15 @@ class ForwardCopy:
         # One tensor of ids may be two arguments, as ids and labels are: each is a copy of its own.
         arguments = tuple(map(_own_ids, args)), {name: _own_ids(value) for name, value in kwargs.items()}
         self._module, self.arguments = self._copied((module, arguments), {})
-        self.random = RandomStates()
-
-    def drop_hooks(self, keys: set[int]) -> None:
-        """Leave hooks of modules out of all runs, by their keys."""
-        for inside in self._module.modules():
+        for inside in self._module.modules():  # hooks of the program see its own forward alone
             for hooks in (inside._forward_pre_hooks, inside._forward_hooks):
-                for key in keys & hooks.keys():
+                for key in [key for key, hook in hooks.items() if not _is_of_library(hook)]:
                     del hooks[key]
+        self.random = RandomStates()
 
     @contextmanager
     def fresh(self, replaced: Mapping[int, torch.Tensor]) -> Iterator[tuple[nn.Module, tuple[Any, ...]]]:
-        """Yield a module and arguments to run, with the random states of then; those of now are put back afterwards.
-
-        Args:
-            replaced: tensors that take the place of some of `arguments`, by the id of these.
-        """
+        """Yield a module and arguments to run, some of them `replaced` by id, with the random states of then."""
         module, arguments = self._copied((self._module, self.arguments), replaced)
         # Hooks of a checkpoint around the program's forward count what it saves for its backward.
         with self.random.restored(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
@@ -101,26 +84,21 @@ class ForwardCopy:
         return copied
 
     def _holds_modules(self, function: FunctionType, depth: int = 4) -> bool:
-        values = [cell.cell_contents for cell in function.__closure__ or ()]
-        if any(id(getattr(value, "__self__", value)) in self._names for value in values):
-            return True
-        functions = [value for value in values if isinstance(value, FunctionType)]
-        return depth > 0 and any(self._holds_modules(inside, depth - 1) for inside in functions)
+        for value in (cell.cell_contents for cell in function.__closure__ or ()):
+            is_inside = isinstance(value, FunctionType) and depth > 0 and self._holds_modules(value, depth - 1)
+            if is_inside or id(getattr(value, "__self__", value)) in self._names:
+                return True
+        return False
 
     def _share_one_of(self, copied: list[Any]) -> None:
-        """Share the object whose copy failed: the outermost that Python's library made, or else the innermost.
-
-        Args:
-            copied: what was being copied, each of which holds the next.
-        """
+        """Share the outermost object of Python's library, or else the last, of objects that each hold the next."""
         last = copied[-1]
         if isinstance(last, torch.Tensor):  # of a graph, which torch does not copy
             self._alive.append(last)
             self._memo[id(last)] = last.detach().clone().requires_grad_(last.requires_grad)
             return
         holder = next((value for value in reversed(copied) if isinstance(value, nn.Module)), None)
-        values = {} if holder is None else vars(holder)
-        ids = set(map(id, copied))
+        values, ids = {} if holder is None else vars(holder), set(map(id, copied))
         name = next((name for name, value in values.items() if id(value) in ids), "its arguments")
         path = self._names.get(id(holder), "")
         self._share(next((value for value in copied if _is_of_python(value)), last), f"{path}.{name}")
@@ -134,6 +112,10 @@ class ForwardCopy:
 def _own_ids(value: Any) -> Any:
     is_ids = isinstance(value, torch.Tensor) and not value.is_floating_point()
     return value.detach().clone() if is_ids else value
+
+
+def _is_of_library(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers."))
 
 
 def _is_of_python(value: Any) -> bool:
@@ -158,8 +140,7 @@ class RandomStates:
 
     def add(self, generator: Any) -> None:
         """Save the state of a generator, unless it is known."""
-        if id(generator) not in self._states:
-            self._states[id(generator)] = generator, _state(generator)
+        self._states.setdefault(id(generator), (generator, _state(generator)))
 
     @property
     def are_changed(self) -> bool:
@@ -186,13 +167,12 @@ def _put(states: Iterable[tuple[Any, Any]]) -> None:
         _GENERATORS[type(generator)][1](generator, state)
 
 
-def _set_bits(generator: np.random.Generator, state: Any) -> None:
-    generator.bit_generator.state = state
-
-
 _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]] = {  # how to get and set a state
     torch.Generator: (lambda rng: rng.get_state().numpy(), lambda rng, state: rng.set_state(torch.from_numpy(state))),
     random.Random: (random.Random.getstate, random.Random.setstate),
     np.random.RandomState: (lambda rng: rng.get_state(legacy=False), lambda rng, state: rng.set_state(state)),
-    np.random.Generator: (lambda rng: rng.bit_generator.state, _set_bits),
+    np.random.Generator: (
+        lambda rng: rng.bit_generator.state,
+        lambda rng, state: setattr(rng.bit_generator, "state", state),
+    ),
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -14,49 +16,36 @@ from typing import Any
 @contextmanager
 def when_imported(name: str, then: Callable[[], object]) -> Iterator[None]:
     """Call `then` once: now if a module is there already, else when it was imported within the block."""
+    finder = _Finder(name, then)
     if name in sys.modules:
         then()
-        yield
-        return
-    finder = _Finder(name, then)
-    sys.meta_path.insert(0, finder)
+    else:
+        sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        finder.remove()
+        with suppress(ValueError):
+            sys.meta_path.remove(finder)
 
 
 class _Finder(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[], object]) -> None:
         self._name, self._then = name, then
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         """See importlib."""
         if fullname != self._name:
             return None
-        others = sys.meta_path[sys.meta_path.index(self) + 1 :]  # also finders of our own for the same module
-        spec = next((spec for each in others if (spec := each.find_spec(fullname, path, target)) is not None), None)
-        if spec is not None and spec.loader is not None:
-            self._extend(spec.loader)
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        sys.meta_path.insert(0, self)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            loader.exec_module = partial(self._exec_module, loader.exec_module)
         return spec
 
-    def _extend(self, loader: Any) -> None:
-        load = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            if module.__name__ == self._name:  # an archive has one loader for all of its modules
-                loader.__dict__.pop("exec_module", None)
-                if self.remove():
-                    self._then()
-
-        loader.exec_module = exec_module
-
-    def remove(self) -> bool:
-        """Stop waiting; return whether it still did."""
-        is_waiting = self in sys.meta_path
-        if is_waiting:
+    def _exec_module(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        if module.__name__ == self._name and self in sys.meta_path:  # an archive has one loader for all of its modules
             sys.meta_path.remove(self)
-        return is_waiting
+            self._then()

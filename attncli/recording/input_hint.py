@@ -19,9 +19,8 @@ Kind = Literal["tokens", "unpadded", "mask", "positions", "documents", "encoded"
 class InputHint(NamedTuple):
     """A hint that an input of a module gives about the positions of a batch.
 
-    Its kind is `tokens`, or `unpadded` where all of them are, `mask`: the tokens that an argument of the model states,
-    `positions`, `documents`, `encoded`: the tokens of an encoder whose output is attended to, `prompt`: the tokens of a
-    prompt and all that was generated since, or `window` and `chunk`: of the model's configuration.
+    Of the kinds `unpadded` is tokens without padding, `mask` the tokens that an argument states, `encoded` those of an
+    encoder whose output is attended to, and `prompt` those of a prompt and all that was generated since.
     """
 
     kind: Kind
@@ -38,9 +37,8 @@ class InputHint(NamedTuple):
         cls, kind: Kind, values: Int[np.ndarray, "B T"], is_sure: bool = True, source: str = "embedding"
     ) -> InputHint:
         """Return a hint with the size and the digest of its values."""
-        return cls(
-            kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure, source
-        )  # fmt: skip
+        digest = hash((kind, is_sure, values.shape, values.tobytes()))
+        return cls(kind, values, values.shape[1], digest, is_sure, source)
 
 
 def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:
@@ -67,10 +65,7 @@ class Hints(Protocol):
     def add(self, hint: InputHint) -> None:
         """Add a hint about the calls to come."""
 
-    def begin_forward(self) -> None:
-        """Begin with an outermost module."""
-
-    def begin_module(self) -> tuple[int, int]:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """Return how many calls and hints there were when a module begins."""
 
     def end_module(self, begun: tuple[int, int]) -> int:

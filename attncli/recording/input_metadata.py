@@ -1,10 +1,9 @@
 """Hints from the inputs of modules: which keys are padding, where queries are, where documents begin.
 
-An `nn.Embedding` with a `padding_idx`, or that of the words of a model whose configuration has a `pad_token_id`, shows
-which words of its input are none; so does the `attention_mask` or the `input_lengths` of a model. Positions are an
-input with such a name (`position_ids`, `pos`), or that of an `nn.Embedding` (`position_embeddings`, `wpe`); where they
-count from 0 again and again, a row holds several documents. A model's configuration has the window of its queries. And
-an attention that is called with the output of an encoder attends to its words.
+An `nn.Embedding` with a `padding_idx`, or that of the words of a model with a `pad_token_id`, shows which words of its
+input are none; so does the `attention_mask` or the `input_lengths` of a model. Positions are an input with such a name,
+or that of an `nn.Embedding`; where they count from 0 again and again, a row holds several documents. An attention that
+is called with the output of an encoder attends to its words.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ _OF_CONFIGURATION: Mapping[Kind, str] = {"window": "sliding_window", "chunk": "a
 _ReadHints = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 _SEQUENCE = r"((en|de)coder|src|source|tgt|target|memory|context|text|prompt|inputs?|x)"
 _OF_PADDING = r"(attention|attn|(key_)?pad(ding)?|token|valid|word|hidden_states|embeds?)"
+# The names of arguments that are read.
+_POSITIONS = re.compile(".*pos.*")
 _MASK = re.compile(rf"({_SEQUENCE}_)?({_OF_PADDING}_)?mask")
 _LENGTHS = re.compile(rf"(({_SEQUENCE}|seq|sequence|text|token|word)_?)?(lengths|lens)")
 
@@ -54,9 +55,7 @@ class InputReader:
 
     def enter(self, running: Sequence[torch.nn.Module], args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
         """Read the inputs of the last module that runs, and return what `leave` takes."""
-        if len(running) == 1:
-            self._hints.begin_forward()
-        begun = self._hints.begin_module()
+        begun = self._hints.begin_module(len(running) == 1)
         module, config = running[-1], getattr(running[-1], "config", None)
         if config is not None and all(getattr(each, "config", None) is not config for each in running[:-1]):
             for kind, name in _OF_CONFIGURATION.items():
@@ -79,16 +78,16 @@ class InputReader:
         """Read positions, and the padding that the outermost module is given: an inner one may be made of it."""
         is_inside = any(each is self._masked() for each in running[:-1])
         for name, value in arguments.items():
-            if "pos" in name:
+            axes = value.dim() if isinstance(value, torch.Tensor) else 0
+            if _POSITIONS.fullmatch(name):
                 self._read(value, _positions)
-            elif not is_inside and isinstance(value, torch.Tensor):
-                if value.dim() == 2 and _MASK.fullmatch(name):
-                    self._read(value, partial(_mask, name), _may_be_a_mask)
-                elif value.dim() == 1 and _LENGTHS.fullmatch(name):
-                    self._read(value, _lengths)
-                else:
-                    continue
+            elif not is_inside and ((axes == 2 and _MASK.fullmatch(name)) or (axes == 1 and _LENGTHS.fullmatch(name))):
                 self._masked = ref(running[-1])
+                if axes == 1:
+                    self._read(value, _lengths)
+                elif _is_plain(value) and bool(((value == 0) | (value == 1)).all()):
+                    for hint in _mask(name, to_numpy(value).astype(np.int64)):
+                        self._hints.add(hint)
 
     def leave(self, begun: tuple[int, int], ran: tuple[Any, ...] | None) -> None:
         """Read the output of a module that ends."""
@@ -104,32 +103,26 @@ class InputReader:
                     # Of queries, keys and values the last two are one, in whichever order they come.
                     if 0 < times < len(vectors) and (times > 1 or vectors[0] is not encoded()):
                         self._hints.add_to_last_call(InputHint.of("encoded", tokens, times > 1))
-            real = self._hints.encoded_tokens()
-            if real is not None:
+            if (real := self._hints.encoded_tokens()) is not None:
                 outputs = tuple(output.values()) if isinstance(output, Mapping) else output
-                vectors = [
-                    one for one in (outputs if isinstance(outputs, tuple) else (outputs,)) if _is_of_vectors(one)
-                ]
-                fits = [one for one in vectors if sorted(one.shape[:2]) == sorted(real.shape)]
-                self._encoded += [(ref(one), real.astype(np.int64)) for one in fits[:1]]
+                for one in outputs if isinstance(outputs, tuple) else (outputs,):
+                    if _is_of_vectors(one) and sorted(one.shape[:2]) == sorted(real.shape):
+                        self._encoded.append((ref(one), real.astype(np.int64)))
+                        break
 
-    def _read(self, value: Any, read: _ReadHints, may_be_read: Callable[[Any], bool] | None = None) -> None:
-        """Hand over the hints of a tensor, or of a number, which is a first position of any number of them."""
+    def _read(self, value: Any, read: _ReadHints) -> None:
+        """Hand over the hints of whole numbers, or of one, which is a first position of any number of them."""
         if type(value) is int:
             for hint in read(np.array([[value]])):
                 self._hints.add(hint._replace(size=0))
-        elif (may_be_read or _may_be_numbers)(value):
+        elif _is_plain(value) and value.dim() in (1, 2) and value.dtype in (torch.int32, torch.int64):
             version = None if value.is_inference() else value._version
-            known = (
-                hints
-                for recent, earlier, how, hints in self._recent  # each layer is called with the same positions
-                if recent() is value and earlier == version is not None and how == read
-            )
-            hints = next(known, None)
-            if hints is None:
-                hints = tuple(read(np.atleast_2d(to_numpy(value)).astype(np.int64)))
-                self._recent.append((ref(value), version, read, hints))
-            for hint in hints:
+            # Each layer is called with the same positions.
+            known = [one[3] for one in self._recent if one[0]() is value and one[1] == version and one[2] == read]
+            if not known or version is None:
+                known = [tuple(read(np.atleast_2d(to_numpy(value)).astype(np.int64)))]
+                self._recent.append((ref(value), version, read, known[0]))
+            for hint in known[0]:
                 self._hints.add(hint)
 
 
@@ -144,11 +137,8 @@ def _arguments_of(forward: Callable[..., Any] | None) -> tuple[tuple[int, str], 
         return None
     with suppress(TypeError, ValueError):
         _, *names = [] if forward is None else inspect.signature(forward).parameters.values()
-    found = tuple(
-        (index, one.name)
-        for index, one in enumerate(names)
-        if "pos" in one.name or _MASK.fullmatch(one.name) or _LENGTHS.fullmatch(one.name)
-    )
+    patterns = _POSITIONS, _MASK, _LENGTHS
+    found = tuple((i, one.name) for i, one in enumerate(names) if any(each.fullmatch(one.name) for each in patterns))
     return found if found or any(one.kind is one.VAR_KEYWORD for one in names) else None
 
 
@@ -159,33 +149,32 @@ def _table_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _ReadHints:
         return partial(_positions, size=embedding.num_embeddings)
     padding, ends, source = embedding.padding_idx, [None], "embedding"
     for each in reversed(running):  # the model whose embedding it is
-        config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
-        own, words = getattr(config, "pad_token_id", None), None
+        config, words = getattr(each, "config", None), None
         with suppress(Exception):  # the model's own method, which some have and do not implement
-            words = of_words() if callable(of_words) else None
-        if isinstance(own, int) and words is embedding:
-            padding, source = own, "configuration" if padding is None else "both"
+            words = each.get_input_embeddings()  # type: ignore[operator]
+        pad = getattr(config, "pad_token_id", None)
+        if isinstance(pad, int) and words is embedding:
+            padding, source = pad, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break
-    return _counted_words if padding is None else partial(_tokens, padding, padding not in ends, source)
+    return partial(_tokens, padding, padding not in ends, source)
 
 
-# --- hints from numbers -------------------------------------------------------------------------------------
-
-
-def _tokens(padding: int, is_padding_alone: bool, source: str, ids: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
+def _tokens(
+    padding: int | None, is_padding_alone: bool, source: str, ids: Int[np.ndarray, "B T"]
+) -> Iterator[InputHint]:
     """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
+    if padding is None or ids.shape[1] < 2:
+        return
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
     inside = from_left & from_right[:, ::-1]
-    if ids.shape[1] < 2:
-        return
-    if inside.all():
-        yield InputHint.of("unpadded", inside.astype(np.int64))
-        return
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
-    yield InputHint.of("tokens", inside.astype(np.int64), is_sure, source)
+    if inside.all():
+        yield InputHint.of("unpadded", inside.astype(np.int64))
+    else:
+        yield InputHint.of("tokens", inside.astype(np.int64), is_sure, source)
 
 
 def _mask(name: str, values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
@@ -215,18 +204,9 @@ def _of_argument(name: str, is_token: Bool[np.ndarray, "B T"]) -> InputHint:
 
 
 def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputHint]:
-    """Yield positions, and the documents that they show."""
     yield InputHint.of("positions", values, values.shape[1] + _SPARE < size)
     if (hint := documents(values)) is not None:
         yield hint
-
-
-def _counted_words(values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
-    """Yield positions that count the words of rows padded on the left, for an embedding of any name."""
-    is_counted = np.diff(values, axis=1) == 1
-    is_padding = np.logical_and.accumulate(values[:, 1:] == values[:, :1], axis=1)
-    if (is_counted | is_padding).all() and is_padding.any() and (values[:, -1] >= values[:, 0] + 2).all():
-        yield from _positions(values)
 
 
 def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
@@ -243,17 +223,9 @@ def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
     return InputHint.of("documents", np.where(alone, -1, values))  # a position by itself is padding
 
 
-def _may_be_a_mask(value: Any) -> bool:
-    if type(value).__name__ != "Tensor" or value.is_meta or value.is_nested or value.is_complex() or not value.numel():
-        return False
-    return bool(((value == 0) | (value == 1)).all())
-
-
-def _may_be_numbers(value: Any) -> bool:
-    if type(value).__name__ != "Tensor" or value.dim() not in (1, 2) or value.is_meta or value.is_nested:
-        return False
-    return not value.is_floating_point() and not value.is_complex() and value.element_size() >= 4 and value.numel() > 0
+def _is_plain(value: Any) -> bool:
+    return type(value).__name__ == "Tensor" and not (value.is_meta or value.is_nested) and value.numel() > 0
 
 
 def _is_of_vectors(value: Any) -> bool:
-    return type(value).__name__ == "Tensor" and not value.is_nested and value.dim() == 3 and value.is_floating_point()
+    return _is_plain(value) and value.dim() == 3 and value.is_floating_point()

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from attncli.text import plural
 
@@ -31,6 +33,14 @@ class Notes(list[str]):
         if text not in self:
             self.append(text)
 
+    @contextmanager
+    def of_faults(self, what: str = "an attention could not be looked at") -> Iterator[None]:
+        """Go on after a fault of ours, which is a note."""
+        try:
+            yield
+        except Exception as fault:
+            self.failed(fault, what)
+
     def failed(self, fault: Exception, what: str = "an attention could not be looked at") -> None:
         """Add a note about a fault of ours, the first time.
 
@@ -50,14 +60,13 @@ class Notes(list[str]):
         """Count a softmax of queries and keys whose weights were not followed to values; they are one note."""
         number, first = self._lost.get(place, (0, shape))
         self._lost[place] = number + 1, first
-        if self._of_lost in self:
-            self.remove(self._of_lost)
+        self[:] = [note for note in self if note != self._of_lost]
         count = sum(number for number, _ in self._lost.values())
         where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
-        more = [plural(len(where) - _MOST_PLACES, "more place")] * (len(where) > _MOST_PLACES)
+        if len(where) > _MOST_PLACES:
+            where[_MOST_PLACES:] = [plural(len(where) - _MOST_PLACES, "more place")]
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
-        places = ", ".join([*where[:_MOST_PLACES], *more])
-        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {places}"
+        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(where)}"
         self.append(self._of_lost)
 
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import is_dataclass
 from functools import cached_property
 from io import StringIO
-from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 _ATTENTION = re.compile("Attention|Attn")
+_DEVIATIONS = 4.0  # by which vectors change, of all of them
 _NO_IDS: Mapping[str, Any] = {}
 _CHANNELS_FIRST = nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
@@ -40,11 +40,16 @@ OutputName = tuple[str, int]  # of a module in the model, and the number of its 
 
 
 class SequenceLayout(NamedTuple):
-    """How a batch of sequences lies in a tensor: `[B, T, …]`, or `[T, B, …]`."""
+    """Layout of a batch of sequences in a tensor: `[B, T, …]`, or `[T, B, …]`."""
 
     batch: int
     length: int
     is_time_first: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The first two sizes of a tensor."""
+        return (self.length, self.batch) if self.is_time_first else (self.batch, self.length)
 
     def laid_out(self, values: torch.Tensor, module: nn.Module | None = None) -> torch.Tensor | None:
         """Return the output of a module as `[B, T, F]`; None where it is not one vector for each position."""
@@ -53,15 +58,13 @@ class SequenceLayout(NamedTuple):
             return None  # heads or positions
         if isinstance(module, _CHANNELS_FIRST) and len(shape) == 3 and (shape[0], shape[2]) == (batch, length):
             return values.transpose(1, 2)
-        if len(shape) > 2 and shape[:2] == ((length, batch) if self.is_time_first else (batch, length)):
-            values = values.transpose(0, 1) if self.is_time_first else values
-        elif len(shape) == 4 and (shape[0], shape[2]) == (batch, length) != (batch, shape[3]):  # heads
-            values = values.transpose(1, 2)
-        elif len(shape) == 2 and shape[0] == batch * length and not (self.is_time_first and batch > 1):
-            values = values.reshape(batch, length, -1)
-        else:
-            return None
-        return values.flatten(2)
+        if len(shape) > 2 and shape[:2] == self.shape:
+            return (values.transpose(0, 1) if self.is_time_first else values).flatten(2)
+        if len(shape) == 4 and (shape[0], shape[2]) == (batch, length) != (batch, shape[3]):  # heads
+            return values.transpose(1, 2).flatten(2)
+        if len(shape) == 2 and shape[0] == batch * length and (batch == 1 or not self.is_time_first):
+            return values.reshape(batch, length, -1)
+        return None
 
     def of(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return values of all positions, `[B, T]`, as they lie in a tensor."""
@@ -69,8 +72,7 @@ class SequenceLayout(NamedTuple):
 
     def rows_of(self, ids: torch.Tensor) -> Int[np.ndarray, "B T"]:
         """Return ids of all positions, `[B, T]`."""
-        shape = (self.length, self.batch) if self.is_time_first else (self.batch, self.length)
-        return self.of(to_numpy(ids).reshape(shape))
+        return self.of(to_numpy(ids).reshape(self.shape))
 
 
 class ModuleOutput(NamedTuple):
@@ -82,6 +84,11 @@ class ModuleOutput(NamedTuple):
     calls: tuple[int, int]  # how many attention calls there had been before it, and with it
     values: torch.Tensor
     ids: torch.Tensor | None = None  # of an embedding, what chose its vectors
+
+    @torch.no_grad()
+    def recomputed(self, values: torch.Tensor) -> torch.Tensor:
+        """Return what its module gives for other inputs."""
+        return self.module.forward(values)
 
 
 class OutputChange(NamedTuple):
@@ -95,6 +102,10 @@ class OutputChange(NamedTuple):
     def most(self) -> float:
         """The largest change."""
         return float(self.moved.max())
+
+    def exceeds(self, floor: float) -> bool:
+        """Return whether the largest change is above a floor, relative to the largest number."""
+        return self.most > floor * max(self.size, 1e-6)
 
 
 def output_change(output: ModuleOutput, values: torch.Tensor, before: torch.Tensor) -> OutputChange:
@@ -111,37 +122,31 @@ def output_change(output: ModuleOutput, values: torch.Tensor, before: torch.Tens
     return OutputChange(output, moved, size)
 
 
-_Moved = Callable[[OutputName | str, torch.Tensor], torch.Tensor | None]  # other vectors of an output or argument
+_Replace = Callable[[OutputName | str, torch.Tensor], torch.Tensor]  # by other vectors of an output or an argument
 
 
-def _unmoved(*_: Any) -> None:
-    return None
+def _unchanged(_: OutputName | str, values: torch.Tensor) -> torch.Tensor:
+    return values
 
 
 class _Run:
     """A module that runs, and the outputs of those inside of it with some names, or all."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        count: Callable[[], int],
-        start: str,
-        names: Collection[OutputName] | None = None,
-        moved: _Moved = _unmoved,
+        self, module: nn.Module, forward: Forward, names: Collection[OutputName] | None, replace: _Replace = _unchanged
     ) -> None:
         self.modules = {id(inside): name for name, inside in module.named_modules()}
         self.running: list[tuple[nn.Module, int]] = []
         self.outputs: dict[OutputName, ModuleOutput] = {}  # in their order
-        self._count, self._start, self._begun, self._names, self._moved = count, start, count(), names, moved
+        self._forward, self._begun, self._names, self._replace = forward, forward.count(), names, replace
         self._unread = 0
         self._times: Counter[str] = Counter()  # how often each module was called
 
     def _calls(self) -> int:
         """Return how many attention calls there were; attention that is not read is known by its module's name."""
-        return self._count() - self._begun + self._unread
+        return self._forward.count() - self._begun + self._unread
 
     def enter(self, module: nn.Module) -> None:
-        """Begin with a module inside of it."""
         self.running.append((module, self._calls()))
 
     def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
@@ -154,17 +159,17 @@ class _Run:
             return None
         self._unread += self._calls() == calls and bool(_ATTENTION.search(type(module).__name__))
         name = self.modules.get(id(module), type(module).__name__)
-        outputs = (tensor for _, tensor in _named_tensors(output) if tensor.dim() and tensor.is_floating_point())
+        outputs = [tensor for tensor in _tensors(output).values() if tensor.dim() and tensor.is_floating_point()]
         instead = None
         # All outputs of the model itself count; of a module inside the first, as weights may come second.
-        for values in islice(outputs, None if name == "" else 1):
+        for before in outputs[: None if name == "" else 1]:
             key = name, self._times[name]
             self._times[name] += 1
-            if (moved := self._moved(key, values)) is not None:
-                instead = values = moved
+            if (values := self._replace(key, before)) is not before:
+                instead = values
             if self._names is None or key in self._names:
                 ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
-                line = "{}:{}".format(*user_line(self._start)[:2])
+                line = "{}:{}".format(*user_line(self._forward.start)[:2])
                 values = values.detach().clone()
                 self.outputs[key] = ModuleOutput(key, module, line, (calls, self._calls()), values, ids)
         return instead
@@ -178,22 +183,16 @@ class Forward:
         arguments: its arguments, those by position and those by name.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
-
-    Attributes:
-        layout: of the sequence that changes.
-        others: of other sequences, as of an encoder.
-        draws: whether it draws random numbers.
     """
 
     def __init__(self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str) -> None:
-        self.module, self._count, self._start = module, count, start
+        self.module, self.count, self.start = module, count, start
         self.copy = ForwardCopy(module, arguments)
-        self._hooks = [*_watched_hooks(module)]
-        self.run = self._first = _Run(module, count, start)
-        self.layout = SequenceLayout(1, 1)
-        self.others: list[SequenceLayout] = []
-        self.draws = False
-        self._repeated: dict[OutputName, ModuleOutput] = {}  # of a batch that holds its rows several times
+        self.run = self._first = _Run(module, self, None)
+        self.layout = SequenceLayout(1, 1)  # of the sequence that changes
+        self.others: list[SequenceLayout] = []  # of other sequences, as of an encoder
+        self.draws = False  # random numbers
+        self._of_copies: dict[OutputName, ModuleOutput] = {}  # of a batch that holds its rows several times
 
     @property
     def outputs(self) -> dict[OutputName, ModuleOutput]:
@@ -215,11 +214,9 @@ class Forward:
         with suppress(TypeError, ValueError):
             signature = inspect.signature(self.module.forward)
             named = signature.bind_partial(*args, **kwargs).arguments
-            # What `**options` collects is named as it was given.
-            kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-            collecting = [name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD]
-            named = named | named.pop("".join(collecting), {})
-        return dict(_named_tensors(named))
+            collecting = [one.name for one in signature.parameters.values() if one.kind == one.VAR_KEYWORD]
+            named |= named.pop("".join(collecting), {})  # `**options` are named as they were given
+        return _tensors(named)
 
     def enter(self, module: nn.Module) -> None:
         """Begin with a module.
@@ -235,17 +232,14 @@ class Forward:
     def end(self) -> None:
         """End with the program's own forward, which the others are compared with."""
         self.draws = self.copy.random.are_changed
-        for hook in self._hooks:
-            hook.remove()
-        self.copy.drop_hooks({hook.key for hook in self._hooks if not hook.is_changing})
 
-    def again(
+    def changed(
         self,
         positions: Bool[np.ndarray, "B T"] | None = None,
         sources: Sequence[OutputName | str] = (),
         ids: Mapping[str, Int[np.ndarray, "B T"]] = _NO_IDS,
-        size: float = 4.0,
         seeds: Sequence[int] = (0,),
+        order: Int[np.ndarray, "B T"] | None = None,
     ) -> list[OutputChange]:
         """Run it once more, and return how far each output is from that of the program's own forward.
 
@@ -254,14 +248,15 @@ class Forward:
                 times, as `repeats` allows, outputs of modules inside are left out.
             sources: whose vectors change: embeddings, or the name of an argument.
             ids: the other ids of all positions, by the name of an argument.
-            size: how far vectors go, in standard deviations of all vectors.
-            seeds: of the directions in which they go, one for each copy of the batch.
+            seeds: of the directions in which vectors go, one for each copy of the batch.
+            order: which position of the program's own forward each position is compared with; None is the same one.
         """
+        copies = 1 if positions is None else len(positions) // self.layout.batch
 
-        def moved(name: OutputName | str, values: torch.Tensor) -> torch.Tensor | None:
+        def moved(name: OutputName | str, values: torch.Tensor) -> torch.Tensor:
             if positions is None or name not in sources:
-                return None
-            spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * size
+                return values
+            spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * _DEVIATIONS
             shape = positions.shape[1], values.shape[-1]
             drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(shape[0] + seed)) for seed in seeds]
             noise = torch.stack(drawn).repeat_interleave(len(positions) // len(seeds), dim=0).to(values.device) * spread
@@ -269,22 +264,21 @@ class Forward:
             added = torch.where(is_moved[..., None], noise, 0).to(values.dtype)
             return values + (added.transpose(0, 1) if self.layout.is_time_first else added).reshape(values.shape)
 
-        copies = 1 if positions is None else len(positions) // self.layout.batch
-        before, changes = self.outputs if copies == 1 else self._repeated, []
+        def replaced(name: OutputName | str, values: torch.Tensor) -> torch.Tensor:
+            values = self._repeated(values, copies)
+            if positions is not None and isinstance(name, str) and name in ids:
+                both = (self.layout.of(array).reshape(values.shape) for array in (positions, ids[name]))
+                is_other, other = (torch.from_numpy(array).to(values.device) for array in both)
+                values = torch.where(is_other, other.to(values.dtype), values)
+            return moved(name, values)
+
+        def in_order(before: torch.Tensor) -> torch.Tensor:
+            return before.take_along_dim(torch.from_numpy(order)[..., None].to(before.device), dim=1)
+
+        before = self.outputs if copies == 1 else self._of_copies
+        outputs = self._outputs(replaced, before, moved)
         layouts = [layout._replace(batch=layout.batch * copies) for layout in (self.layout, *self.others)]
-        for name, output in self._outputs(self._replaced(copies, positions, ids, moved), before, moved).items():
-            both = output.values, before[name].values
-            if both[0].shape != both[1].shape:
-                continue
-            laid_out = ([layout.laid_out(tensor, output.module) for tensor in both] for layout in layouts)
-            pair = next(filter(None, ([one for one in pair if one is not None] for pair in laid_out)), [])
-            # A row for each expert's token would look like a row of the batch, but of the model's own output.
-            is_of_rows = (both[0].dim() > 2 or name[0] == "") and not self.layout.is_time_first
-            if not pair and is_of_rows and len(both[0]) == layouts[0].batch:
-                pair = [tensor.flatten(1)[:, None] for tensor in both]
-            if pair:
-                changes.append(output_change(before[name], *pair))
-        return changes
+        return _compared(outputs, before, layouts, layouts, None if order is None else in_order)
 
     def repeats(self, copies: int, names: Collection[OutputName], tolerance: float) -> bool:
         """Return whether a batch that holds its rows several times gives the same outputs for each.
@@ -292,13 +286,12 @@ class Forward:
         The outputs have a vector for each position. The tolerance is relative to the largest number.
         """
         try:
-            self._repeated = self._outputs(self._replaced(copies), names)
+            self._of_copies = self._outputs(lambda _, values: self._repeated(values, copies), names)
         except Exception:  # whatever the program's own code raises for more rows than it knows
             return False
-        layout = self.layout._replace(batch=self.layout.batch * copies)
-        changes = self._compared(self._repeated, layout, lambda before: before.repeat(copies, 1, 1))
-        is_same = all(change.most <= tolerance * max(change.size, 1e-6) for change in changes)
-        return is_same and len(changes) == len(names)
+        layouts = [self.layout._replace(batch=self.layout.batch * copies)], [self.layout]
+        changes = _compared(self._of_copies, self.outputs, *layouts, lambda before: before.repeat(copies, 1, 1))
+        return len(changes) == len(names) and not any(change.exceeds(tolerance) for change in changes)
 
     def alone(self, row: int, first: int, last: int) -> list[OutputChange]:
         """Run one row without the positions before `first` and from `last` on, and return how far its outputs are.
@@ -309,7 +302,7 @@ class Forward:
         batch, length, is_time_first = self.layout
         rows, positions = slice(row, row + 1), slice(first, last)
 
-        def cut(value: torch.Tensor) -> torch.Tensor:
+        def cut(_: OutputName | str, value: torch.Tensor) -> torch.Tensor:
             axes = [axis for axis, size in enumerate(value.shape[:4]) if size == length][-2:]
             if value.dim() > 1 and value.shape[int(is_time_first)] == batch:
                 axes = [axis for axis in axes if axis != int(is_time_first)]
@@ -318,144 +311,84 @@ class Forward:
                 value = value[(slice(None),) * axis + (positions,)]
             return value.clone()
 
-        outputs = self._outputs({id(tensor): cut(tensor) for tensor in self.tensors.values()}, self.outputs)
-        layout = SequenceLayout(1, last - first, is_time_first)
-        return self._compared(outputs, layout, lambda before: before[rows, positions])
+        layouts = [SequenceLayout(1, last - first, is_time_first)], [self.layout]
+        outputs = self._outputs(cut, self.outputs)
+        return _compared(outputs, self.outputs, *layouts, lambda before: before[rows, positions])
 
-    def permuted(self, order: Int[np.ndarray, "B T"], ids: Mapping[str, Int[np.ndarray, "B T"]]) -> list[OutputChange]:
-        """Run it with ids in another order, and return how far outputs are from the program's own in that order.
-
-        Args:
-            order: which position of its row comes to each.
-            ids: in that order, by the name of an argument.
-        """
-        outputs = self._outputs(self._replaced(1, np.ones_like(order, bool), ids), self.outputs)
-
-        def in_order(before: torch.Tensor) -> torch.Tensor:
-            return before.take_along_dim(torch.from_numpy(order)[..., None].to(before.device), dim=1)
-
-        return self._compared(outputs, self.layout, in_order)
-
-    def line_that_mixes(self, calls: int, output: torch.Tensor) -> str | None:
-        """Return the line of a projection that reads an attention's output with its heads put together by a view.
-
-        Args:
-            calls: how many attention calls there were when it ran.
-            output: of the last one, `[B, H, T, D]`.
-        """
-        after = (output for output in self.outputs.values() if output.calls == (calls, calls))
-        first = next((output for output in after if isinstance(output.module, nn.Linear)), None)
-        if first is None or output.dim() != 4 or min(output.shape[1:3]) < 2:
-            return None
-        linear: Any = first.module
-        pair = output.transpose(1, 2).flatten(2), output.reshape(len(output), output.shape[2], -1)
-        if linear.in_features != pair[0].shape[2] or first.values.shape[:2] != pair[0].shape[:2]:
-            return None
-        with torch.no_grad():
-            both = (F.linear(tensor, linear.weight, linear.bias) for tensor in pair)
-            is_right, is_viewed = (torch.allclose(tensor, first.values, 1e-3, 1e-4) for tensor in both)
-        return first.place if is_viewed and not is_right else None
-
-    def _compared(
-        self,
-        outputs: Mapping[OutputName, ModuleOutput],
-        layout: SequenceLayout,
-        rearrange: Callable[[torch.Tensor], torch.Tensor],
-    ) -> list[OutputChange]:
-        """Return how far outputs of another layout are from the program's own, rearranged."""
-        changes = []
-        for name, output in outputs.items():
-            values, other = layout.laid_out(output.values), self.layout.laid_out(self.outputs[name].values)
-            if values is not None and other is not None and values.shape == (other := rearrange(other)).shape:
-                changes.append(output_change(self.outputs[name], values, other))
-        return changes
+    def _repeated(self, values: torch.Tensor, copies: int) -> torch.Tensor:
+        """Return an argument with its rows several times, if it has rows."""
+        batch, _, is_time_first = self.layout
+        axis = int(is_time_first and values.dim() > 1 and tuple(values.shape[:2]) == self.layout.shape)
+        has_rows = values.dim() > axis and values.shape[axis] == batch
+        return torch.cat([values] * copies, dim=axis) if has_rows and copies > 1 else values
 
     def _outputs(
-        self, replaced: Mapping[int, torch.Tensor], names: Collection[OutputName], moved: _Moved = _unmoved
+        self, replaced: _Replace, names: Collection[OutputName], moved: _Replace = _unchanged
     ) -> dict[OutputName, ModuleOutput]:
-        """Run a copy, and return some of its outputs."""
-        with self.copy.fresh(replaced) as (module, (args, kwargs)), redirect_stdout(StringIO()):
-            self.run = _Run(module, self._count, self._start, names, moved)
+        """Run a copy with other arguments and vectors, and return some of its outputs."""
+        arguments = {}
+        for name, before in self.tensors.items():
+            if (values := replaced(name, before)) is not before:
+                arguments[id(before)] = values.detach().requires_grad_(before.requires_grad)
+        with self.copy.fresh(arguments) as (module, (args, kwargs)), redirect_stdout(StringIO()):
+            self.run = _Run(module, self, names, moved)
             try:
                 module(*args, **kwargs)
             except SystemExit as end:
                 raise RuntimeError(f"it ends the program with {end.code}") from end
         return self.run.outputs
 
-    def _replaced(
-        self,
-        copies: int,
-        positions: Bool[np.ndarray, "B T"] | None = None,
-        ids: Mapping[str, Int[np.ndarray, "B T"]] = _NO_IDS,
-        moved: _Moved = _unmoved,
-    ) -> dict[int, torch.Tensor]:
-        """Return other tensors for arguments, by their ids, in a batch that holds its rows several times."""
-        replaced = {}
-        batch, length, is_time_first = self.layout
-        for name, one in self.tensors.items():
-            values = one
-            axis = int(is_time_first and one.dim() > 1 and tuple(one.shape[:2]) == (length, batch))
-            if copies > 1 and one.dim() > axis and one.shape[axis] == batch:
-                values = torch.cat([one] * copies, dim=axis)
-            if positions is not None and name in ids:
-                both = (self.layout.of(array).reshape(values.shape) for array in (positions, ids[name]))
-                is_other, other = (torch.from_numpy(tensor).to(one.device) for tensor in both)
-                values = torch.where(is_other, other.to(one.dtype), values)
-            vectors = moved(name, values)
-            values = values if vectors is None else vectors
-            if values is not one:
-                replaced[id(one)] = values.detach().requires_grad_(one.requires_grad)
-        return replaced
+
+def _compared(
+    outputs: Mapping[OutputName, ModuleOutput],
+    before: Mapping[OutputName, ModuleOutput],
+    layouts: Sequence[SequenceLayout],
+    layouts_before: Sequence[SequenceLayout],
+    rearranged: Callable[[torch.Tensor], torch.Tensor] | None,
+) -> list[OutputChange]:
+    """Return how far outputs are from those before, which are rearranged first, `[B, T, F]`."""
+    changes = []
+    for name, output in outputs.items():
+        values, other = output.values, before[name].values
+        for layout, layout_before in zip(layouts, layouts_before, strict=True):
+            a, b = layout.laid_out(values, output.module), layout_before.laid_out(other, output.module)
+            if a is not None and b is not None:
+                b = b if rearranged is None else rearranged(b)
+                break
+        else:
+            # A row for each expert's token would look like a row of the batch, but of the model's own output.
+            is_of_rows = (values.dim() > 2 or name[0] == "") and not layouts[0].is_time_first
+            if rearranged is not None or not is_of_rows or len(values) != layouts[0].batch:
+                continue
+            a, b = values.flatten(1)[:, None], other.flatten(1)[:, None]
+        if a.shape == b.shape:
+            changes.append(output_change(before[name], a, b))
+    return changes
 
 
-def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield name, value
-        return
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what containers hold, with the keys that lead there."""
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = vars(value)
     items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
     for key, inside in items:
-        yield from _named_tensors(inside, f"{name}.{key}".lstrip("."))
+        yield from _leaves(inside, f"{name}.{key}".lstrip("."))
+    if not isinstance(value, Mapping | tuple | list):
+        yield name, value
 
 
-def _shapes(value: Any) -> Any:
+def _tensors(value: Any) -> dict[str, torch.Tensor]:
+    return {name: leaf for name, leaf in _leaves(value) if isinstance(leaf, torch.Tensor)}
+
+
+def _signature(arguments: Any) -> tuple[Any, ...]:
     """Return the shapes of the tensors in arguments, and its switches, which tell one call of a module from another."""
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape)
-    if isinstance(value, dict):
-        return tuple((key, _shapes(inside)) for key, inside in value.items())
-    if type(value) in (tuple, list):
-        return tuple(map(_shapes, value))
-    return value if isinstance(value, bool | str) else type(value).__name__
 
+    def kind(leaf: Any) -> Any:
+        is_switch = isinstance(leaf, bool | str)
+        return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf if is_switch else type(leaf).__name__
 
-class _WatchedHook:
-    """A hook of a program, and whether it changes what its module is given or gives."""
-
-    def __init__(self, hooks: dict[int, Any], key: int) -> None:
-        self._hooks, self.key, self._hook, self.is_changing = hooks, key, hooks[key], False
-        hooks[key] = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = self._hook(*args, **kwargs)
-        self.is_changing |= result is not None
-        return result
-
-    def remove(self) -> None:
-        """Put the program's own back, if this is still there."""
-        if self._hooks.get(self.key) is self:
-            self._hooks[self.key] = self._hook
-
-
-def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
-    """Watch the hooks of the program; those of libraries set weights and collect outputs."""
-    for inside in module.modules():
-        # The module's own hooks before its forward have begun.
-        for hooks in (inside._forward_hooks, {} if inside is module else inside._forward_pre_hooks):
-            for key, hook in [*hooks.items()]:
-                if not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers.")):
-                    yield _WatchedHook(hooks, key)
+    return tuple((name, kind(leaf)) for name, leaf in _leaves(arguments))
 
 
 # --- forwards of a program --------------------------------------------------------------------------------------
@@ -530,7 +463,7 @@ class ForwardWatch(TorchFunctionMode):
             self._outermost = module
             arguments = args, sys._getframe(1).f_locals.get("kwargs", {})
             with self._guarded():
-                if self._wanted(module, _shapes(arguments)):
+                if self._wanted(module, _signature(arguments)):
                     self._forward = Forward(module, arguments, self._count, self._start)
         if self._forward is not None:
             with self._guarded():

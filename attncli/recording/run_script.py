@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import os
 import pkgutil
 import re
@@ -15,8 +16,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple, NoReturn
@@ -27,9 +29,8 @@ from attncli.recording.notes import Notes
 from attncli.signals import handle_signals, restore_signals
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b|torchrun|accelerate|deepspeed")
+_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b(?!.*torch\._inductor)|torchrun|accelerate|deepspeed")
 _COMMANDS = {"subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1}  # where among the arguments of the event it is
-_started: list[str] = []  # commands of processes
 
 
 class Program(NamedTuple):
@@ -77,11 +78,11 @@ def run_program(
     watch: Callable[[], AbstractContextManager[None]],
     report: Callable[[], int],
     notes: Notes,
+    steps: int | None = None,
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
-    Whatever `python` does after the program's last line, up to `atexit`, is done too: threads end before the report.
-    A child that the program forks goes on as under python and reports nothing.
+    Threads end before the report, as before `atexit`. A child that the program forks reports nothing.
 
     Args:
         program: the program.
@@ -90,58 +91,47 @@ def run_program(
         report: called once, when the program has ended, or when it calls `os._exit` or becomes another by `os.exec`. It
             returns the exit code that the findings ask for; a program that fails has its own.
         notes: takes our own faults.
+        steps: of optimizers of torch, after which the program ends; None is all.
     """
-    process, watched, earlier = os.getpid(), ExitStack(), _processes()
+    process, watched, children = os.getpid(), ExitStack(), _Children()
 
-    def guarded(step: Callable[[], object], what: str) -> None:
-        try:
-            step()
-        except Exception as fault:
-            notes.failed(fault, what)
+    def begin() -> None:
+        with notes.of_faults("the program could not be watched"):
+            if steps is not None:
+                watched.callback(_end_after(steps))
+            watched.enter_context(watch())
 
     def reported() -> int:
-        if note := _children_note(earlier):
-            notes.add(note)
+        notes.extend(children.note())
         return report()
 
     with ExitStack() as settled:
         _begin_as_python(settled, program, arguments)
-        _count_children()
-        settled.enter_context(_reporting_at_sudden_ends(reported, notes))
-        begin = lambda: guarded(lambda: watched.enter_context(watch()), "the program could not be watched")  # noqa: E731
+        sys.addaudithook(children.audit)
+        _report_at_sudden_ends(settled, reported, notes)
         with when_imported("torch", begin):
             code = _exit_code(program.run)
             if os.getpid() == process:
                 _end_threads()
-        guarded(watched.close, "the watch could not be ended")
+        with notes.of_faults("the watch could not be ended"):
+            watched.close()
         with suppress(OSError, ValueError, AttributeError):  # python says so at its own end
             sys.stdout.flush()
-    if os.getpid() != process:
-        return code
-    wanted = reported()
+    wanted = reported() if os.getpid() == process else 0
     return code or wanted
 
 
-@contextmanager
-def ending_after(steps: int) -> Iterator[None]:
-    """End the program that runs inside, as `sys.exit()` does, after a number of steps of optimizers of torch."""
-    left = steps
+def _end_after(steps: int) -> Callable[[], None]:
+    """End the program, as `sys.exit()` does, after some steps of optimizers of torch; return what undoes this."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    numbers = itertools.count(1)
 
     def count(*_: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left <= 0:
+        if next(numbers) >= steps:
             raise SystemExit
 
-    with ExitStack() as hooked:
-
-        def hook() -> None:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
-
-            hooked.callback(register_optimizer_step_post_hook(count).remove)
-
-        hooked.enter_context(when_imported("torch", hook))
-        yield
+    return register_optimizer_step_post_hook(count).remove
 
 
 def _exit_code(run: Callable[[], None]) -> int:
@@ -165,15 +155,15 @@ def _exit_code(run: Callable[[], None]) -> int:
 def _show_failure(failure: BaseException) -> None:
     """Show a failure by the program's own hook, or by python's where that fails."""
     _drop_our_frames(failure)
-    sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, failure.__traceback__
+    shown = sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, failure.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = failure
     try:
-        sys.excepthook(type(failure), failure, failure.__traceback__)
+        sys.excepthook(*shown)
     except SystemExit:
         raise
     except BaseException:
-        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+        sys.__excepthook__(*shown)
 
 
 def _end_threads() -> None:
@@ -194,7 +184,7 @@ def _end_threads() -> None:
 def _drop_our_frames(failure: BaseException) -> None:
     """Take our frames, and those by which python imports, out of the tracebacks of a failure and its causes."""
     todo: list[BaseException | None] = [failure]
-    done: set[int] = set()
+    done = {id(None)}
     while todo:
         error = todo.pop()
         if error is None or id(error) in done:
@@ -203,48 +193,39 @@ def _drop_our_frames(failure: BaseException) -> None:
         todo += [error.__cause__, error.__context__]
         frames, each = list[TracebackType](), error.__traceback__
         while each is not None:
-            frames.append(each)
+            if not each.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib.")):
+                frames.append(each)
             each = each.tb_next
-        shown: TracebackType | None = None
-        for one in reversed(frames):
-            if not one.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib.")):
-                shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
-        error.__traceback__ = shown
+        for i, one in enumerate(frames):
+            one.tb_next = frames[i + 1] if i + 1 < len(frames) else None
+        error.__traceback__ = frames[0] if frames else None
 
 
-@contextmanager
-def _reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Iterator[None]:
+def _report_at_sudden_ends(settled: ExitStack, report: Callable[[], object], notes: Notes) -> None:
     """Have `os._exit` and `os.exec…` report first; a forked child leaves as it does."""
     process = os.getpid()
 
-    def reporting(name: str, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        def report_and_leave(*arguments: Any, **named: Any) -> NoReturn:
-            try:
-                if os.getpid() == process:
-                    if name != "_exit":
-                        notes.add("the program called os.exec. attn does not watch what came after")
-                    report()
-                    sys.stderr.flush()
-            finally:
-                leave(*arguments, **named)
+    def report_and_leave(leave: Callable[..., NoReturn], *arguments: Any, **named: Any) -> NoReturn:
+        try:
+            if os.getpid() == process:
+                if leave.__name__ != "_exit":
+                    notes.add("the program called os.exec. attn does not watch what came after")
+                report()
+                sys.stderr.flush()
+        finally:
+            leave(*arguments, **named)
 
-        return report_and_leave
-
-    with ExitStack() as before:
-        for name in ("_exit", "execv", "execve"):
-            leave = getattr(os, name)
-            before.callback(setattr, os, name, leave)
-            setattr(os, name, reporting(name, leave))
-        yield
+    for leave in (os._exit, os.execv, os.execve):
+        settled.callback(setattr, os, leave.__name__, leave)
+        setattr(os, leave.__name__, partial(report_and_leave, leave))
 
 
 def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[str]) -> None:
-    """Take back what we set for ourselves, until the program ends."""
     for name in ("stdin", "stdout", "stderr", "excepthook"):
         settled.callback(setattr, sys, name, getattr(sys, name))
         setattr(sys, name, getattr(sys, f"__{name}__"))
     settled.callback(setattr, warnings, "showwarning", warnings.showwarning)
-    warnings.showwarning = _show_at_the_programs_line(warnings.showwarning)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     settled.callback(handle_signals)
     restore_signals()
     sys.argv = [program.first, *arguments]
@@ -255,42 +236,39 @@ def _begin_as_python(settled: ExitStack, program: Program, arguments: Sequence[s
     sys.modules["__main__"] = main
 
 
-def _show_at_the_programs_line(show: Callable[..., None]) -> Callable[..., None]:
-    """Return `show` with the line of the program in warnings of torch, and not ours, which called torch."""
-
-    def show_there(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any) -> None:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
-            frame = frame.f_back
-        if filename.startswith(_OURS) and frame is not None:
-            filename, lineno = frame.f_code.co_filename, frame.f_lineno
-        show(message, category, filename, lineno, *rest, **more)
-
-    return show_there
+def _show_warning(
+    show: Callable[..., None], message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any
+) -> None:
+    """Show the line of the program in warnings of torch, and not ours, which called torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
+        frame = frame.f_back
+    if filename.startswith(_OURS) and frame is not None:
+        filename, lineno = frame.f_code.co_filename, frame.f_lineno
+    show(message, category, filename, lineno, *rest, **more)
 
 
-def _count_children() -> None:
-    """Count the commands that this process runs from now on."""
-    sys.addaudithook(_audit)
-
-
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if (place := _COMMANDS.get(event)) is not None:
-        command = args[place]
-        words = [command] if isinstance(command, str | bytes) else command
-        with suppress(TypeError):
-            _started.append(" ".join(map(os.fsdecode, words)))
-
-
-def _processes() -> int:
-    """Return how many numbers `multiprocessing` has given to processes, with this one of ours."""
+def _process_number() -> int:
     process: Any = sys.modules.get("multiprocessing.process")
     return 0 if process is None else next(process._process_counter)
 
 
-def _children_note(earlier: int) -> str | None:
-    """Return how many Python processes were started, as a sentence; None where none was."""
-    number = max(_processes() - earlier - 1, 0)
-    number += sum(_PYTHON.search(one) is not None and "torch._inductor" not in one for one in _started)
-    processes = "process was" if number == 1 else "processes were"
-    return f"{number} child {processes} not watched; run them under attn run" if number else None
+class _Children:
+    """Counts the Python processes that this one starts, but by `os.fork`."""
+
+    def __init__(self) -> None:
+        self._commands, self._earlier = list[str](), _process_number()
+
+    def audit(self, event: str, args: tuple[Any, ...]) -> None:
+        """See `sys.addaudithook`."""
+        if (place := _COMMANDS.get(event)) is not None:
+            words = [args[place]] if isinstance(args[place], str | bytes) else args[place]
+            with suppress(TypeError):
+                self._commands.append(" ".join(map(os.fsdecode, words)))
+
+    def note(self) -> list[str]:
+        """Return their number as a sentence, if there were any."""
+        number = sum(_PYTHON.search(one) is not None for one in self._commands)
+        number += max(_process_number() - self._earlier - 1, 0)
+        processes = "process was" if number == 1 else "processes were"
+        return [f"{number} child {processes} not watched; run them under attn run"] if number else []

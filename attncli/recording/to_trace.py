@@ -62,63 +62,43 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
     if scores is not None:
         scores = np.where(mask.rows(list(range(heads)), np.arange(queries)), scores, np.float32(-np.inf))
     layer = LayerTrace(
-        layer=0,
-        kind="self" if queries == keys else "cross",
-        q=q,
-        k=k,
-        v=v,
-        scale=call.scale,
-        mask=mask,
-        heads=tuple(range(heads)),
-        bias=bias,
-        softcap=call.softcap,
-        sinks=None if call.sinks is None else _sinks(call.sinks, row, heads, queries),
-        fill=fill,
-        recorded_scores=scores,
-        recorded_weights=None if call.weights is None else to_numpy(call.weights[row]),
-    )
+        0, "self" if queries == keys else "cross", q, k, v, call.scale, mask, tuple(range(heads)), bias=bias, fill=fill,
+        softcap=call.softcap, sinks=None if call.sinks is None else _sinks(call.sinks, row, heads, queries),
+        recorded_scores=scores, recorded_weights=None if call.weights is None else to_numpy(call.weights[row]),
+    )  # fmt: skip
     return _with_proof(_with_blind_rows(layer, call), call, row)
 
 
 def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None, float]:
     """Return the keys that each query of a row may attend to, the bias of its scores, and that of forbidden ones."""
     _, heads, queries, keys = call.shape
-    fill = -np.inf
-    causal = RuleMask(Atom("causal"), queries, keys, heads)  # top-left, as the APIs align their own
+    rule = RuleMask(Atom("causal" if call.is_causal else "full"), queries, keys, heads)  # top-left, as the APIs align
     if not call.masks:
-        return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None, fill
-    planes, added, filled = zip(*(_read(mask, row) for mask in call.masks), strict=True)
-    allowed = np.logical_and.reduce(np.broadcast_arrays(*planes))
-    if call.is_causal:
-        allowed = allowed & causal.rows([0], np.arange(queries))
-    biases = [bias for bias in added if bias is not None]
-    fills = [each for each in filled if each is not None]
-    if fills and len(call.masks) == 1 and not call.is_causal:
-        fill = fills[0] if fills[0] <= FORBIDDEN_BELOW else fill
-    allowed = np.broadcast_to(allowed, (len(allowed), queries, keys))
+        return rule, None, -np.inf
+    planes, biases, fills = zip(*(_read(mask, row) for mask in call.masks), strict=True)
+    allowed = np.logical_and.reduce(np.broadcast_arrays(*planes, rule.rows([0], np.arange(queries))))
+    fill = fills[0] if len(fills) == 1 and not call.is_causal and fills[0] <= FORBIDDEN_BELOW else -np.inf
     mask = smallest(np.array(allowed[:1] if (allowed == allowed[:1]).all() else allowed), heads)
-    if not biases:
+    added = [bias for bias in biases if bias is not None]
+    if not added:
         return mask, None, fill
-    bias = sum(biases[1:], start=biases[0])
+    bias = sum(added[1:], start=added[0])
     return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys))), fill
 
 
 def _read(
     mask: MaskArgument, row: int
-) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None, float | None]:
-    """Return what a mask allows in one row of the batch, the numbers that it adds, and the one that it forbids with.
-
-    None is that it adds nothing, and that it forbids nothing, with −inf, or with several numbers.
-    """
+) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None, float]:
+    """Return what a mask allows in one row of the batch, the numbers that it adds, if any, and the one that forbids."""
     values = mask.values.reshape((1,) * (4 - mask.values.dim()) + tuple(mask.values.shape))
     plane = to_numpy(values[row if len(values) > 1 else 0])
-    plane = plane.astype(np.float32) if mask.convention == "additive" and plane.dtype.kind != "f" else plane
-    reading = read_as(plane, mask.convention)
     if mask.convention != "additive":
-        return reading.allowed, None, None
+        return read_as(plane, mask.convention).allowed, None, -np.inf
+    plane = plane if plane.dtype.kind == "f" else plane.astype(np.float32)
+    reading = read_as(plane, mask.convention)
     finite = np.where(reading.allowed, plane, plane.dtype.type(0))
-    is_single = len(reading.fills) == 1 and np.isfinite(reading.fills[0])
-    return reading.allowed, finite if finite.any() else None, reading.fills[0] if is_single else None
+    fill = reading.fills[0] if len(reading.fills) == 1 else -np.inf
+    return reading.allowed, finite if finite.any() else None, fill
 
 
 def _sinks(
@@ -126,9 +106,7 @@ def _sinks(
 ) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"]:
     """Return the logit next to the scores of each head in a row of the batch, or of each query where these differ."""
     plane = to_numpy(sinks[row if len(sinks) > 1 else 0])[..., 0]
-    if plane.shape[1] == 1:
-        return np.array(np.broadcast_to(plane[:, 0], (heads,)))
-    return np.array(np.broadcast_to(plane, (heads, queries)))
+    return np.array(np.broadcast_to(*((plane[:, 0], (heads,)) if plane.shape[1] == 1 else (plane, (heads, queries)))))
 
 
 def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
@@ -141,7 +119,6 @@ def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
 
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
-    """Return a layer with how far weights·V is from the output of the program's call."""
     if layer.v is None or call.output is None or call.dropout:
         return layer
     expected = to_numpy(call.output[row])

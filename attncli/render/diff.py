@@ -324,7 +324,7 @@ class DiffView:
         for head in self._changed[:1]:
             note = f" · the most changed head, {self._number(head.jensen_shannon)} bits"
             title = block([[Segment(self._name(head), BOLD), Segment(note, DIM)]])
-            pair = next(pair for pair in difference.layers if pair.place == (head.layer, head.kind))
+            pair = next(pair for pair in difference.layers if pair.layer_kind == (head.layer, head.kind))
             drawn = maps_of(pair, head.head, self.palette, self._room, self.ramp, self.height and lines - 2)
             maps = [stack([title, drawn])]
         return [one for one in maps if len(one.lines) < lines]

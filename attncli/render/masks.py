@@ -16,7 +16,7 @@ from rich.text import Text
 from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
 from attncli.masks.mask_grid import MaskGrid
-from attncli.masks.recognition import rule_of, shape_of
+from attncli.masks.recognition import rule_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
 from attncli.render.cell_grid import HALF
@@ -209,8 +209,7 @@ def headline(subject: MaskGrid, has_rule: bool) -> str:
     _, queries, keys = subject.allowed.shape
     parts = [subject.name]
     if has_rule and subject.expression is None and not subject.is_ambiguous:
-        cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
-        parts.append(rule_of(cells, shape_of(cells), subject.past).text)
+        parts.append(rule_of(subject.batched, past=subject.past).text)
     past = f", past {subject.past}" if subject.past or (subject.tokens is None and queries < keys) else ""
     parts.append(f"{queries} {'query' if queries == 1 else 'queries'} × {plural(keys, 'key')}{past}")
     if subject.stored is not None and subject.reading is not None:

@@ -30,15 +30,14 @@ def presentation() -> Any:
 
 
 class Displayed:
-    """A result that a notebook shows as the view that the command draws."""
+    """Result that a notebook shows as the view that the command draws."""
 
-    def _repr_html_(self) -> str | None:
-        html: str | None = presentation().html_of(self)
-        return html
+    def _repr_html_(self) -> Any:
+        return presentation().html_of(self)
 
 
 class Tabular:
-    """A result of rows."""
+    """Result of rows."""
 
     def to_dataframe(self) -> Any:
         """Return a data frame of pandas with the columns of TSV; `polars.from_pandas` takes it.
@@ -50,7 +49,7 @@ class Tabular:
 
 
 class Drawable:
-    """A result of maps of heads."""
+    """Result of maps of heads."""
 
     def plot(
         self,
@@ -62,11 +61,9 @@ class Drawable:
         colormap: Literal["viridis", "cividis", "gray"] = "viridis",
         size: str | None = None,
     ) -> Figure:
-        """Return the maps as a figure of matplotlib, which `savefig` writes: a row is a query, a column a key.
+        """Return the maps as a figure of matplotlib: a row is a query, a column a key, or a cell of a picture.
 
             trace.layer(3).head(1).plot(size="3.3in").savefig("head.pdf")
-
-        Where keys are cells of pictures, these are drawn under the weights instead.
 
         Args:
             queries: the query rows to draw, a token, its index, or several; empty is all of them.
@@ -77,10 +74,8 @@ class Drawable:
             size: how wide in inches, such as `3.3in`, or `3.3inx2in`; None is as large as it takes.
 
         Raises:
-            UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
-            InputMismatchError: a wanted token does not exist, or none is left.
+            UsageError: matplotlib is not installed, the layer is of no trace, or a token or a value does not exist.
         """
         rows, columns = tuple(as_list(queries)), tuple(as_list(keys))
         view = {"hide_special": hide_special, "ramp": ramp, "colormap": colormap, "size": size}
-        figure: Figure = presentation().plotted(self, queries=rows, keys=columns, **view)
-        return figure
+        return presentation().plotted(self, queries=rows, keys=columns, **view)

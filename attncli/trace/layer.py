@@ -1,8 +1,7 @@
 """One layer of a Trace: the arrays that a source recorded, and the heads derived from them.
 
-Arrays that are linear in the sequence (queries, keys, values) are recorded whole. Those that are quadratic (scores,
-weights) are derived by `attncli.attention` for the heads and query rows that are asked for. The mask and the bias stay
-in their smallest exact form: a rule, booleans, or one array shared over heads.
+Queries, keys and values are recorded whole. Scores and weights, which are quadratic in the sequence, are derived by
+`attncli.attention` for the heads and query rows that are asked for.
 """
 
 from __future__ import annotations
@@ -26,29 +25,31 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
+@dataclass(frozen=True, eq=False)
 class Stages:
     """The stages of attention of some heads and query rows, each derived when it is first asked for."""
 
-    def __init__(self, layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> None:
-        self.layer = layer
-        self.heads = tuple(heads)
-        self.queries = queries
-        size = layer.num_heads // layer.num_groups
-        self.key_heads = [head // size for head in self.heads]  # grouped-query attention, Ainslie et al. 2023
+    layer: LayerTrace
+    heads: tuple[int, ...]
+    queries: Int[np.ndarray, " Q"]
+
+    @property
+    def key_heads(self) -> list[int]:
+        """The key/value head that each head reads (grouped-query attention, Ainslie et al. 2023)."""
+        size = self.layer.num_heads // self.layer.num_groups
+        return [head // size for head in self.heads]
 
     @cached_property
     def scores(self) -> Float[np.ndarray, "H Q K"]:
         """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
-        layer = self.layer
+        layer, bias = self.layer, self.layer.bias
         if layer.recorded_scores is not None:
             return self._rows(layer.recorded_scores)
-        assert layer.q is not None
-        assert layer.k is not None
-        assert layer.scale is not None
-        bias = layer.bias
         if bias is not None:
             bias = bias[:, self.queries] if len(bias) == 1 else self._rows(bias)
-        products = attention.dot_products(self._rows(layer.q), layer.k[_slice_or_list(self.key_heads)])
+        keys = layer.recorded("k")[_slice_or_list(self.key_heads)]
+        products = attention.dot_products(self._rows(layer.recorded("q")), keys)
+        assert layer.scale is not None
         return attention.attention_scores(products, layer.scale, bias, layer.softcap, out=products)
 
     @cached_property
@@ -76,8 +77,7 @@ class Stages:
     @cached_property
     def output(self) -> Float[np.ndarray, "H Q Dv"]:
         """Weights·V, the context vectors."""
-        assert self.layer.v is not None
-        return attention.attention_output(self.weights, self.layer.v[_slice_or_list(self.key_heads)])
+        return attention.attention_output(self.weights, self.layer.recorded("v")[_slice_or_list(self.key_heads)])
 
     def _rows(self, array: Float[np.ndarray, "_ _ N"]) -> Float[np.ndarray, "H Q N"]:
         return array[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
@@ -89,7 +89,7 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
     for start in range(0, len(heads), together):
         chosen = heads[start : start + together]
         for rows in attention.row_blocks(queries, layer.num_keys * len(chosen)):
-            yield Stages(layer, chosen, rows)
+            yield Stages(layer, tuple(chosen), rows)
 
 
 def _slice_or_list(indices: Sequence[int]) -> slice | list[int]:
@@ -99,17 +99,13 @@ def _slice_or_list(indices: Sequence[int]) -> slice | list[int]:
     return slice(run.start, run.stop) if list(indices) == list(run) else list(indices)
 
 
-_LARGEST = float(np.finfo(np.float32).max)
-
-
 class Proof(NamedTuple):
-    """How far the recorded arrays are from something that was computed independently."""
+    """Distance of the recorded arrays from something that was computed independently."""
 
     max_abs_error: float  # largest absolute difference over all heads, positions and dimensions
     against: str  # what it was compared with
     of: str = "weights·V"  # what was compared
-    # the largest of the numbers that were compared, or what they are a mean of; rounding grows with it
-    magnitude: float = 1.0
+    magnitude: float = 1.0  # the largest number compared, or what it is a mean of; rounding grows with it
 
 
 def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
@@ -118,13 +114,13 @@ def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"])
 
 
 class Derived(NamedTuple):
-    """Numbers that stand in the place of a layer's weights, made for the heads and query rows that are asked for."""
+    """Numbers in the place of a layer's weights, made for the heads and query rows that are asked for."""
 
     shape: tuple[int, int, int]  # H, Q, K
     rows: Callable[[Sequence[int], Int[np.ndarray, " Q"]], Float[np.ndarray, "H Q K"]]  # given heads and query rows
     measure: str = "weights"  # `weights`, or `norms`
     is_distribution: bool = True  # whether they are shares of one, as weights are, so that metrics mean something
-    layer: str | None = None  # what several layers have become, such as `mean`; None where it is still one
+    layer: str | None = None  # name of a merged layer, such as `mean`; None where it is still one
     head: str | None = None  # likewise of heads
 
 
@@ -141,16 +137,15 @@ _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 class LayerTrace(Displayed, Tabular, Drawable):
     """One layer's attention.
 
-    Most layers are known by what their attention is made of, and scores and weights are derived. A model whose
-    softmax was watched gives these two as they were; then q, k and v may be missing, and so may the scale, where
-    scores are more than scaled products. A derived layer has a mask and weights alone.
+    Scores and weights are derived, unless a watched softmax gave them: then q, k, v and the scale may be missing. A
+    derived layer has a mask and weights alone.
 
     Attributes:
         layer: index of the layer in the model.
         kind: `self`, or `encoder`, `decoder`, `cross`.
         q: queries as the dot product takes them (after any rotation), `[H, Q, D]`.
         k: keys, `[Hkv, K, D]`.
-        v: values, `[Hkv, K, Dv]`; they may be made when they are first read.
+        v: values, `[Hkv, K, Dv]`.
         scale: what multiplies q·k; None where that does not give the recorded scores.
         mask: which query may attend to which key.
         heads: the heads that were asked for; every head is recorded.
@@ -191,46 +186,24 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
-        for name in ARRAYS:
-            array = getattr(self, name)
-            # In C order, as a saved array is read back: BLAS and NumPy's sums round another one differently. One number
-            # everywhere, which takes no memory, has no order.
-            if array is not None and not array.flags.c_contiguous and any(array.strides):
+        arrays = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+        for name, array in arrays.items():
+            # In C order, as a saved array is read back: BLAS rounds another one differently. A lone number has none.
+            if not array.flags.c_contiguous and any(array.strides):
                 object.__setattr__(self, name, np.ascontiguousarray(array))
-        self._check_shapes()
-        if self.scale is not None and not abs(self.scale) <= _LARGEST:
+        is_recorded = self.derived is not None or {"recorded_scores", "recorded_weights"} <= arrays.keys()
+        if not is_recorded and (self.scale is None or not {"q", "k", "v"} <= arrays.keys()):
+            raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
+        if self.derived is None and not _is_fit(arrays):
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            form = "q is [H, Q, D], k [Hkv, K, D] and v [Hkv, K, Dv], and H is a multiple of Hkv"
+            raise InputError(f"the shapes {shapes.replace('recorded_', '')} do not fit each other; {form}")
+        if self.scale is not None and not abs(self.scale) <= np.finfo(np.float32).max:
             raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
         if self.softcap is not None and not self.softcap > 0:
             raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
         if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
-
-    def _check_shapes(self) -> None:
-        """Raise InputError unless the arrays agree on the sizes of their axes."""
-        is_computed = self.derived is None and (self.recorded_weights is None or self.recorded_scores is None)
-        if is_computed and any(array is None for array in (self.q, self.k, self.v, self.scale)):
-            raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
-        arrays = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
-        if not self._is_fit(arrays):
-            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-            form = "q is [H, Q, D], k [Hkv, K, D] and v [Hkv, K, Dv], and H is a multiple of Hkv"
-            raise InputError(f"the shapes {shapes.replace('recorded_', '')} do not fit each other; {form}")
-
-    def _is_fit(self, arrays: Mapping[str, Any]) -> bool:
-        axes = {name: _AXES[name].split() for name in arrays}
-        if self.sinks is not None and self.sinks.ndim == 1:
-            axes["sinks"] = ["H"]
-        if ("q" in arrays) != ("k" in arrays) or any(len(axes[name]) != array.ndim for name, array in arrays.items()):
-            return False
-        heads, queries, keys = self.cells
-        width = heads * (0 if self.v is None else self.v.shape[-1])
-        sizes = {"H": heads, "#H": heads, "Q": queries, "K": keys, "Hkv": self.num_groups, "HDv": width}
-        for name, array in arrays.items():
-            for axis, size in zip(axes[name], array.shape, strict=True):
-                is_shared = axis == "#H" and size == 1
-                if (sizes.setdefault(axis, size) != size and not is_shared) or (size == 0 and axis != "Dv"):
-                    return False
-        return heads % sizes["Hkv"] == 0
 
     @property
     def cells(self) -> tuple[int, int, int]:
@@ -239,24 +212,20 @@ class LayerTrace(Displayed, Tabular, Drawable):
             return self.derived.shape
         if self.q is not None and self.k is not None:
             return len(self.q), self.q.shape[1], self.k.shape[1]
-        assert self.recorded_weights is not None
-        heads, queries, keys = self.recorded_weights.shape
-        return heads, queries, keys
+        return self.recorded_weights.shape  # type: ignore[union-attr]  # or it was refused
 
     @property
     def capture(self) -> str:
         """`exact`; `weights-only` where not all of q, k and v are known; `derived`."""
-        if self.derived is not None:
-            return "derived"
-        return "weights-only" if self.missing else "exact"
+        return "derived" if self.derived is not None else "weights-only" if self.missing else "exact"
 
     @property
     def missing(self) -> frozenset[str]:
         """Names of the parts of a view that the layer cannot give."""
         if self.derived is not None:
             return _NOT_DERIVED if self.derived.is_distribution else _NOT_DERIVED | {"metrics"}
-        names = {name for name in "qkv" if getattr(self, name) is None}
-        return frozenset(names | {"output"} if "v" in names else names)
+        parts = {"q": self.q, "k": self.k, "v": self.v, "output": self.v}
+        return frozenset(name for name, array in parts.items() if array is None)
 
     @property
     def measure(self) -> str:
@@ -300,12 +269,11 @@ class LayerTrace(Displayed, Tabular, Drawable):
     @property
     def shapes(self) -> dict[str, list[int]]:
         """The shape of every array of the layer, with grouped key/value heads as they are."""
-        cells = list(self.cells)
         if self.derived is not None:
-            return {self.measure: cells}
+            return {self.measure: list(self.cells)}
         shapes = {name: list(array.shape) for name in "qkv" if (array := getattr(self, name)) is not None}
-        shapes |= {"scores": cells, "weights": cells}
-        return shapes if self.v is None else shapes | {"output": [*cells[:2], self.v.shape[-1]]}
+        shapes |= {"scores": list(self.cells), "weights": list(self.cells)}
+        return shapes if self.v is None else shapes | {"output": [*self.cells[:2], self.v.shape[-1]]}
 
     def head(self, head: int, queries: Sequence[int] | None = None) -> HeadTrace:
         """Return one head, over all query rows or the given ones.
@@ -314,18 +282,37 @@ class LayerTrace(Displayed, Tabular, Drawable):
             UsageError: there is no such head, or no such query row.
         """
         (index,) = Indices.of("head", [head]).resolve(self.num_heads, f"layer {self.layer}")
-        if queries is None:
-            return HeadTrace(self, index, np.arange(self.num_queries))
-        rows = np.asarray(queries, dtype=int)
+        rows = np.arange(self.num_queries) if queries is None else np.asarray(queries, dtype=int)
         outside = rows[(rows < -self.num_queries) | (rows >= self.num_queries)]
         if outside.size:
             raise UsageError(f"query {outside[0]} is out of range: there are {self.num_queries}")
         return HeadTrace(self, index, rows % self.num_queries)
 
     @property
+    def stages(self) -> Stages:
+        """The stages of the heads that were asked for, over all query rows."""
+        return Stages(self, self.heads, np.arange(self.num_queries))
+
+    @property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
         """The weights of the heads that were asked for, in one array; `head(h).blocks()` reads those of a long text."""
-        return Stages(self, self.heads, np.arange(self.num_queries)).weights
+        return self.stages.weights
+
+    @property
+    def scores(self) -> Float[np.ndarray, "H Q K"]:
+        """Their scores, before the mask; recorded ones are −inf where masked."""
+        return self.stages.scores
+
+    @property
+    def allowed(self) -> Bool[np.ndarray, "H Q K"]:
+        """The cells of `mask` for these heads: True where the query may attend to the key."""
+        return np.broadcast_to(self.stages.mask, (len(self.heads), *self.cells[1:]))
+
+    def recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
+        """Return `q`, `k` or `v`; NotExposedError where it was not recorded."""
+        if (array := getattr(self, name)) is None:
+            raise NotExposedError(f"layer {self.label} has only its {self.measure}, not its {name.upper()}")
+        return np.asarray(array)
 
     def __repr__(self) -> str:
         cells = f"{self.num_queries} queries × {self.num_keys} keys"
@@ -349,6 +336,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class HeadTrace(Displayed, Tabular, Drawable):
     """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
 
@@ -356,10 +344,9 @@ class HeadTrace(Displayed, Tabular, Drawable):
     through `blocks`, which never makes them whole.
     """
 
-    def __init__(self, layer: LayerTrace, head: int, queries: Int[np.ndarray, " Q"]) -> None:
-        self.layer = layer
-        self.head = head
-        self.queries = queries
+    layer: LayerTrace
+    head: int
+    queries: Int[np.ndarray, " Q"]
 
     def blocks(self) -> Iterator[HeadTrace]:
         """Yield the head in consecutive blocks of its rows; a short sentence is one block, the head itself."""
@@ -367,13 +354,9 @@ class HeadTrace(Displayed, Tabular, Drawable):
             yield self if len(queries) == len(self.queries) else HeadTrace(self.layer, self.head, queries)
 
     def composition(self, query: str | int, key: str | int | None = None) -> Any:
-        """Return the score of one cell, split by what wrote its key and its query.
+        """Return the score of a query token and a key, by default its heaviest, split by what wrote the two.
 
             trace.layer(1).head(3).composition("fell", "cat").to_dataframe()
-
-        Args:
-            query: the token that attends: its text, or its index.
-            key: the token that is attended to: its text, or its index; None is the query's heaviest key.
 
         Raises:
             UsageError: the layer was not taken from its trace, or no token, or several, are called that.
@@ -393,23 +376,17 @@ class HeadTrace(Displayed, Tabular, Drawable):
     @property
     def q(self) -> Float[np.ndarray, "Q D"]:
         """Queries."""
-        return self._recorded("q")[self.head, self.queries]
+        return self.layer.recorded("q")[self.head, self.queries]
 
     @property
     def k(self) -> Float[np.ndarray, "K D"]:
         """Keys that this head reads."""
-        return self._recorded("k")[self.key_head]
+        return self.layer.recorded("k")[self.key_head]
 
     @property
     def v(self) -> Float[np.ndarray, "K Dv"]:
         """Values that this head reads."""
-        return self._recorded("v")[self.key_head]
-
-    def _recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
-        array = getattr(self.layer, name)
-        if array is None:
-            raise NotExposedError(f"layer {self.layer.layer} has only its weights, not its {name.upper()}")
-        return np.asarray(array)
+        return self.layer.recorded("v")[self.key_head]
 
     @property
     def scores(self) -> Float[np.ndarray, "Q K"]:
@@ -434,5 +411,22 @@ class HeadTrace(Displayed, Tabular, Drawable):
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        self._recorded("v")
         return np.concatenate([block.stages.output[0] for block in self.blocks()])
+
+
+def _is_fit(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+    """Return whether the arrays of a layer agree on the sizes of their axes; only Dv may be empty."""
+    sizes: dict[str, int] = {}
+    for name, array in arrays.items():
+        axes = ["H"] if name == "sinks" and array.ndim == 1 else _AXES[name].split()
+        if len(axes) != array.ndim:
+            return False
+        for axis, size in zip(axes, array.shape, strict=True):
+            if (axis, size) != ("#H", 1) and sizes.setdefault(axis.lstrip("#"), size) != size:
+                return False
+            if size == 0 and axis != "Dv":
+                return False
+    heads = sizes["H"]
+    projected = heads * sizes.get("Dv", 0)
+    is_paired = ("q" in arrays) == ("k" in arrays)
+    return is_paired and heads % sizes.get("Hkv", heads) == 0 and sizes.get("HDv", projected) == projected

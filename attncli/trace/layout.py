@@ -1,9 +1,7 @@
 """Grids of positions: a run of positions is the cells of a picture.
 
-A Trace has `pictures`, and `grids` that map positions of its queries and its keys to cells of them. Positions outside
-of grids, such as CLS, registers, marks of newlines and tiles, and all text, have no place in a picture.
 A grid comes from a checkpoint's processor (`engines/torch/pictures.py`), from `--grid` (`parse_grids`), or from the
-metadata of a file. `SideLayout.positions_of` reads `@120,80`, a pixel, and `@r3c5`, a cell.
+metadata of a file. Positions outside of grids, such as CLS, registers and all text, have no place in a picture.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -61,8 +59,7 @@ class ImageGrid:
     rows: int
     columns: int
     image: int = 0  # index of the picture; it need not be there
-    # The box of the whole grid in the picture, in its pixels as displayed; None is all of it. It reaches beyond the
-    # picture where a processor padded it.
+    # of the whole grid, in pixels of the picture as displayed, and beyond it where it was padded; None is all of it
     box: Box | None = None
     side: Side = "both"  # the tokens it applies to: the queries, the keys, or both
     order: tuple[int, ...] = ()  # offset of each cell's position from `start`; empty is one after the other
@@ -78,20 +75,18 @@ class ImageGrid:
         count = len({step for step in self.order if type(step) is int and step >= 0})
         if self.order and not count == len(self.order) == self.size:
             raise ValueError(f"a grid has {self.size} cells, and its order {count} positions")
-        if self.box is not None:
-            left, top, right, bottom = self.box
-            if not (all(abs(edge) <= _FARTHEST for edge in self.box) and left < right and top < bottom):
-                raise ValueError(f"the box of a grid is left, top, right and bottom, not {list(self.box)}")
+        left, top, right, bottom = self.box or (0, 0, 1, 1)
+        if not (-_FARTHEST <= left < right <= _FARTHEST and -_FARTHEST <= top < bottom <= _FARTHEST):
+            raise ValueError(f"the box of a grid is left, top, right and bottom, not {self.box}")
 
     def check(self, pictures: Sequence[Picture], sizes: Mapping[str, int]) -> None:
         """Raise InputError where it ends beyond the positions of its side, or is too fine for its picture."""
         if any(self.stop > size for side, size in sizes.items() if self.side in ("both", side)):
             raise InputError(f"a grid ends at position {self.stop}, and there are not as many tokens")
         if self.box is not None and self.image < len(pictures):
-            left, top, right, bottom = self.box
-            width, height = (right - left) / self.columns, (bottom - top) / self.rows
-            picture = pictures[self.image]
-            if width * _FINEST < picture.width or height * _FINEST < picture.height:
+            _, width, height, _ = pictures[self.image]
+            left, top, right, bottom = self.cell_box(0, 0, width, height)
+            if (right - left) * _FINEST < width or (bottom - top) * _FINEST < height:
                 raise InputError(f"a grid of {self.rows} × {self.columns} cells is too small for its picture")
 
     @property
@@ -114,8 +109,8 @@ class ImageGrid:
         """Return its box in its picture, by default all of that."""
         return self.box or (0, 0, width, height)
 
-    def cell_box(self, row: int, column: int, width: float, height: float) -> Box:
-        """Return the box of one cell in a picture of that size, in pixels."""
+    def cell_box(self, row: Any, column: Any, width: float, height: float) -> tuple[Any, Any, Any, Any]:
+        """Return the box of one cell, or of an array of them, in a picture of that size, in pixels."""
         left, top, right, bottom = self.box_in(width, height)
         wide, high = (right - left) / self.columns, (bottom - top) / self.rows
         return left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high
@@ -133,18 +128,15 @@ def parse_grids(
         InputMismatchError: there are not as many positions.
     """
     match = _GRID.fullmatch(grid.strip())
-    if match is None or not (int(match[1]) and int(match[2])):
+    rows, columns = map(int, match.groups()) if match else (0, 0)
+    if not rows * columns:
         raise UsageError(f"{where} '{visible(grid)}': expected rows and columns, such as 14x14")
-    rows, columns = int(match[1]), int(match[2])
     needed = prefix + rows * columns * max(images, 1)
     side: Side = "both" if queries == keys else "key" if needed <= keys else "query"
     most = queries if side == "query" else keys
     if needed > most:
-        behind = f"{prefix} and " if prefix else ""
-        raise InputMismatchError(
-            f"{where} {rows}x{columns} needs {behind}{needed - prefix} positions, and the trace has {most}; give "
-            "another grid or prefix"
-        )
+        size = f"{rows}x{columns} needs {f'{prefix} and ' * bool(prefix)}{needed - prefix} positions"
+        raise InputMismatchError(f"{where} {size}, and the trace has {most}; give another grid or prefix")
     starts = range(prefix, needed, rows * columns)
     return tuple(ImageGrid(start, rows, columns, number, side=side) for number, start in enumerate(starts))
 
@@ -159,10 +151,7 @@ class SideLayout:
 
     @cached_property
     def cells(self) -> dict[int, str]:
-        """Names of the positions that are cells, grid by grid, as `positions_of` reads them, without `@`.
-
-        A cell of a tile, which no row and column name, is named by the pixel in its middle.
-        """
+        """Names of the positions that are cells, as `positions_of` reads them, without `@`; of a tile, its middle."""
         names: dict[int, str] = {}
         for grid in self.grids:
             image, is_largest = f"{grid.image}:" * bool(grid.image), grid is self._largest(grid.image)
@@ -182,11 +171,7 @@ class SideLayout:
         return max(grids, key=lambda grid: (not grid.is_overview, grid.size))
 
     def find(self, tokens: Tokens, wanted: str | int) -> list[int]:
-        """Return the positions of tokens, or of cells of a picture, by their name.
-
-        Raises:
-            InputMismatchError: there are none; see `Tokens.find` and `positions_of`.
-        """
+        """Return the positions of tokens, or of cells of a picture, by their name; InputMismatchError without any."""
         positions = self.positions_of(wanted) if isinstance(wanted, str) else None
         return tokens.find(wanted, self.role) if positions is None else positions
 
@@ -224,14 +209,13 @@ class SideLayout:
         if image >= len(self.pictures):
             raise InputMismatchError(f"{option}: the pixels of picture {image} are unknown; give --image, or @r3c5")
         _, width, height, _ = self.pictures[image]
-        positions = []
+        positions: list[int] = []
         for grid in self.grids:
-            for (row, column), position in np.ndenumerate(grid.positions):
-                left, top, right, bottom = grid.cell_box(row, column, width, height)
-                overlaps = left < box[2] and box[0] < right and top < box[3] and box[1] < bottom
-                if grid.image == image and overlaps and box[0] < width and box[1] < height:
-                    positions.append(int(position))
-        if not positions:
+            row, column = np.indices((grid.rows, grid.columns))
+            left, top, right, bottom = grid.cell_box(row, column, width, height)
+            overlaps = (left < box[2]) & (box[0] < right) & (top < box[3]) & (box[1] < bottom)
+            positions += grid.positions[overlaps].tolist() if grid.image == image else []
+        if not positions or box[0] >= width or box[1] >= height:
             size = f"{width} × {height} pixels"
             raise InputMismatchError(f"{option}: no {self.role} is a cell there; picture {image} has {size}")
         return positions

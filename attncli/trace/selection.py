@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from attncli.errors import InputError, UsageError
-from attncli.text import visible
+from attncli.text import plural, span, visible
 
 MOST_LAYERS = 1000  # of a checkpoint: their modules are built, one by one
 MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or hostile
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 _OF_LAYER = re.compile(r"L?(\d{1,9})[.:H](\d{1,9})", re.IGNORECASE)
-_RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
+_ROWS = re.compile(r"(?!:$)(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 class Indices(NamedTuple):
@@ -25,11 +25,7 @@ class Indices(NamedTuple):
 
     @classmethod
     def of(cls, what: str, choice: str | int | Iterable[int] | Indices | None) -> Indices:
-        """Parse a choice from the shell or from Python.
-
-        Raises:
-            UsageError: it is neither a number, a range, a list of these, nor `all`.
-        """
+        """Parse a number, a range, a list of these, or `all`, or a choice from Python; UsageError for another."""
         if isinstance(choice, Indices):
             return choice
         if choice is None or (isinstance(choice, str) and choice == "all"):
@@ -38,16 +34,14 @@ class Indices(NamedTuple):
             try:
                 chosen = [operator.index(index) for index in (choice if isinstance(choice, Iterable) else [choice])]
             except TypeError:
-                raise UsageError(
-                    f"{what}: expected an index, several, or a text such as '2-4', got {choice!r}"
-                ) from None
+                expected = "an index, several, or a text such as '2-4'"
+                raise UsageError(f"{what}: expected {expected}, got {choice!r}") from None
             return cls(what, tuple((index, index) for index in chosen))
         matches = [_PART.fullmatch(part.strip()) for part in choice.split(",")]
         if not all(matches):
-            raise UsageError(
-                f"--{what} '{visible(choice)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1"
-                + ", or layer and head: L3H2" * (what == "head")
-            )
+            named = ", or layer and head: L3H2" * (what == "head")
+            expected = f"a number, a range, a list or all: 0, 2-4, 0,3,-1{named}"
+            raise UsageError(f"--{what} '{visible(choice)}': expected {expected}")
         return cls(what, tuple((int(m[1]), int(m[2] or m[1])) for m in matches if m))
 
     @property
@@ -58,12 +52,7 @@ class Indices(NamedTuple):
         return Indices(self.what, (*self.parts, *((0, last) for _, last in self.parts)))
 
     def resolve(self, count: int, owner: str) -> tuple[int, ...]:
-        """Return the chosen indices among `count`, in the order asked, each once.
-
-        Raises:
-            UsageError: one is out of range; the message has the range.
-            InputError: nothing has this many.
-        """
+        """Return the chosen indices among `count`, in the order asked, each once; UsageError out of range."""
         if count > MOST:
             raise InputError(f"{owner} claims to have {count} {self.what}s; attn reads at most {MOST} {self.what}s")
         if self.parts is None:
@@ -72,11 +61,8 @@ class Indices(NamedTuple):
         for first, last in self.parts:
             for end in (first, last):
                 if not -count <= end < count:
-                    valid = f"0..{count - 1}" if count > 1 else "0"
-                    raise UsageError(
-                        f"--{self.what} {end} is out of range: {owner} has {count} {self.what}"
-                        f"{'s' if count != 1 else ''}, {valid}"
-                    )
+                    there = f"{owner} has {plural(count, self.what)}, {span(0, count - 1)}"
+                    raise UsageError(f"--{self.what} {end} is out of range: {there}")
             start, stop = first % count, last % count
             if start > stop:
                 raise UsageError(f"--{self.what} {first}-{last}: the range is backwards; write {stop}-{start}")
@@ -95,21 +81,19 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
     named = _named_heads(heads)
     if named is None:
         return layers, heads
-    if len({layer for layer, _ in named}) == 1:
-        layer = named[0][0]
-        if (parts := Indices.of("layer", layers).parts) and parts != ((layer, layer),):
-            raise UsageError(f"--head {heads} is in layer {layer}, and --layer names others; leave out --layer")
-        return str(layer), ",".join(str(head) for _, head in named)
-    raise UsageError(f"--head '{visible(heads)}': name heads of one layer, such as 3.2,3.4")
+    (layer, _), *_ = named
+    if any(other != layer for other, _ in named):
+        raise UsageError(f"--head '{visible(heads)}': name heads of one layer, such as 3.2,3.4")
+    if (parts := Indices.of("layer", layers).parts) and parts != ((layer, layer),):
+        raise UsageError(f"--head {heads} is in layer {layer}, and --layer names others; leave out --layer")
+    return str(layer), ",".join(str(head) for _, head in named)
 
 
 def head_places(layers: Any, heads: Any, sizes: tuple[int, int], owner: str) -> list[tuple[int, int]]:
     """Return the chosen heads as layer and head, each once; heads may name their layers: `18.6,17.3` or `L18H6`.
 
-    `sizes` counts the layers of the owner, and the heads of each.
-
-    Raises:
-        UsageError: one is out of range, or only some heads name their layer, or `layers` are chosen besides.
+    `sizes` counts the layers of the owner, and the heads of each. Raises UsageError where one is out of range, only
+    some heads name their layer, or `layers` are chosen besides.
     """
     named, scope = _named_heads(heads), f"each layer of {owner}"
     if named is None:
@@ -142,10 +126,8 @@ class RowRange(NamedTuple):
     @classmethod
     def of(cls, choice: str) -> RowRange | None:
         """Parse a range of rows, such as 500:520, :10 or -20: for the last 20; None is a token."""
-        match = re.fullmatch(_RANGE, choice.strip()) if choice.strip() != ":" else None
-        if match is None:
-            return None
-        return cls(*(None if end is None else int(end) for end in match.groups()))
+        match = _ROWS.fullmatch(choice.strip())
+        return match and cls(*(None if end is None else int(end) for end in match.groups()))
 
     def among(self, count: int) -> range:
         """Return the rows of the range within `count`, cut like a slice."""

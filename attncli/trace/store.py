@@ -10,51 +10,35 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
 from attncli.files import Tensors, check_file
-from attncli.masks.expressions import ArrayMask, Mask, RuleMask
+from attncli.masks.conventions import read_convention
+from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.text import visible
 from attncli.trace.byte_pieces import decode_pieces
-from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
-from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture
-from attncli.trace.save import PIXELS, tensor_name
+from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture, parse_grids
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
+from attncli.trace.trace import PIXELS, SCHEMA, Provenance, Trace, tensor_name, texts_of
 
+_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # of a dump
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 _LONGEST_NAME = 4096
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
 # JSON types of a class's annotations; a field of another type has a reader of its own.
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
-
-
-class _Rule(NamedTuple):
-    """A mask that is a rule, in the JSON."""
-
-    expression: str
-    past: int
-
-
-class _Drawn(NamedTuple):
-    """Details of a toy layer's source, besides the fields of `Provenance`."""
-
-    parameters: int
-    rng: str
-    init: str
-    project: str
-    positions: str
-    d_model: int
-    vocab_size: int
+_RULE = {"expression": "str", "past": "int"}  # a mask that is a rule
+# Details of a toy layer's source, besides the fields of `Provenance`.
+_TOY = dict.fromkeys(("rng", "init", "project", "positions"), "str")
+_TOY |= dict.fromkeys(("parameters", "d_model", "vocab_size"), "int")
 
 
 def load(
@@ -88,7 +72,7 @@ def load(
     layer, head = layer_and_heads(layer, head)
     try:
         tensors = Tensors(Path(path))
-        read = _read_trace if "attncli" in tensors.metadata else read_dump
+        read = _read_trace if "attncli" in tensors.metadata else _read_dump
         trace = read(tensors, Indices.of("layer", layer), Indices.of("head", head))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
@@ -106,8 +90,8 @@ def load(
 def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     header = {"pictures": [], "grids": []} | _object(_loads(tensors.metadata["attncli"]), "header")
     if header.get("schema") != SCHEMA:
-        schema = visible(str(header.get("schema")))
-        raise InputError(f"the trace file has schema {schema}; this version of attn reads {SCHEMA}")
+        schema = f"schema {visible(str(header.get('schema')))}"
+        raise InputError(f"the trace file has {schema}; this version of attn reads {SCHEMA}")
     source = _source(_escaped(header.get("source")))
     entries = [_object(_escaped(entry), "layer") for entry in _list(header, "layers")]
     fields = [_plain(LayerTrace, entry, "layer") for entry in entries]
@@ -132,23 +116,15 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     if any(grid.box is not None and grid.image >= len(pictures) for grid in grids):
         raise ValueError("a grid lies in a picture that is not there")
     both = list(zip(entries, fields, strict=True))
-    stored = [layer for index in chosen for layer in both if layer[1]["layer"] == index]
-    return Trace(
-        source=source,
-        query_tokens=query_tokens,
-        key_tokens=query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys),
-        layers=tuple(_layer(tensors, *layer, heads) for layer in stored),
-        notes=tuple(notes),
-        pictures=pictures,
-        grids=grids,
-        **of_trace,
-    )
+    stored = tuple(_layer(tensors, *layer, heads) for index in chosen for layer in both if layer[1]["layer"] == index)
+    key_tokens = query_tokens if is_one else decode_pieces(_tokens(keys), *of_keys)
+    more: dict[str, Any] = {"notes": tuple(notes), "pictures": pictures, "grids": grids}
+    return Trace(source, query_tokens, key_tokens, stored, **more, **of_trace)
 
 
 def _source(recorded: Any) -> Provenance:
     fields = _plain(Provenance, recorded, "source")
-    if fields["kind"] == "toy":
-        _plain(_Drawn, recorded, "source")
+    _plain(_TOY if fields["kind"] == "toy" else {}, recorded, "source")
     return Provenance(**fields, details={name: value for name, value in recorded.items() if name not in fields})
 
 
@@ -187,17 +163,13 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
     cells = (len(q), q.shape[1], k.shape[1])
     mask: Mask
     if prefix + "mask" in tensors.types:
-        mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
+        mask = ArrayMask(_checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
-        mask = _rule_mask(_plain(_Rule, entry.get("mask"), "mask"), cells)
+        mask = _rule_mask(_plain(_RULE, entry.get("mask"), "mask"), cells)
     proof = entry.get("proof", entry)
     recorded: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
-    return LayerTrace(
-        **recorded,
-        mask=mask,
-        heads=heads.resolve(cells[0], f"layer {fields['layer']}"),
-        proof=None if proof is None else Proof(**_plain(Proof, proof, "proof")),
-    )
+    recorded["proof"] = None if proof is None else Proof(**_plain(Proof, proof, "proof"))
+    return LayerTrace(**recorded, mask=mask, heads=heads.resolve(cells[0], f"layer {fields['layer']}"))
 
 
 def _rule_mask(rule: dict[str, Any], cells: tuple[int, int, int]) -> RuleMask:
@@ -211,6 +183,91 @@ def _rule_mask(rule: dict[str, Any], cells: tuple[int, int, int]) -> RuleMask:
     mask = RuleMask(expression, queries, keys, heads, rule["past"])
     mask.rows([0], np.arange(0))  # refuses a mask that does not fit these tokens
     return mask
+
+
+def _checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int, int]) -> np.ndarray[Any, Any]:
+    """Return booleans over all cells, `[1 or H, Q, K]`."""
+    heads, queries, keys = cells
+    if array.dtype != bool or array.shape not in ((1, queries, keys), (heads, queries, keys)):
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected booleans [1 or {heads}, {queries}, {keys}]"
+        )
+    return array
+
+
+def _read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
+    """Return the trace of a dump."""
+    names, metadata = tensors.types.keys(), tensors.metadata
+    if not {"q", "k"} <= names:
+        held = ", ".join(sorted(map(visible, names))[:8]) or "no tensors"
+        raise InputError(f"it holds {held}; expected a saved trace, or tensors q and k")
+    arrays: dict[str, Any] = {
+        name: _heads_first(name, tensors.read(name)) for name in ("q", "k", "v", "bias") if name in names
+    }
+    notes = [
+        f"{name} holds NaN or infinite numbers; what follows from them carries their mark"
+        for name, array in arrays.items()
+        if not np.isfinite(array).all()
+    ]
+    if unread := sorted(map(visible, names - {"q", "k", "v", "mask", "bias"})):
+        notes.append(f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias")
+    # Without values there are no outputs; a width of zero says so in every shape.
+    arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
+    num_heads, num_queries, width = arrays["q"].shape
+    num_keys = arrays["k"].shape[1]
+    layers.resolve(1, "a dump of q and k")
+    cells = (num_heads, num_queries, num_keys)
+    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, num_heads)
+    if "mask" in names:
+        values = tensors.read("mask")
+        allowed = read_convention(values.reshape((-1, *values.shape[-2:])), "the mask of the dump", "sdpa").allowed
+        mask = smallest(_checked_cells("mask", allowed, cells), num_heads)
+    if "bias" in arrays and (forbidden := np.isneginf(arrays["bias"])).any():  # a mask by another name
+        allowed = mask.rows(list(range(num_heads)), np.arange(num_queries)) & ~forbidden
+        mask = ArrayMask(_checked_cells("mask", allowed, cells))
+        arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
+    try:
+        scale = float(metadata.get("scale", width**-0.5))
+    except ValueError:
+        raise InputError(f"its metadata has scale '{visible(metadata['scale'])}'; expected a number") from None
+    kind, chosen = "self" if num_queries == num_keys else "cross", heads.resolve(num_heads, "the dump")
+    layer = LayerTrace(0, kind, **arrays, scale=scale, mask=mask, heads=chosen)
+    tokens = _labelled_tokens(metadata.get("tokens"), num_keys)
+    # A cache of keys is longer than its queries, which are its last positions.
+    queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _labelled_tokens(None, num_queries)
+    query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
+    grids: tuple[ImageGrid, ...] = ()
+    if "grid" in metadata:
+        prefix = metadata.get("prefix", "0")
+        if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
+            raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
+        grids = parse_grids(metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
+    source = Provenance("file", dtype=_DTYPES.get(tensors.types["q"], tensors.types["q"]))
+    return Trace(source, query_tokens, tokens, (layer,), notes=tuple(notes), grids=grids)
+
+
+def _labelled_tokens(text: str | None, count: int) -> Tokens:
+    try:
+        labels = [str(index) for index in range(count)] if text is None else json.loads(text)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
+        raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
+    # The same text is the same token; its id is the place where it first stands.
+    first = {label: count - 1 - index for index, label in enumerate(reversed(labels))}
+    return Tokens(Token(index, first[label], label, None, None) for index, label in enumerate(labels))
+
+
+def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.ndim == 4 and len(array) == 1:
+        array = array[0]
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or array.dtype.kind != "f":
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]"
+        )
+    return array if array.dtype == np.float64 else array.astype(np.float32)
 
 
 # --- JSON that is not trusted, however it was made -------------------------------------------------------------------
@@ -228,11 +285,14 @@ def _loads(text: str) -> Any:
     return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
 
-def _plain(of: type, entry: Any, what: str) -> dict[str, Any]:
+def _plain(of: type | Mapping[str, str], entry: Any, what: str) -> dict[str, Any]:
     """Return the plain fields of a class from a JSON object, each there and of the type that the class gives it."""
-    document = _object(entry, what)
-    fields = {}
-    for name, types in _plain_types(of).items():
+    document, fields = _object(entry, what), {}
+    for name, annotation in (of if isinstance(of, Mapping) else of.__annotations__).items():
+        # A NamedTuple wraps its annotations.
+        types = [_TYPES.get(kind) for kind in str(getattr(annotation, "__forward_arg__", annotation)).split(" | ")]
+        if None in types:
+            continue
         value = document.get(name, document)
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
@@ -242,15 +302,6 @@ def _plain(of: type, entry: Any, what: str) -> dict[str, Any]:
     if "kind" in fields and fields["kind"] not in _KINDS[what]:
         raise ValueError(f"the kind of its {what} is '{fields['kind']}'; expected one of {', '.join(_KINDS[what])}")
     return fields
-
-
-@cache
-def _plain_types(of: type) -> dict[str, list[type | None]]:
-    """Return the plain fields of a class, with the types of each."""
-    # A NamedTuple wraps its annotations.
-    spelled = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in of.__annotations__.items()}
-    types = {name: [_TYPES.get(kind) for kind in kinds.split(" | ")] for name, kinds in spelled.items()}
-    return {name: kinds for name, kinds in types.items() if None not in kinds}
 
 
 def _object(entry: Any, what: str) -> dict[str, Any]:

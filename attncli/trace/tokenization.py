@@ -1,9 +1,9 @@
-"""A tokenization: the tokens of one sentence, without the attention, and surprises among them."""
+"""Tokens of one sentence without its attention, and its words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,6 @@ from attncli.errors import Metadata, UsageError
 from attncli.text import plural, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
@@ -28,31 +27,18 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenization(Displayed):
-    """The tokens of one sentence; a notebook shows them as `attn tokens` does.
+    """Tokens of one sentence; a notebook shows them as `attn tokens` does."""
 
-    Attributes:
-        kind: `toy`, `pretrained`, or the kind of the saved trace.
-        model: the checkpoint.
-        vocab: the toy layer's vocabulary.
-        text: the sentence.
-        pair: the second text of the same sequence.
-        tokens: in order, special ones included.
-        limit: the most tokens that the model reads; None is no limit, or no known one.
-        unknown: the indices of the tokens that are not in the vocabulary; None where that is not known.
-        notes: remarks for the user, a sentence each.
-        metadata: further fields of its sentence in the file, by names.
-    """
-
-    kind: str
-    model: str | None
-    vocab: str | None
-    text: str
-    pair: str | None
-    tokens: Tokens
-    limit: int | None = None
-    unknown: frozenset[int] | None = None
-    notes: tuple[str, ...] = ()
-    metadata: Metadata = field(default_factory=dict)
+    kind: str  # `toy`, `pretrained`, or the kind of the saved trace
+    model: str | None  # the checkpoint
+    vocab: str | None  # the toy layer's vocabulary
+    text: str  # the sentence
+    pair: str | None  # the second text of the same sequence
+    tokens: Tokens  # in order, special ones included
+    limit: int | None = None  # the most tokens that the model reads; None is no limit, or no known one
+    unknown: frozenset[int] | None = None  # indices of tokens that are not in the vocabulary; None is not known
+    notes: tuple[str, ...] = ()  # remarks for the user, a sentence each
+    metadata: Metadata = field(default_factory=dict)  # further fields of its sentence in the file, by names
 
     def __repr__(self) -> str:
         source = self.model or self.vocab or self.kind
@@ -72,11 +58,7 @@ class Tokenization(Displayed):
             return None
 
     def shown(self, choice: Choice) -> Tokens:
-        """Return the tokens, or words, to show.
-
-        Raises:
-            UsageError: words were asked for, and no token has a place in the text.
-        """
+        """Return the tokens, or words, to show; UsageError for words where no token has a place in the text."""
         chosen = words_of(self.tokens, self.text, self.pair)[0] if choice.words else self.tokens
         return Tokens([token for token in chosen if not (choice.hide_special and token.special)])
 
@@ -110,3 +92,49 @@ def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
     yield Tokenization(*origin, *of_keys, trace.key_tokens)
     if trace.target is not None and trace.text:
         yield Tokenization(*origin, trace.target, None, trace.query_tokens)
+
+
+def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:
+    """Return the words of a text, and whether they are the tokenizer's own; UsageError where tokens lack offsets.
+
+    Where the tokenizer splits nothing into words, or its words hold spaces, pieces that touch in the text are one word.
+    A special token is a word of its own.
+    """
+    texts = (text, pair or "")
+    if any(not token.special and None in (token.start, token.end) for token in tokens):
+        raise UsageError("--words needs the position of each token in the text, which this trace lacks")
+    words = _words(tokens, texts, lambda previous, token: previous.word == token.word)
+    is_split = all(token.special or token.word is not None for token in tokens)
+    is_own = is_split and not any(word.text.split()[1:] for word in words)
+    if not is_own:
+        words = _words(tokens, texts, lambda previous, token: _are_joined(previous, token, texts[token.segment]))
+    first: dict[tuple[int, ...], int] = {}
+    ids = [first.setdefault(tuple(tokens[piece].id for piece in word.pieces), i) for i, word in enumerate(words)]
+    return Tokens(replace(word, index=index, id=ids[index]) for index, word in enumerate(words)), is_own
+
+
+def _are_joined(previous: Token, token: Token, text: str) -> bool:
+    """Return whether two pieces touch: no space between them, nor at the front of the second."""
+    start = token.start or 0
+    return not any(character.isspace() for character in text[previous.end : start] + text[start : token.end][:1])
+
+
+def _words(tokens: Tokens, texts: Sequence[str], continues: Callable[[Token, Token], bool]) -> list[Token]:
+    groups: list[list[Token]] = []
+    for token in tokens:
+        previous = groups[-1][-1] if groups else token
+        both_text = groups and not token.special and not previous.special and token.segment == previous.segment
+        if both_text and continues(previous, token):
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return [_word(group, texts) for group in groups]
+
+
+def _word(pieces: Sequence[Token], texts: Sequence[str]) -> Token:
+    first = pieces[0]
+    ends = [piece.end for piece in pieces if piece.end is not None]
+    covered = texts[first.segment][first.start : max(ends)] if first.start is not None and ends else first.text
+    indices, end = tuple(piece.index for piece in pieces), max(ends, default=None)
+    spelling = covered.strip() or covered or first.text
+    return Token(0, 0, spelling, first.start, end, first.special, first.segment, pieces=indices)

@@ -58,7 +58,7 @@ class Token:
             text = "␣" * len(text)
         text = visible(text) or "''"
         if set(text) <= JOINERS:
-            text = "".join(f"\\u{ord(character):04x}" for character in text)
+            text = text.encode("unicode_escape").decode()
         # A combining mark or a joiner at the front would attach itself to the cell on its left.
         return "◌" + text if unicodedata.category(text[0]) in {"Mn", "Me", "Cf"} else text
 
@@ -66,7 +66,7 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling that finds this token."""
         piece = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, *filter(None, (piece, piece.lstrip(_SPACES), self.bare))}
+        return {self.text, self.label, piece, piece.lstrip(_SPACES), self.bare} - {""}
 
     @property
     def bare(self) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, Metadata, UsageError
+from attncli.files import atomic_write
+from attncli.masks.expressions import RuleMask, files_of
 from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
-from attncli.trace.layer import LayerTrace
+from attncli.trace.layer import ARRAYS, HeadTrace, LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import NextToken, Token, Tokens
 
@@ -58,11 +60,17 @@ class Origin(NamedTuple):
         """Return the origin as in the JSON document."""
         derivation = self.derivation
         over = {None: [], "all": ["heads", "layers"]}.get(derivation.mean, [derivation.mean])
-        chosen = {"norms": derivation.norms, "rollout": derivation.rollout, "words": derivation.words}
+        chosen = {name: getattr(derivation, name) for name in ("norms", "rollout", "words")}
         return {**chosen, "reduce": "mean" if derivation.mean else None, "over": over, "rules": list(self.rules)}
 
 
 SCHEMA = "attncli.trace/1"
+PIXELS = "pictures.{}"  # the tensor of a picture, in a file
+
+
+def tensor_name(array: str) -> str:
+    """Return the name of an array of `LayerTrace` in a file, after its layer."""
+    return array.removeprefix("recorded_")
 
 
 def sequences(kind: str, query_tokens: Tokens, key_tokens: Tokens) -> tuple[Tokens, Tokens]:
@@ -156,11 +164,9 @@ class Trace(Displayed, Tabular, Drawable):
             raise InputError(f"{self.generated} of {len(self.key_tokens)} tokens are marked as generated")
         for layer in self.layers:
             queries, keys = map(len, self.sides(layer))
-            if (queries, keys) != (layer.num_queries, layer.num_keys):
-                raise InputError(
-                    f"layer {layer.layer} has {layer.num_queries} queries and {layer.num_keys} keys, but there are "
-                    f"{queries} query tokens and {keys} key tokens"
-                )
+            if (queries, keys) != layer.cells[1:]:
+                has = f"layer {layer.layer} has {layer.num_queries} queries and {layer.num_keys} keys"
+                raise InputError(f"{has}, but there are {queries} query tokens and {keys} key tokens")
         for grid in self.grids:
             grid.check(self.pictures, {"query": len(self.query_tokens), "key": len(self.key_tokens)})
 
@@ -213,11 +219,7 @@ class Trace(Displayed, Tabular, Drawable):
         return keys if layer.kind == "encoder" else queries, queries if layer.kind == "decoder" else keys
 
     def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
-        """Return the positions of tokens, or of places in a picture, by their name.
-
-        Raises:
-            InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
-        """
+        """Return the positions of tokens, or of places in a picture, by their name; InputMismatchError without any."""
         return self.layout(role).find(self.query_tokens if role == "query" else self.key_tokens, wanted)
 
     def __len__(self) -> int:
@@ -234,15 +236,23 @@ class Trace(Displayed, Tabular, Drawable):
 
     @property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
-        """The weights of the only recorded layer, for the chosen heads.
+        """The weights of the only recorded layer, for the chosen heads; UsageError where there are several."""
+        return self._only_layer("weights").weights
 
-        Raises:
-            UsageError: several layers were recorded.
-        """
-        if len(self.layers) > 1:
-            count = len(self.layers)
-            raise UsageError(f"this trace has {count} layers; take one: trace[{self.layers[0].layer}].weights")
-        return self.layers[0].weights
+    @property
+    def scores(self) -> Float[np.ndarray, "H Q K"]:
+        """The scores of the only recorded layer, likewise."""
+        return self._only_layer("scores").scores
+
+    def head(self, head: int) -> HeadTrace:
+        """Return a head of the only recorded layer; UsageError where there are several."""
+        return self._only_layer(f"head({head})").head(head)
+
+    def _only_layer(self, wanted: str) -> LayerTrace:
+        layer, *rest = self
+        if rest:
+            raise UsageError(f"this trace has {len(self)} layers; take one: trace[{layer.layer}].{wanted}")
+        return layer
 
     def layer(self, index: int, kind: str | None = None) -> LayerTrace:
         """Return the recorded layer with this index (negative ones count from the last of the source).
@@ -280,14 +290,37 @@ class Trace(Displayed, Tabular, Drawable):
             UsageError: it is a derived one.
             InputError: the file cannot be written.
         """
-        from attncli.trace.save import write_layers
+        import json
+
+        import numpy as np
+        from safetensors.numpy import save
 
         self.check_recorded("save")
+        tensors = {PIXELS.format(number): picture.pixels for number, picture in enumerate(self.pictures)}
+        entries = []
+        for layer in self.layers:
+            entry, arrays = _stored(layer)
+            entries.append(entry)
+            tensors |= {f"layers.{layer.layer}.{layer.kind}.{name}": array for name, array in arrays.items()}
+        tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        sides = {"query_tokens": self.query_tokens, "key_tokens": self.key_tokens}
+        tokens = {name: [t.as_dict() | {"id": t.id, "word": t.word} for t in side] for name, side in sides.items()}
+        header: dict[str, Any] = {"schema": SCHEMA, "source": self.source.as_dict()}
+        header |= {name: getattr(self, name) for name in ("text", "pair", "target")} | tokens | {"layers": entries}
+        header |= {"notes": [*self.source.notes, *self.notes], "generated": self.generated} | self.described_pictures
+        with atomic_write(path) as aside:
+            # Through bytes: the library's own errors about a file leave out the system's reason.
+            aside.write_bytes(save(tensors, metadata={"attncli": json.dumps(header)}))
 
-        texts = {"text": self.text, "pair": self.pair, "target": self.target}
-        tokens = {"query_tokens": self.query_tokens, "key_tokens": self.key_tokens}
-        notes = {"notes": [*self.source.notes, *self.notes], "generated": self.generated}
-        # An empty list of layers keeps their order among the rest.
-        header = {"schema": SCHEMA, "source": self.source.as_dict(), **texts, **tokens, "layers": [], **notes}
-        header |= self.described_pictures
-        write_layers(path, self.layers, header, [picture.pixels for picture in self.pictures])
+
+def _stored(layer: LayerTrace) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Return a layer's entry in the header of a file, and its tensors."""
+    arrays = {tensor_name(name): array for name in ARRAYS if (array := getattr(layer, name)) is not None}
+    entry: dict[str, Any] = {name: getattr(layer, name) for name in ("layer", "kind", "scale", "softcap")}
+    entry["fill"] = str(layer.fill)
+    entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
+    if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
+        entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
+    else:
+        arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), layer.stages.queries)
+    return entry, arrays

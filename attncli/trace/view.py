@@ -51,17 +51,11 @@ class View(NamedTuple):
 
     @property
     def is_of_metrics(self) -> bool:
-        """Whether nothing but the metrics is shown, so that rows are heads and not cells."""
+        """Whether metrics alone are shown, so that rows are heads and not cells."""
         return self.show == frozenset({"metrics"})
 
     def check(self, trace: Trace) -> None:
-        """Make sure that there is something to show.
-
-        Raises:
-            InputMismatchError: a token does not exist, or none is left.
-            UsageError: the derived numbers lack all the parts.
-            NotExposedError: the layers lack all the parts.
-        """
+        """Raise an error where a token does not exist, none is left, or the layers lack the parts to show."""
         self.rows(trace)
         self.columns(trace)
         show, first = self.show or frozenset(), trace.layers[0]

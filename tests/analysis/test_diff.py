@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import layer_of, tokens_of, trace_of, watched
 
-from attncli.analysis.diff import diff, jensen_shannon, shared_outcomes
+from attncli.analysis.diff import diff, shared_outcomes
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance, Trace
 
@@ -31,8 +31,6 @@ def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...
 
 def weights_by_hand(trace: Trace, layer: int, head: int, row: int) -> list[float]:
     recorded = trace.layer(layer)
-    assert recorded.q is not None
-    assert recorded.k is not None
     query = recorded.q[head, row].tolist()
     scores = [math.fsum(map(float.__mul__, query, key.tolist())) for key in recorded.k[head]]
     return softmax(scores, recorded.head(head).mask[row].tolist())
@@ -121,34 +119,6 @@ def test_a_row_without_a_key_or_with_nan_is_left_out_and_said() -> None:
     assert found.notes == ("1 head has rows that are not compared: without a key, of padding, or with NaN",)
     nothing = diff(recorded([[nan, nan]] * 2), recorded(same)).heads[0]
     assert (nothing.jensen_shannon, nothing.rows, nothing.elsewhere) == (None, 0, None)
-
-
-# --- the divergence of two rows ----------------------------------------------------------------------------
-
-Rows = tuple[list[float], list[float]]
-
-masses = st.one_of(st.just(0.0), st.floats(min_value=1e-30, max_value=1.0))
-
-
-@st.composite
-def two_rows(draw: st.DrawFn) -> Rows:
-    count = draw(st.integers(min_value=1, max_value=7))
-    drawn = [draw(st.lists(masses, min_size=count, max_size=count).filter(any)) for _ in range(2)]
-    first, second = ([mass / sum(row) for mass in row] for row in drawn)
-    return first, second
-
-
-def of(first: list[float], second: list[float]) -> float:
-    return float(jensen_shannon(np.array([first]), np.array([second]))[0])
-
-
-@given(two_rows())
-def test_it_is_what_entropies_say_symmetric_and_between_0_and_1(rows: Rows) -> None:
-    first, second = rows
-    found = of(first, second)
-    assert found == pytest.approx(divergence_by_hand(first, second), abs=1e-12)
-    assert found == of(second, first)
-    assert 0 <= found <= 1
 
 
 def test_what_a_sink_takes_is_elsewhere_and_what_rounding_takes_is_not() -> None:

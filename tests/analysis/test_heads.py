@@ -79,7 +79,7 @@ def test_texts_and_a_trace_give_the_same() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="no metric 'x'; expected one of entropy"):
-        attncli.heads("a b").ranked("x")  # type: ignore[arg-type]
+        attncli.heads("a b").ranked("x")
     with pytest.raises(UsageError, match="num_heads does not apply to a trace"):
         attncli.heads(attncli.inspect("a b"), num_heads=2)
     with pytest.raises(InputError, match="no sentence"):

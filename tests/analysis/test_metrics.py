@@ -7,19 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_by_hand import (
-    HEADS,
-    MASKS,
-    NAMES,
-    OF_ONE_SEQUENCE,
-    SCALE,
-    WIDTH,
-    agree,
-    by_hand,
-    measured,
-    tokens,
-    traced,
-)
+from metrics_by_hand import HEADS, MASKS, NAMES, OF_ONE_SEQUENCE, SCALE, WIDTH, agree, by_hand, measured, tokens, traced
 from traces import layer_of, trace_of
 
 from attncli import attention

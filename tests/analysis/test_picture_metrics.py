@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_by_hand import tokens, traced
-from traces import layer_of, trace_of
+from traces import trace_of
 
-from attncli.analysis.heads import HeadReport, survey
 from attncli.analysis.metric_names import NAMES, OF_PICTURES
 from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
 from attncli.trace.layout import ImageGrid
@@ -120,37 +119,3 @@ def test_they_are_what_plain_loops_count(layout: str, mask: str, seed: int, data
 
 def cells_of(trace: Trace) -> set[int]:
     return {int(position) for grid in trace.grids for position in grid.positions.ravel()}
-
-
-def looking(*maps: dict[int, float], rest: int = 0) -> HeadReport:
-    """One head for each of maps, which tell the weights of every row of a picture of 6 × 6 cells and three words.
-
-    A row gives what it has left to the position `rest`.
-    """
-    weights = np.zeros((len(maps), 40, 40), np.float32)
-    for head, one in enumerate(maps):
-        for cell, weight in one.items():
-            weights[head, :, cell + 1] = weight
-    weights[:, :, rest] = 1 - weights.sum(axis=-1)
-    return of_weights(weights)
-
-
-def of_weights(weights: np.ndarray) -> HeadReport:
-    vectors = np.zeros((len(weights), 40, 2), np.float32)
-    layer = layer_of(vectors, vectors, recorded_scores=weights, recorded_weights=weights)
-    sequence = tokens([*range(40)])
-    return survey([trace_of(layer, queries=sequence, keys=sequence, grids=(ImageGrid(1, 6, 6),))], View())
-
-
-def test_regions_touch_at_sides_and_corners_but_not_around_an_edge() -> None:
-    found = looking(
-        {0: 0.3, 7: 0.3, 14: 0.3},  # a diagonal
-        {5: 0.4, 6: 0.4},  # the end of a row and the start of the next one
-        {0: 0.2, 1: 0.2, 35: 0.2},
-        dict.fromkeys(range(36), 0.02),  # everywhere alike
-    )
-    entropies = [head.metrics["spatial_entropy"] for head in found.heads]
-    thirds = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
-    assert entropies == [0, pytest.approx(math.log(2)), pytest.approx(thirds), None]
-    assert [head.metrics["region"] for head in found.heads] == [pytest.approx(each) for each in (0.9, 0.4, 0.4, 0)]
-    assert [head.metrics["image"] for head in found.heads] == [pytest.approx(each) for each in (0.9, 0.8, 0.6, 0.72)]

@@ -31,15 +31,12 @@ def everywhere(*rows: int) -> list[tuple[int, int]]:
     return [(head, row) for head in range(HEADS) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("cells", "named"),
-    [
-        (everywhere(1), "1 'w1'"),
-        (everywhere(*range(7)), "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 2 more"),
-        ([(3, 1), (5, 2)], "1 'w1', 2 'w2' in some heads"),
-        ([(head, head) for head in range(HEADS)], "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 3 more in some heads"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cells", "named"), [
+    (everywhere(1), "1 'w1'"),
+    (everywhere(*range(7)), "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 2 more"),
+    ([(3, 1), (5, 2)], "1 'w1', 2 'w2' in some heads"),
+    ([(head, head) for head in range(HEADS)], "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 3 more in some heads"),
+])  # fmt: skip
 def test_rows_without_a_key_are_named(cells: list[tuple[int, int]], named: str) -> None:
     expected = f"layer 0: the mask leaves no key to query {named}; the softmax of such a row is NaN"
     assert warned(blind(cells)) == [expected]

@@ -6,13 +6,13 @@ import pytest
 from small_checkpoints import save_tiny_llama
 
 import attncli
-from attncli.encoding.induction_probe import HALF, SEQUENCES, RepeatedTokens, repeated_sequences
+from attncli.encoding.induction_probe import HALF, RepeatedTokens
 from attncli.errors import UsageError
 from attncli.trace.trace import Trace
 
 
 def traced(model: str, **options: object) -> Trace:
-    return attncli.open_source(model=model, **options).trace(RepeatedTokens(0))  # type: ignore[arg-type]
+    return attncli.open_source(model=model, **options).trace(RepeatedTokens(0))
 
 
 def test_a_seed_draws_its_tokens_once_each_and_then_again() -> None:
@@ -23,12 +23,6 @@ def test_a_seed_draws_its_tokens_once_each_and_then_again() -> None:
     assert set(ids) <= set(range(100, 1000))
     assert ids == RepeatedTokens(3).draw(range(100, 1000), 10_000)
     assert ids != RepeatedTokens(4).draw(range(100, 1000), 10_000)
-
-
-def test_the_sequences_are_those_of_the_first_seeds() -> None:
-    assert [sequence.seed for sequence in repeated_sequences("gpt2")] == list(range(SEQUENCES))
-    with pytest.raises(UsageError, match="needs a model: give -m"):
-        repeated_sequences(None)
 
 
 def test_both_engines_read_the_same(minilm: str, tiny_llama: str) -> None:

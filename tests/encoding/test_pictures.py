@@ -34,14 +34,6 @@ def claimed(width: int, height: int) -> bytes:
     )
 
 
-def test_a_picture_is_read_as_it_is(file: Path) -> None:
-    Image.fromarray(PIXELS).save(file)
-    opened = open_picture(str(file))
-    np.testing.assert_array_equal(np.asarray(opened.image), PIXELS)
-    np.testing.assert_array_equal(opened.picture.pixels, PIXELS)
-    assert (opened.picture.width, opened.picture.height, opened.notes) == (20, 30, ())
-
-
 @pytest.mark.parametrize("size", [(30_000, 30_000), (7_900, 7_900), (2**31 - 1, 1)])
 def test_a_picture_that_claims_to_be_large_is_not_decoded(size: tuple[int, int], file: Path) -> None:
     file.write_bytes(claimed(*size))
@@ -90,14 +82,13 @@ def test_the_name_of_a_file_is_no_sequence_for_a_terminal(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("tag", range(1, 9))
-@pytest.mark.parametrize("ending", ["png", "webp", "tif"])
-def test_a_picture_is_turned_as_its_tag_tells(tag: int, ending: str, tmp_path: Path) -> None:
+def test_a_picture_is_turned_as_its_tag_tells(tag: int, file: Path) -> None:
     """Tags from 5 on are of pictures that lie on their side; odd steps of each four are mirrored."""
     image = Image.fromarray(PIXELS)
     exif = image.getexif()
     exif[0x0112] = tag
-    image.save(tmp_path / f"x.{ending}", exif=exif, lossless=True)
-    opened = open_picture(str(tmp_path / f"x.{ending}"))
+    image.save(file, exif=exif)
+    opened = open_picture(str(file))
     seen = PIXELS.transpose(1, 0, 2) if tag > 4 else PIXELS  # row 0 is the left side
     down, across = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}[tag]
     np.testing.assert_array_equal(np.asarray(opened.image), seen[::down, ::across])
@@ -105,9 +96,7 @@ def test_a_picture_is_turned_as_its_tag_tells(tag: int, ending: str, tmp_path: P
 
 
 def test_the_first_frame_of_an_animated_picture_is_read(tmp_path: Path) -> None:
-    first, second = Image.new("P", (8, 8), 1), Image.new("P", (8, 8), 2)
-    first.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
-    second.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    first, second = (Image.new("RGB", (8, 8), color) for color in ("red", "lime"))
     first.save(tmp_path / "x.gif", save_all=True, append_images=[second])
     opened = open_picture(str(tmp_path / "x.gif"))
     assert np.asarray(opened.image)[0, 0].tolist() == [255, 0, 0]
@@ -133,7 +122,7 @@ def test_folders_and_globs_are_pictures(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         picture_files(str(tmp_path / "d.png"))
     with pytest.raises(InputError, match="--image takes the names of files, not Image; save the picture"):
-        picture_files(Image.new("RGB", (2, 2)))  # type: ignore[arg-type]
+        picture_files(Image.new("RGB", (2, 2)))
     with pytest.raises(InputError, match="there is no picture"):
         picture_files(f"{tmp_path}/*.gif")
 

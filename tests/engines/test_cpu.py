@@ -1,7 +1,6 @@
 """What this machine has: as the system says it, and as much of it as a container may use."""
 
 import os
-from typing import Any
 
 import pytest
 
@@ -12,17 +11,15 @@ def reads(monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     """Let files of the kernel have these contents, by their names; there are no others."""
 
     def content(path: str) -> str:
-        try:
-            return files[os.path.basename(path).replace(".", "_")]
-        except KeyError:
-            raise FileNotFoundError from None
+        if (name := os.path.basename(path).replace(".", "_")) not in files:
+            raise FileNotFoundError
+        return files[name]
 
     monkeypatch.setattr(cpu, "_read", content)
 
 
 def has_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    cores: Any = lambda _: set(range(count))  # noqa: E731
-    monkeypatch.setattr(os, "sched_getaffinity", cores, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
 
 
 @pytest.mark.parametrize(

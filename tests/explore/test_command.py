@@ -39,8 +39,7 @@ def answer_of(attn: Run, seen: ViewSnapshot, source: InputSource, *more: str) ->
 )
 def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | None, what: Any) -> None:
     look = ViewState(Query(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
-    shown = answered(look, model="demo").shown
-    assert shown is not None
+    shown = answered(look, model="demo").sights[0].trace
     (layer,) = answer_of(attn, ViewSnapshot(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
     heads = shown.layers[0].heads if what == "heads" or numbers == "rollout" else [3]
     for found, head in zip(layer["heads"], heads, strict=True):
@@ -53,11 +52,12 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
     survey = answered(look, model="demo").survey
     assert survey is not None
     line = command_of(ViewSnapshot(look, "map"), DEMO)
-    assert line.options[-2:] == ("--metrics", "previous")
+    assert line.options[-2:] == ("--sort", "previous")
     found = attn(*line.words("-F", "json")).json["heads"]
-    assert [(head["layer"], head["head"]) for head in found] == [(head.layer, head.head) for head in survey.heads]
-    for one, other in zip(found, survey.heads, strict=True):
-        assert one["previous"] == pytest.approx(other.metrics["previous"], rel=1e-4)
+    assert [head["previous"] for head in found] == sorted((head["previous"] for head in found), reverse=True)
+    measured = {(head.layer, head.head): head.metrics["previous"] for head in survey.heads}
+    for one in found:
+        assert one["previous"] == pytest.approx(measured[one["layer"], one["head"]], rel=1e-4)
 
 
 @pytest.mark.parametrize("text", ["it's *", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e"])

@@ -66,12 +66,12 @@ def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain)
     tokens, layer, *measured, last = answering_of(model).results(LOOK)
     wanted = demo()
     assert tokens.tokens == layer.tokens == (wanted.query_tokens, wanted.key_tokens)
-    assert (tokens.shown, tokens.survey, layer.survey) == (None, None, None)
-    assert_same(layer.shown, wanted)
+    assert (tokens.sights, tokens.survey, layer.survey) == ((), None, None)
+    assert_same(layer.sights[0].trace, wanted)
     # The nearest layers first.
     for answer, layers in zip(measured, ([2], [1, 2], [1, 2, 3], EVERY), strict=True):
         assert_measured(answer, layers)
-        assert answer.shown is layer.shown
+        assert answer.sights is layer.sights
     assert [each.is_whole for each in (tokens, layer, *measured, last)] == [False] * 6 + [True]
     assert replace(last, is_whole=False) == measured[-1]
     assert last.failure == ""
@@ -79,11 +79,11 @@ def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain)
 
 def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
     answering = answering_of(model)
-    assert_same(last_of(answering, LOOK.counting("norms")).shown, attncli.derive(demo(), norms=True))
+    assert_same(last_of(answering, LOOK.counting("norms")).sights[0].trace, attncli.derive(demo(), norms=True))
     rollout = last_of(answering, LOOK.counting("rollout"))
-    assert_same(rollout.shown, attncli.derive(demo(layer="all"), rollout=True, layer=2))
+    assert_same(rollout.sights[0].trace, attncli.derive(demo(layer="all"), rollout=True, layer=2))
     assert_measured(rollout, EVERY)  # of the weights
-    assert rollout.room().heads == (0, 1, 2, 3)  # to come back to
+    assert rollout.limits().heads == (0, 1, 2, 3)  # to come back to
 
 
 # --- nothing twice ----------------------------------------------------------------------------------------------

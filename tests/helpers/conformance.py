@@ -20,9 +20,10 @@ from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.layer import LayerTrace
 
 # Text architectures that are refused, and why.
-_NOT_WATCHED, _NO_TOKENS = "could be watched", "positions without a token"
+_NOT_WATCHED, _NO_TOKENS, _SEVERAL = "could be watched", "positions without a token", "several softmaxes"
 NOT_REACHED = {
-    "blt": "counts no layers or no heads", "prophetnet": "makes its weights of 2 softmaxes",
+    **dict.fromkeys(("big_bird", "bigbird_pegasus"), "blocks of a long text"),
+    "blt": "counts no layers or no heads", **dict.fromkeys(("diffllama", "lilt", "prophetnet"), _SEVERAL),
     **dict.fromkeys(("led", "longformer", "mra", "reformer", "yoso"), _NOT_WATCHED),
     **dict.fromkeys(("canine", "cpmant", "deepseek_v4", "funnel", "longt5", "pegasus_x"), _NO_TOKENS),
 }  # fmt: skip
@@ -57,9 +58,7 @@ def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
     """Open a checkpoint that `save` wrote."""
     # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        checkpoint = open_source(model=str(folder), layer=layers, special=False, engine="transformers", **more)
-    assert isinstance(checkpoint, Checkpoint)
-    return checkpoint
+        return open_source(model=str(folder), layer=layers, special=False, engine="transformers", **more)
 
 
 def stacked(layer: LayerTrace) -> Any:

@@ -16,10 +16,11 @@ from unittest.mock import patch
 from rich.segment import Segment
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets._footer import FooterKey
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.app import Explorer
-from attncli.explore.panes import BlockWidget, LineInput
+from attncli.explore.panes import LineInput, Pane
 from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
@@ -77,15 +78,14 @@ class Driven:
         await self.settled()
 
     def _is_laid_out(self) -> bool:
-        panes = [pane for pane in self.app.query(BlockWidget) if pane.display and pane.size.area]
-        is_due = self.app._is_due or self.app.screen._layout_required
-        return not is_due and all(pane.drawn_for == pane.size for pane in panes)
+        return not self.app._is_due and not self.app.screen._layout_required
 
     async def settled(self) -> None:
         """Wait until every key has been dealt with, and drawn."""
         await send(self.app)
         await fact(self._is_laid_out)
-        assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
+        seen = [self.seen(name) for name in self.app._panes]
+        assert not any("this is a bug" in one for one in seen), seen
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         await fact(is_so)
@@ -94,18 +94,28 @@ class Driven:
     async def answered(self) -> None:
         """Wait until all is known of what is looked at."""
         await self.settled()
-        await self.until(lambda: (answer := self.app._renderer.answer) and answer.is_whole and answer.serves(self.look))
+        await self.until(lambda: (result := self.app.result) and result.is_whole and result.serves(self.look))
 
     def is_there(self, name: str) -> bool:
-        return self.app.query_one(f"#{name}").size.area > 0
+        return self.app.query_one(f"#{name}") in self.app.screen._compositor.visible_widgets
+
+    def title(self, name: str) -> str:
+        """Return the title in the border of a pane."""
+        return "".join(segment.text for segment in self.app.query_one(f"#{name}", Pane).content.title)
 
     def seen(self, name: str) -> str:
-        pane = self.app.query_one(f"#{name}", BlockWidget)
+        """Return the lines of a pane below its title."""
+        pane = self.app.query_one(f"#{name}", Pane)
         return "\n".join(pane.render_line(y).text.rstrip() for y in range(pane.size.height)).rstrip("\n")
 
     def styles(self, name: str) -> Iterator[Any]:
-        pane = self.app.query_one(f"#{name}", BlockWidget)
+        pane = self.app.query_one(f"#{name}", Pane)
         return (segment.style for y in range(pane.size.height) for segment in pane.render_line(y))
+
+    @property
+    def foot(self) -> str:
+        """The keys that the footer shows."""
+        return " ".join(f"{key.key_display} {key.description}" for key in self.app.query(FooterKey))
 
     def screen(self) -> list[Sequence[Segment]]:
         """Return the lines of the whole screen, a segment a character."""
@@ -127,7 +137,7 @@ async def driven(
 ) -> AsyncIterator[Driven]:
     """Run an explorer, and wait for its first picture."""
     source = model()
-    app = Explorer(source, ViewState(Query(text)), Palette(tier), lambda look, path: f"saved {path}", seeks_label)
+    app = Explorer(source, ViewState(Query(text)), Palette(tier), seeks_label)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot, source)
         await one.answered()

@@ -24,9 +24,6 @@ def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1) @ v
 
 
-# Caches.
-
-
 def keys_joined() -> Iterator[Tensor]:
     """Every key with a scale of its own, as a program that measures scales has them."""
     keys = drawn(1, 1, 1, WIDTH)
@@ -45,19 +42,6 @@ def slots_assigned() -> Iterator[Tensor]:
         yield attended(drawn(1, 2, 1, WIDTH), keys, keys)
 
 
-def by_einsum() -> Iterator[Tensor]:
-    """Attention by hand over keys and values that are joined."""
-    keys = values = drawn(1, 1, 2, WIDTH) * 0.5
-    while True:
-        query, key, value = (drawn(1, 1, 2, WIDTH) * 0.5 for _ in range(3))
-        keys, values = torch.cat((keys[:, -PAST:], key), 1), torch.cat((values[:, -PAST:], value), 1)
-        weights = torch.einsum("bqhd,bkhd->bhqk", query, keys).softmax(-1)
-        yield torch.einsum("bhqk,bkhd->bqhd", weights, values)
-
-
-# The same numbers again and again.
-
-
 def residual() -> Iterator[Tensor]:
     x = drawn(1, 4, WIDTH)
     while True:
@@ -65,50 +49,17 @@ def residual() -> Iterator[Tensor]:
         yield x
 
 
-# Scores and weights that have no end.
-
-
-def scores_and_values() -> tuple[Tensor, Tensor]:
-    """Scores of 4 queries, and values."""
-    x = drawn(1, 1, 4, WIDTH)
-    return x @ x.mT / math.sqrt(WIDTH), x
-
-
-def cells_assigned() -> Iterator[Tensor]:
-    """A causal mask that is laid on cell by cell."""
-    scores, _ = scores_and_values()
-    while True:
-        for row in range(3):
-            scores[..., row, row + 1 :] = -math.inf
-        yield scores
-
-
 def weights_added() -> Iterator[Tensor]:
     """Maps of every step, summed."""
     total = drawn(1, 1, 4, 4)
     while True:
-        scores, values = scores_and_values()
-        weights = scores.softmax(-1)
+        x = drawn(1, 1, 4, WIDTH)
+        weights = (x @ x.mT / math.sqrt(WIDTH)).softmax(-1)
         total = weights + total
-        yield weights @ values
+        yield weights @ x
 
 
-def rows_kept() -> Iterator[Tensor]:
-    """A row of every map is kept, as for a picture."""
-    rows: list[Tensor] = []
-    while True:
-        scores, values = scores_and_values()
-        weights = scores.softmax(-1)
-        rows.append(weights[:, :, -1].clone())
-        yield weights @ values
-
-
-STYLES: dict[str, Endless] = {
-    each.__name__: each
-    for each in (
-        keys_joined, slots_assigned, by_einsum, residual, cells_assigned, weights_added, rows_kept,
-    )
-}  # fmt: skip
+STYLES: dict[str, Endless] = {each.__name__: each for each in (keys_joined, slots_assigned, residual, weights_added)}
 
 
 def main(name: str, steps: int) -> None:

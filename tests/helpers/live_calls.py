@@ -54,9 +54,6 @@ def padding(real: torch.Tensor = REAL) -> MaskArgument:
 def recomputed(call: AttentionCall) -> torch.Tensor:
     """Return the weights that the parts of a call make, in double precision, each mask as its API documents it."""
     q, k, _ = call.project() if call.project else (call.q, call.k, call.v)
-    assert q is not None
-    assert k is not None
-    assert call.scale is not None
     k = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
     scores = torch.einsum("bhqd,bhkd->bhqk", q.double(), k) * call.scale
     assert tuple(scores.shape) == call.shape
@@ -76,5 +73,4 @@ def recomputed(call: AttentionCall) -> torch.Tensor:
 def weighed(call: AttentionCall) -> torch.Tensor:
     """Return weights·V of what a call says, `[B, H, Q, Dv]`."""
     v = call.project()[2] if call.project else call.v
-    assert v is not None
     return (recomputed(call) @ v.double().repeat_interleave(call.shape[1] // v.shape[1], 1)).to(v.dtype)

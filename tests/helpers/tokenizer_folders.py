@@ -17,39 +17,7 @@ LINES = [
     "unbelievable things happen in 2024",
     "what is a head? it attends to words.",
 ]
-_CUSTOM = '''
-"""The code that a checkpoint brings: a byte is a token, as the ranks of its file say."""
-
-import base64
-
-from transformers import PreTrainedTokenizer
-
-
-class RankedBytes(PreTrainedTokenizer):
-    vocab_files_names = {"vocab_file": "own.tiktoken"}
-
-    def __init__(self, vocab_file, **options):
-        with open(vocab_file) as file:
-            self.ranks = {base64.b64decode(piece): int(rank) for piece, rank in map(str.split, file)}
-        self.pieces = {rank: piece for piece, rank in self.ranks.items()}
-        super().__init__(**options)
-
-    @property
-    def vocab_size(self):
-        return len(self.ranks)
-
-    def get_vocab(self):
-        return {piece.decode("latin-1"): rank for piece, rank in self.ranks.items()}
-
-    def _tokenize(self, text):
-        return [chr(byte) for byte in text.encode()]
-
-    def _convert_token_to_id(self, token):
-        return self.ranks[token.encode("latin-1")]
-
-    def _convert_id_to_token(self, index):
-        return self.pieces[index].decode("latin-1")
-'''
+_CUSTOM = "from transformers import ByT5Tokenizer\n\n\nclass Bytes(ByT5Tokenizer):\n    pass\n"
 
 
 @cache
@@ -83,15 +51,12 @@ def _pieces() -> list[str]:
     return [model.id_to_piece(index) for index in range(3, model.get_piece_size())]
 
 
-def _numbered(pieces: list[str]) -> str:
-    return json.dumps({piece: index for index, piece in enumerate(pieces)})
-
-
 def marian(folder: Path) -> None:
     _config(folder, "marian")
     for side in ("source", "target"):
         (folder / f"{side}.spm").write_bytes(spm("unigram", 70))
-    (folder / "vocab.json").write_text(_numbered(["</s>", "<unk>", *_pieces(), "<pad>"]))
+    pieces = ["</s>", "<unk>", *_pieces(), "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: index for index, piece in enumerate(pieces)}))
 
 
 def byt5(folder: Path) -> None:
@@ -101,16 +66,9 @@ def byt5(folder: Path) -> None:
 _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f", b"li", b" fli", b"es", b" flies"]
 
 
-def ranks(path: Path) -> None:
-    """Write a file of tiktoken: the bytes of each piece in base64, and its rank."""
-    lines = (f"{base64.b64encode(piece).decode()} {rank}\n" for rank, piece in enumerate(_RANKED))
-    path.write_text("".join(lines))
-
-
 def custom(folder: Path) -> None:
     """A tokenizer whose code is in the folder, as that of Kimi and Qwen 1."""
-    _config(folder, "llama", "RankedBytes", auto_map={"AutoTokenizer": ["tokenization_own.RankedBytes", None]})
-    ranks(folder / "own.tiktoken")
+    _config(folder, "llama", "Bytes", auto_map={"AutoTokenizer": ["tokenization_own.Bytes", None]})
     (folder / "tokenization_own.py").write_text(_CUSTOM)
 
 

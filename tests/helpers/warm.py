@@ -118,9 +118,9 @@ def _serve(listening: socket.socket) -> Any:
         os.dup2(stream, number)
         os.close(stream)
     text = partial(open, encoding="utf-8", closefd=False)
-    sys.stdin = sys.__stdin__ = text(0, errors="surrogateescape")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = text(1, "w", errors="surrogateescape")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = text(2, "w", buffering=1, errors="backslashreplace")  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = text(0, errors="surrogateescape")
+    sys.stdout = sys.__stdout__ = text(1, "w", errors="surrogateescape")
+    sys.stderr = sys.__stderr__ = text(2, "w", buffering=1, errors="backslashreplace")
     sys.modules["__main__"] = ModuleType("__main__")
     return program
 
@@ -147,7 +147,7 @@ def _run_script(script: Any, arguments: list[str]) -> None:
 
 def _run_module(folder: str, arguments: list[str]) -> None:
     sys.argv, sys.path[0] = ["-m", *arguments[1:]], folder
-    runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
+    runpy._run_module_as_main(arguments[0])
 
 
 def _run_file(arguments: list[str]) -> None:

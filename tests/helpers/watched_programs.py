@@ -19,7 +19,8 @@ def programs_of(folder: Path, *modules: str) -> Iterator[dict[str, Run]]:
     own = {path.stem for path in folder.glob("*.py")}
     assert not own & set(sys.modules)
     sys.path.insert(0, str(folder))
-    yield {name: each for module in modules for name, each in vars(importlib.import_module(module)).items()}
+    found = [vars(importlib.import_module(module)) for module in modules]
+    yield {name: each for one in found for name, each in (one | one.get("PROGRAMS", {})).items()}
     sys.path.remove(str(folder))
     for name in own & set(sys.modules):
         del sys.modules[name]

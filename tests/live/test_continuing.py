@@ -1,9 +1,9 @@
-"""Calls behind a cache beside the calls before: their window, bias and rotary positions; and repeated batches."""
+"""Calls behind a cache beside the calls before: their window, bias and rotary positions."""
 
 import pytest
 from watched_programs import Run, errors, watched
 
-PROGRAMS = ("continuing",)
+PROGRAMS = ("caches", "continuing")
 WRONG = {
     "window_of_one_query": "window",
     "window_of_a_chunk": "window",
@@ -16,11 +16,20 @@ WRONG = {
     "stands_still": "positions",
     "keys_from_the_beginning": "positions",
     "padded_row": "positions",
-    "beams": "batch",
-    "beams_with_cached_memory": "batch",
-    "several_answers": "batch",
 }
-DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts", "longer_and_longer"]
+DESIGNS = ["bias_by_the_key", "all_keys_again", "stretched", "new_prompts"]
+# Generation with caches of every kind, and what is expected of it.
+CACHES = {
+    "hf_static_chunks": "causal", "rows_of_their_own_lengths": "causal", "hf_generate_static": "causal & pad",
+    "hf_sliding": None, "hf_translating": None, "rolling": None, "source_of_fixed_length": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_is_not_accused(name: str, programs: dict[str, Run]) -> None:
+    assert errors(programs[name]) == errors(programs[name], CACHES[name]) == []
+    if CACHES[name] == "causal":
+        assert {row.mask for row in watched(programs[name])} == {"causal"}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any
@@ -20,9 +20,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from growing import STYLES, Endless, total
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.logits_process import LogitsProcessorList
 from whole_program import forked
 
-from attncli.analysis.calls import analyzer
+from attncli.analysis.calls import calls as analyzer
 from attncli.analysis.calls.calls import Calls
 from attncli.recording.readers.origins import Origins
 from attncli.recording.watch import watching
@@ -65,6 +67,15 @@ def advance(program: Iterator[torch.Tensor], steps: int) -> None:
     deque(islice(program, steps), maxlen=0)
 
 
+def count_calls(counts: dict[int, int], of: int) -> None:
+    """Count the functions of Python that are called from now on."""
+
+    def called(frame: Any, event: str, _: Any) -> None:
+        counts[of] = counts.get(of, 0) + (event == "call")
+
+    sys.setprofile(called)
+
+
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_tensors_of_the_program_end_as_without(style: Endless) -> None:
     """A few of the latest are held; of a program that goes on four times as long, no more of them."""
@@ -83,59 +94,74 @@ def test_tensors_of_the_program_end_as_without(style: Endless) -> None:
     assert watched_too[1] - alone[1] <= watched_too[0] - alone[0] + 16
 
 
-def calls_in(program: Iterator[torch.Tensor], steps: int) -> int:
-    """How many functions of Python are called in some steps."""
-    count = 0
-
-    def called(frame: Any, event: str, _: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(called)
-    try:
-        advance(program, steps)
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_a_late_step_takes_as_much_as_an_early_one(style: Endless) -> None:
-    program = style()
+    program, counts = style(), dict[int, int]()
     with watched():
-        advance(program, FEW)
-        early = calls_in(program, FEW)
-        advance(program, MANY)
-        late = calls_in(program, FEW)
+        for begun in (FEW, MANY):
+            advance(program, begun)
+            count_calls(counts, begun)
+            advance(program, FEW)
+            sys.setprofile(None)
         held = held_of_each()
-    assert late <= early * 1.1 + FEW
+    assert counts[MANY] <= counts[FEW] * 1.1 + FEW
     assert max(held, default=0) <= MOST
 
 
-@pytest.mark.parametrize("name", ["keys_joined", "by_einsum"])
-def test_five_thousand_steps(name: str) -> None:
+def test_five_thousand_steps() -> None:
     """They take little memory beyond the program's, see `growing.main`; all of it is counted."""
-    finished = forked("run", "-F", "json", growing.__file__, name, "5000")
+    finished = forked("run", "-F", "json", growing.__file__, "keys_joined", "5000")
     assert finished.returncode == 0, finished.stderr[-2000:]
-    assert finished.stdout.strip() == total(name, 5_000)
+    assert finished.stdout.strip() == total("keys_joined", 5_000)
     document = json.loads(finished.stderr.splitlines()[-1])
     assert sum(row["calls"] for row in document["places"]) == 5_000
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_model_of_transformers_generates_300_tokens(attention: str) -> None:
+    """The same ones as alone, and late tokens cost what early ones do."""
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=1024, eos_token_id=None, attn_implementation=attention,
+    )  # fmt: skip
+
+    def generated(each: Callable[[Any, Any], Any]) -> torch.Tensor:
+        torch.manual_seed(0)
+        model, ids = LlamaForCausalLM(config).eval(), torch.randint(1, 64, (1, 4))
+        how = {"max_new_tokens": 300, "do_sample": True, "pad_token_id": 0}
+        return model.generate(ids, logits_processor=LogitsProcessorList([each]), **how)
+
+    counts: dict[int, int] = {}
+
+    def counting(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if (token := ids.shape[1]) in (150, 270):
+            count_calls(counts, token)
+        elif token in (170, 290):
+            sys.setprofile(None)
+        return scores
+
+    alone = generated(lambda _, scores: scores)
+    with watched() as calls:
+        assert torch.equal(generated(counting), alone)
+    calls.finish()
+    assert calls.calls == 2 * 300
+    assert not [one for one in calls.findings if one.severity == "error"]
+    assert counts[270] <= counts[150] * 1.1
 
 
 # What is kept of masks and modules.
 
 
 def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyzer, "_MOST_BYTES", 2**22)
-    x, size = torch.randn(1, 1, 1024, 4), 2**20
+    monkeypatch.setattr(analyzer, "_MOST_CACHED", 2**22)
+    x, sizes = torch.randn(1, 1, 1024, 4), []
     causal = torch.ones(1024, 1024, dtype=torch.bool).tril()
     tracemalloc.start()
     try:
         with watched():
-            sizes = []
             for step in range(24):
                 F.scaled_dot_product_attention(x, x, x, attn_mask=causal & (torch.arange(1024) < 1000 - step))
-                sizes.append(tracemalloc.get_traced_memory()[0] / size)
+                sizes.append(tracemalloc.get_traced_memory()[0] / 2**20)
     finally:
         tracemalloc.stop()
     assert sizes[-1] < sizes[7] + 2  # MiB, of one each

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from attncli.analysis.calls.calls import Calls
 
 PROGRAMS = ("layouts",)
 HEADS = 4
-SHARED = "bqhk bhqk qbhk hbqk bhkq product folded folded_heads".split()
+SHARED = "bqhk qbhk hbqk bhkq product folded".split()
 STEPS = [(6, 1, 1), (6, 3), (4, 4), (4, 1), (4, 2)]  # of which some have as many queries or keys as heads
 
 
@@ -34,38 +35,24 @@ def check(calls: Calls, steps: tuple[int, ...]) -> None:
     """Check that all calls have their queries, keys and heads, a causal mask, and weights that give their output."""
     assert {row.verdict for row in calls} == {"ok"}
     assert {row.mask for row in calls} <= {"causal", "full"}
-    first = calls[0].tracks[0].first
-    assert first is not None
-    assert first.shape[1:] == (HEADS, steps[0], steps[0])
+    assert calls[0].tracks[0].first.shape[1:] == (HEADS, steps[0], steps[0])
     assert {str(row.sizes[1]) for row in calls} == {str(HEADS)}
     assert min(row.sizes[2].least for row in calls) == min(steps)
     assert max(row.sizes[3].most for row in calls) == sum(steps)
     for trace in calls[0].traces:
-        proof = trace.layer(0).proof
-        assert proof is not None
-        assert proof.max_abs_error < 1e-5
+        assert trace.layer(0).proof.max_abs_error < 1e-5
 
 
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("scores", ["bsht", "bhst"])
-def test_absorbed_mla(scores: str, steps: tuple[int, ...], programs: dict[str, Callable[..., object]]) -> None:
-    check(read(programs, "Latent", scores, steps), steps)
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("is_turned", [False, True])
-@pytest.mark.parametrize("scores", SHARED)
-def test_heads_that_share_keys(
-    scores: str, is_turned: bool, rows: int, programs: dict[str, Callable[..., object]]
-) -> None:
-    for steps in STEPS:
-        check(read(programs, "Shared", scores, steps, rows=rows, is_turned=is_turned), steps)
-
-
-@pytest.mark.parametrize("scores", ["bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk"])
-def test_groups_of_heads_that_share_keys(scores: str, programs: dict[str, Callable[..., object]]) -> None:
-    for steps in (*STEPS, (2, 2)):
-        check(read(programs, "Grouped", scores, steps), steps)
+@pytest.mark.parametrize(("name", "scores", "more"), [
+    *(("Latent", scores, {}) for scores in ("bsht", "bhst")),
+    *(("Shared", scores, {"rows": rows, "is_turned": turned})
+      for scores in SHARED for rows in (1, 4) for turned in (False, True)),
+    *(("Grouped", scores, {}) for scores in ("bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk")),
+])  # fmt: skip
+def test_heads_are_heads(name: str, scores: str, more: Any, programs: dict[str, Callable[..., object]]) -> None:
+    """Of absorbed MLA, of heads that share their keys, and of groups that do."""
+    for steps in (*STEPS, *[(2, 2)] * (name == "Grouped")):
+        check(read(programs, name, scores, steps, **more), steps)
 
 
 @pytest.mark.parametrize(("name", "scores"), [("Latent", "bsht"), ("Shared", "bqhk"), ("Shared", "product")])
@@ -80,7 +67,7 @@ def test_a_mask_that_lies_on_the_heads_is_found(
     assert "varies" in {one.code for one in watched(run, "causal").findings if one.severity == "error"}
 
 
-@pytest.mark.parametrize("attend", ["module", "batched", "sequences_first", "fused", "fused_of_one_head"])
+@pytest.mark.parametrize("attend", ["module", "sequences_first", "fused_of_one_head"])
 def test_a_mask_of_batch_and_heads_in_one_axis(attend: str, programs: dict[str, Callable[..., object]]) -> None:
     def run(wrong: bool) -> list[torch.Tensor]:
         return programs["padded"](programs["Folded"](attend, wrong))

@@ -1,67 +1,46 @@
 """Programs that attend in every usual way, right once and wrong in many ways: what watching them finds, and where."""
 
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from watched_programs import watched
+from watched_programs import Run, watched
 
 import attncli
 
+PROGRAMS = ("sdpa", "mha", "handwritten")
 FOLDER = Path(__file__).parent / "programs"
 
 
 class Wrong(NamedTuple):
     """A program that is wrong."""
 
-    module: str  # the file of it
     name: str  # of its function
     code: str  # of the finding, at the line with the comment `# <-` in what the function names
     expect: str | None = None  # what each of its calls is held against
     severity: str = "error"  # of the finding
 
 
-RIGHT = {
-    "sdpa": "nanogpt causal_booleans causal_and_padding grouped_heads in_a_thread autocast compiled scripted",
-    "mha": "in_training in_evaluation causal_hint encoder_in_evaluation nested_encoder transformer",
-    "handwritten": """
-        mingpt rotary rotary_in_half cross_attention t5 batched_products
-        multiplied_and_added renormalized linear_attention pooling experts checkpointed
-    """,
-    "models": "bert_eager gpt2_sdpa llama_left_padded t5_eager",
-}
+NOTHING_TO_SEE = ["linear_attention", "pooling", "experts"]  # without weights of queries on keys
+RIGHT = (
+    """
+    nanogpt causal_and_padding in_a_thread autocast compiled scripted
+    in_evaluation causal_hint encoder_in_evaluation nested_encoder transformer
+    rotary_in_half cross_attention batched_products multiplied_and_added renormalized
+""".split()
+    + NOTHING_TO_SEE
+)
 WRONG = [
-    Wrong("sdpa", "too_large_for_half", "overflow"),
-    Wrong("sdpa", "one_column", "broadcast"),
-    Wrong("sdpa", "norm_of_zeros", "nan", severity="note"),
-    Wrong("mha", "hint_beside_another_mask", "backend"),
-    Wrong("mha", "decoder_without_a_mask", "leak", "causal"),
-    Wrong("mha", "fast_path_without_padding", "pad", "pad"),
-    Wrong("handwritten", "minus_one", "added-bool"),
+    Wrong("too_large_for_half", "overflow"),
+    Wrong("one_column", "broadcast"),
+    Wrong("norm_of_zeros", "nan", severity="note"),
+    Wrong("hint_beside_another_mask", "backend"),
+    Wrong("decoder_without_a_mask", "leak", "causal"),
+    Wrong("fast_path_without_padding", "pad", "pad"),
+    Wrong("minus_one", "added-bool"),
 ]
-
-NOTHING_TO_SEE = {"linear_attention", "pooling", "experts"}
-"""Programs without weights of queries on keys."""
-
-
-def named(each: Any) -> str:
-    return f"{each[0]}-{each[1]}"
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Callable[[], list[torch.Tensor]]]]:
-    """Give a function that imports a program; what it imported from the folder is forgotten afterwards."""
-    monkeypatch.syspath_prepend(FOLDER)
-    own = {path.stem for path in FOLDER.glob("*.py")}
-    assert not own & set(sys.modules)
-    yield lambda module, name: getattr(importlib.import_module(module), name)
-    for name in own & set(sys.modules):
-        del sys.modules[name]
 
 
 def marked(function: Callable[..., Any]) -> set[str]:
@@ -82,26 +61,24 @@ def marked(function: Callable[..., Any]) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at every one
-@pytest.mark.parametrize(
-    "each", [(module, name) for module, names in RIGHT.items() for name in names.split()], ids=named
-)
-def test_a_right_program_has_no_error(each: tuple[str, str], program: Callable[..., Any]) -> None:
-    calls = watched(program(*each))
-    assert bool(calls) == (each[1] not in NOTHING_TO_SEE)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_program_has_no_error(name: str, programs: dict[str, Run]) -> None:
+    calls = watched(programs[name])
+    assert bool(calls) == (name not in NOTHING_TO_SEE)
     assert not [finding for finding in calls.findings if finding.severity == "error"]
     assert not [note for note in calls.notes if "softmax" in note]  # none is seen that is not shown
 
 
-@pytest.mark.parametrize(("name", "is_noted"), [("compiled", True), ("checkpointed", False)])
-def test_what_runs_eagerly_is_noted(name: str, is_noted: bool, program: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("name", "is_noted"), [("compiled", True), ("nanogpt", False)])
+def test_what_runs_eagerly_is_noted(name: str, is_noted: bool, programs: dict[str, Run]) -> None:
     with attncli.watch() as calls:
-        program("sdpa" if is_noted else "handwritten", name)()
+        programs[name]()
     assert any("eagerly" in note for note in calls.notes) == is_noted
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=named)
-def test_what_is_wrong_is_found_where_it_is(wrong: Wrong, program: Callable[..., Any]) -> None:
-    run = program(wrong.module, wrong.name)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
+def test_what_is_wrong_is_found_where_it_is(wrong: Wrong, programs: dict[str, Run]) -> None:
+    run = programs[wrong.name]
     watched(run)  # changes no bit of it
     calls = watched(run, wrong.expect)
     places = marked(run)

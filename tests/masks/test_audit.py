@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli import attention
-from attncli.errors import UsageError
 from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import LEAST
-from attncli.masks.findings import CODES, Finding, fails, parse_fail_on
+from attncli.masks.findings import CODES, Finding
 from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, read_grid
 from attncli.masks.parser import parse
 
@@ -85,9 +84,6 @@ PLANTED: dict[str, tuple[Any, str, dict[str, int], str]] = {
     "a window one too wide": (
         mask("causal & window(4)"), "causal & window(3)", {"window": 3}, "the window has 4 keys, not 3 (+1)",
     ),
-    "a window one too narrow": (
-        mask("causal & window(2)"), "causal & window(3)", {"missing": 4}, "the window has 2 keys, not 3 (-1)",
-    ),
     "a window and a leak": (
         planted("window(2)", (0, 5), (5, 0)), "window(2)", {"leak": 1, "window": 1}, "attends to the future",
     ),
@@ -99,10 +95,6 @@ PLANTED: dict[str, tuple[Any, str, dict[str, int], str]] = {
     "a head of its own": (
         np.stack([mask("causal"), mask("causal"), planted("causal", (3, 0))]), "causal",
         {"varies": 1, "missing": 1}, "head 2 differs from head 0, in 1 cell",
-    ),
-    "a batch row of its own": (
-        additive(np.stack([mask("causal"), planted("causal", (3, 0))])[:, None]), "causal",
-        {"varies": 1, "missing": 1}, "batch 1 differs from batch 0",
     ),
     "twice the least float16": (
         swapped(additive(mask("causal"), -65504, "float16"), -65504, -np.inf, 1), "causal",
@@ -121,9 +113,8 @@ def test_a_planted_mistake_has_its_finding(tmp_path: Path, name: str) -> None:
     assert all(finding.severity == "error" for finding in findings.values())
 
 
-@pytest.mark.parametrize("cells", [attention.CELLS, 50], ids=["whole", "in blocks of rows"])
-def test_a_finding_says_where(tmp_path: Path, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CELLS", cells)
+def test_a_finding_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "CELLS", 50)  # in blocks of rows
     findings = found(tmp_path, planted("causal", (1, 4), (3, 5), (4, 0)), "causal", reader="sdpa")
     assert findings["leak"].cells == ((1, 4), (3, 5))
     assert findings["missing"].cells == ((4, 0),)
@@ -132,14 +123,10 @@ def test_a_finding_says_where(tmp_path: Path, cells: int, monkeypatch: pytest.Mo
     assert everything.cells == tuple((0, key) for key in range(1, 21))
 
 
-@pytest.mark.parametrize(
-    ("shape", "size", "words"),
-    [
-        ((6, 4), MaskSize(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]. It is transposed"),
-        ((6, 4), MaskSize(9, 4), "expected [queries, keys] = [9, 4]"),
-        ((2, 1, 1, 6), MaskSize(6, 6), "every query gets the same keys"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "size", "words"), [
+    ((6, 4), MaskSize(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]. It is transposed"),
+    ((2, 1, 1, 6), MaskSize(6, 6), "every query gets the same keys"),
+])  # fmt: skip
 def test_another_shape_is_said_and_no_cell_is_compared(
     tmp_path: Path, shape: tuple[int, ...], size: MaskSize, words: str
 ) -> None:
@@ -179,32 +166,11 @@ def test_rows_that_are_masked_on_purpose_are_a_note(tmp_path: Path) -> None:
     assert dead == [("error", (1,)), ("note", (0,))]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "fill", "is_found"),
-    [
-        ("float16", -1e9, True),
-        ("float16", -1e4, False),
-        ("bfloat16", MIN, True),
-        ("float32", MIN, False),
-        (None, -1e9, False),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "fill", "is_found"), [("float16", -1e9, True), ("float16", -1e4, False),
+    ("bfloat16", MIN, True), ("float32", MIN, False), (None, -1e9, False)])  # fmt: skip
 def test_a_fill_beyond_the_models_type_overflows(tmp_path: Path, dtype: Any, fill: float, is_found: bool) -> None:
     findings = found(tmp_path, additive(mask("causal"), fill), "causal", dtype=dtype)
     assert set(findings) == ({"overflow"} if is_found else set())
     with np.errstate(over="ignore"):
         cast = torch.tensor(fill, dtype=torch.float32).to(getattr(torch, dtype or "float32"))
     assert bool(torch.isinf(cast)) == (is_found or fill == -np.inf)
-
-
-# --- what fails a check --------------------------------------------------------------------------------------
-
-
-def test_errors_fail_a_check_or_the_codes_that_are_named() -> None:
-    error, note = Finding("leak", "error", "x"), Finding("varies", "note", "x")
-    assert fails([error, note], None)
-    assert not fails([note], None)
-    assert fails([note], parse_fail_on("leak, varies"))
-    assert not fails([error], parse_fail_on("pad"))
-    with pytest.raises(UsageError, match="--fail-on 'leek': expected some of leak,"):
-        parse_fail_on("leek")

@@ -24,18 +24,13 @@ def noted(text: str, queries: int, past: int = 0, lengths: Any = None) -> str | 
     return idle_note(expression, MaskSize(queries, queries + past, past))
 
 
-@pytest.mark.parametrize(
-    ("text", "size", "past", "names", "rest"),
-    [
-        ("causal | window(2)", 6, 0, "window(2) has", "causal"),
-        ("causal & window(2000)", 8, 0, "window(2000) has", "causal"),
-        ("causal & window(4) | prefix(2)", 6, 0, "window(4) has", "causal | prefix(2)"),
-        ("causal | window(2) | prefix(1) | window(3)", 6, 0, "window(2), prefix(1) and window(3) have", "causal"),
-        ("~(causal | window(2))", 4, 0, "window(2) has", "~causal"),
-        ("causal & prefix(1)", 3, 0, "causal has", "prefix(1)"),
-        ("causal | prefix(3)", 3, 5, "prefix(3) has", "causal"),
-    ],
-)
+@pytest.mark.parametrize(("text", "size", "past", "names", "rest"), [
+    ("causal | window(2)", 6, 0, "window(2) has", "causal"),
+    ("causal & window(2000)", 8, 0, "window(2000) has", "causal"),
+    ("causal | window(2) | prefix(1) | window(3)", 6, 0, "window(2), prefix(1), window(3) have", "causal"),
+    ("causal & prefix(1)", 3, 0, "causal has", "prefix(1)"),
+    ("causal | prefix(3)", 3, 5, "prefix(3) has", "causal"),
+])  # fmt: skip
 def test_an_atom_without_which_the_cells_are_the_same_is_noted(
     text: str, size: int, past: int, names: str, rest: str
 ) -> None:

@@ -30,27 +30,9 @@ def ruled(text: str, queries: int, past: int) -> np.ndarray:
     return materialise(parse(text), MaskSize(queries, queries + past, past))[0]
 
 
-def of_sentences(lengths: list[int], longest: int, side: str) -> np.ndarray:
-    """The keys of each sentence of a padded batch, `[B, K]`."""
-    at = np.arange(longest)
-    if side == "left":
-        at = at[::-1]
-    return at < np.array(lengths)[:, None]
-
-
 squares = st.builds(ruled, st.sampled_from(RULES), st.integers(1, 7), st.integers(0, 4))
-batches = st.integers(1, 6).flatmap(
-    lambda longest: st.builds(
-        of_sentences,
-        st.lists(st.integers(1, longest), min_size=1, max_size=6),
-        st.just(longest),
-        st.sampled_from(["left", "right"]),
-    )
-)
 noise = arrays(bool, array_shapes(min_dims=2, max_dims=4, max_side=4))
-masks = st.one_of(
-    squares, squares.map(lambda one: one[None, None]), batches, batches.map(lambda one: one[:, None, None]), noise
-)
+masks = st.one_of(squares, squares.map(lambda one: one[None, None]), noise)
 untyped = st.tuples(st.sampled_from(["attend", "masked"]), st.sampled_from(UNTYPED))
 additive = st.tuples(st.sampled_from([-np.inf, -1e4, -65504.0]), st.sampled_from(["float16", "float32", "float64"]))
 

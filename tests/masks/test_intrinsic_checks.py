@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.errors import InputError, UsageError
-from attncli.masks.audit import audit_allowed
+from attncli.masks.audit import audit_allowed, intrinsic_findings
 from attncli.masks.expressions import with_lengths
 from attncli.masks.findings import CODES, Finding
-from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.parser import parse
 from attncli.masks.recognition import rule_of
 
@@ -66,7 +64,6 @@ def test_a_healthy_mask_shows_nothing(name: str) -> None:
 
 
 WRONG: dict[str, tuple[np.ndarray, str, str]] = {
-    "the same under a causal mask": (LOWER & of_queries(LEFT), "broadcast", "in batch rows 1-2"),
     "inverted causal": (~LOWER, "leak", "attends only where causal forbids: True and False are swapped"),
     "inverted documents": (
         ~HEALTHY["documents"], "leak", "attends only where chunk(3) forbids: True and False are swapped",
@@ -78,27 +75,11 @@ WRONG: dict[str, tuple[np.ndarray, str, str]] = {
 }  # fmt: skip
 
 
-DESIGNS: dict[str, tuple[np.ndarray, str, str]] = {
-    "transposed": (LOWER.swapaxes(2, 3), "leak", "with queries and keys swapped"),
-    "shifted by one, with padding": (
-        np.tri(SIZE, k=1, dtype=bool) & of_keys(RIGHT), "leak", "the diagonal of a causal mask is shifted by +1",
-    ),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_shown_by_the_mask_alone(name: str) -> None:
     allowed, code, words = WRONG[name]
     findings = found(allowed)
     assert [one.code for one in findings.values() if one.severity == "error"] == [code]
-    assert words in findings[code].message
-
-
-@pytest.mark.parametrize("name", DESIGNS)
-def test_what_some_models_mean_is_a_note(name: str) -> None:
-    allowed, code, words = DESIGNS[name]
-    findings = found(allowed)
-    assert {one.severity for one in findings.values()} == {"note"}
     assert words in findings[code].message
 
 
@@ -124,12 +105,3 @@ def test_a_diagonal_that_is_shifted_is_the_reason_of_what_differs(step: int, cod
         (triangle & of_keys(RIGHT), "causal & pad", [6, 4, 5]),
     ):
         assert f"the diagonal is shifted by {step:+d}" in found(allowed, expect, lengths)[code].message
-
-
-def test_an_expectation_of_another_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="the attention has 3 batch rows, and lengths has 2"):
-        found(of_keys(RIGHT), "pad", [6, 4], (3, 1, SIZE, SIZE))
-    with pytest.raises(InputError, match="a row of 7 tokens does not fit into 6 keys"):
-        found(of_keys(RIGHT), "pad", [7, 4, 3])
-    with pytest.raises(UsageError, match=r"pad\(left\) needs rows padded on the left"):
-        found(of_keys(RIGHT), "pad(left)", RIGHT)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from conformance import save_tokenizer
-from native_variants import config_of
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
+from architectures import random_model
+from conformance import save_for_auto
+from native_variants import config_of, save_whole
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import attncli
 from attncli.analysis.ablation import Ablation
@@ -32,25 +33,10 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.fixture(params=CHANGES)
 def model(request: Any, tmp_path: Path) -> Any:
     """A tiny language model, saved in `folder`."""
-    torch.manual_seed(0)
     config = config_of(request.param, {"num_hidden_layers" if request.param != "gpt2" else "n_layer": 3})
-    config |= CHANGES[request.param]
-    made = AutoModelForCausalLM.from_config(
-        CONFIG_MAPPING[request.param].from_dict(json.loads(json.dumps(config))),
-        attn_implementation="eager",
-        dtype=torch.float32,
-    ).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.var(correction=0) < 0.02:
-                parameter += 0.2 * torch.randn_like(parameter)
-    made.save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=f"{tmp_path}/tokenizer.json", unk_token="<unk>", pad_token="<pad>"
-    )
-    tokenizer.save_pretrained(tmp_path)
-    made.folder = tmp_path
+    config = CONFIG_MAPPING[request.param].from_dict(json.loads(json.dumps(config | CHANGES[request.param])))
+    made = random_model(AutoModelForCausalLM.from_config, config)
+    made.folder = save_for_auto(made, tmp_path)
     return made
 
 
@@ -126,7 +112,6 @@ def test_a_mean_and_another_text_stand_in_the_place_of_a_head(model: Any, engine
     for with_, values in (("mean", means), (OTHER, outputs_of(model, OTHER, 1))):
         found = ablated(model, next="w20", head="1.1", with_=with_, engine=engine)
         expected = logits_with(model, 1, 1, values)[-1].log_softmax(dim=-1)[20]
-        assert found.after is not None
         assert abs(found.after - float(expected)) < EXACT
 
 
@@ -138,24 +123,20 @@ def test_edges_are_those_of_an_additive_mask_in_the_chosen_layers(model: Any) ->
     cut[:, 7:9] = True
     cut &= ~torch.eye(length, dtype=torch.bool)
 
+    blocked = torch.zeros(length, length).masked_fill(cut, -1e30)
+
+    def cut_off(value: Any) -> Any:
+        return value.clamp(min=-1e30) + blocked if torch.is_tensor(value) and value.ndim == 4 else value
+
     def edit(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        masks = [name for name, value in named.items() if "mask" in name and torch.is_tensor(value)]
-        blocked = torch.full((length, length), torch.finfo(torch.float32).min).where(cut, 0.0)
-        assert masks or any(torch.is_tensor(each) and each.ndim == 4 for each in arguments)
-        more = {name: named[name].clamp(min=-1e30) + blocked.clamp(min=-1e30) for name in masks}
-        positional = tuple(
-            each.clamp(min=-1e30) + blocked.clamp(min=-1e30) if torch.is_tensor(each) and each.ndim == 4 else each
-            for each in arguments
-        )
-        return positional, named | more
+        assert any(torch.is_tensor(each) and each.ndim == 4 for each in (*arguments, *named.values()))
+        return tuple(map(cut_off, arguments)), {name: cut_off(value) for name, value in named.items()}
 
     handles = [block[layer].register_forward_pre_hook(edit, with_kwargs=True) for layer in (1, 2)]
     with torch.no_grad():
         expected = model(ids_of(TEXT)).logits[0, -1].log_softmax(dim=-1)[20]
     for handle in handles:
         handle.remove()
-    assert found.after is not None
-    assert found.change is not None
     assert abs(found.after - float(expected)) < EXACT
     assert abs(found.change) > 0.001
     with pytest.raises(NotExposedError, match="needs the native engine"):
@@ -200,15 +181,12 @@ def test_the_direct_share_goes_through_the_projection_the_final_norm_held_and_th
 
     normed = list(norms.values())[-1](entering[list(norms)[-1]].float()[None, None])[0, 0].double()
     expected = difference(normed) - difference(normed - term)
-    assert found.direct is not None
     assert abs(found.direct - expected) < EXACT
     assert abs(expected) > 1e-3
 
 
 def test_an_encoder_predicts_no_next_token(tmp_path: Path) -> None:
-    from native_variants import save_whole
-
     save_whole("bert", tmp_path)
     for engine in ("auto", "transformers"):
         with pytest.raises(AttnError, match="is an encoder"):
-            attncli.ablate(TEXT, str(tmp_path), engine=engine)  # type: ignore[arg-type]
+            attncli.ablate(TEXT, str(tmp_path), engine=engine)

@@ -7,61 +7,34 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from architectures import tiny_model
-from conformance import save_for_auto
+from conformance import opened, save, save_for_auto, stacked
 from refusals import refused
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast, T5Config, T5Model
 
 import attncli
+from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-SENTENCE = "time flies like an arrow"
 
-
-def weights(layer: Any) -> np.ndarray:
-    return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
-
-
-def test_a_query_that_a_mask_leaves_without_keys_is_uniform(attn: Callable[..., Any], minilm: str) -> None:
-    ran = attn("inspect", SENTENCE, "-m", minilm, "--mask", "~queries(2,3)", "--head", "0", "-F", "json")
-    assert ran.json["layers"][0]["heads"][0]["weights"][2] == pytest.approx([1 / 7] * 7)
-    assert "layer 0: the mask leaves no key to query 2 'flies'" in ran.err
+SENTENCE, TARGET = "w7 w8 w9 w7 w5", "w3 w4 w5"
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An encoder-decoder with a tokenizer that ends each text."""
-    words = ["<pad>", "</s>", "<unk>", *"time flies like an arrow die Zeit fliegt".split()]
-    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.post_processor = TemplateProcessing("$A </s>", "$A </s> $B </s>", [("</s>", 1)])
-    sizes = {"vocab_size": 16, "d_model": 24, "d_kv": 6, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 3}
-    config = T5Config(num_heads=4, decoder_start_token_id=0, initializer_factor=4.0, **sizes)
-    torch.manual_seed(0)
-    folder = str(tmp_path_factory.mktemp("t5"))
-    T5Model(config).save_pretrained(folder)
-    names = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    return folder
+    """An encoder-decoder of three layers each."""
+    return str(save_for_auto(tiny_model("t5"), tmp_path_factory.mktemp("t5")))
 
 
-@pytest.mark.parametrize(("kind", "last"), [("encoder", 1), ("decoder", 2)])
-def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(
-    kind: str, last: int, translator: str, attn: Callable[..., Any]
-) -> None:
-    command = ("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "--rollout")
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(kind: str, translator: str, attn: Callable[..., Any]) -> None:
+    command = ("inspect", SENTENCE, "-m", translator, "--target", TARGET, "--rollout")
     document = attn(*command, "--kind", kind, "-F", "json").json
-    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all", kind=kind)
+    trace = attncli.inspect(SENTENCE, model=translator, target=TARGET, layer="all", kind=kind)
     expected = np.eye(trace.layers[0].num_queries)
     for layer in trace.layers:
-        expected = 0.5 * (weights(layer).mean(axis=0) + np.eye(len(expected))) @ expected
-    assert [layer["layer"] for layer in document["layers"]] == [last]
+        expected = 0.5 * (stacked(layer).mean(axis=0) + np.eye(len(expected))) @ expected
+    assert [layer["layer"] for layer in document["layers"]] == [2]
     np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected, atol=1e-5)
     assert ("what comes from the encoder is left out" in document["derived"]["rules"][0]) == (kind == "decoder")
     for options, text_shown in (((), "one kind of attention"), (("--kind", "cross"), "the same tokens")):
@@ -72,10 +45,10 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
     translator: str, attn: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.safetensors"
-    arguments = ("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "-F", "json", "-l", "all")
+    arguments = ("inspect", SENTENCE, "-m", translator, "--target", TARGET, "-F", "json", "-l", "all")
     whole = attn(*arguments, "--save", path)
     assert attn("inspect", "--from", path, "-F", "json").out == whole.out
-    for kind, shape in {"encoder": (6, 6), "decoder": (4, 4), "cross": (4, 6)}.items():
+    for kind, shape in {"encoder": (5, 5), "decoder": (3, 3), "cross": (3, 5)}.items():
         layers = attn(*arguments, "--kind", kind).json["layers"]
         assert {layer["kind"] for layer in layers} == {kind}
         assert np.shape(layers[0]["heads"][0]["weights"]) == shape
@@ -85,7 +58,7 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
                 np.testing.assert_allclose(head["weights"], same["weights"], atol=1e-5)
         rows = attn(*arguments[:-4], "-F", "tsv", "--kind", kind, "-H", "0").out.splitlines()[1:]
         assert len(rows) == shape[0] * shape[1]
-        assert rows[0].split("\t")[5] == ("time" if kind == "encoder" else "<pad>")
+        assert rows[0].split("\t")[5] == ("w7" if kind == "encoder" else "w3")
     shown = attn(*arguments[:-4]).out
     assert "layer 0 · encoder" in shown
     assert "layer 0 · cross" in shown
@@ -105,3 +78,24 @@ def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_miss
     assert saved.err == attn("inspect", "--from", tmp_path / "trace.safetensors").err == text_shown
     refused(attn("inspect", "w7", *whole, "-l", "0"), 4, "no softmax attention but linear_attention", "attention: 1\n")
     refused(attn("inspect", "w7", *whole, "--rollout"), 4, "layer 0 is not there")
+
+
+def test_keys_that_an_indexer_chose_are_the_mask_and_no_mask_replaces_them(tmp_path: Path) -> None:
+    save(tiny_model("deepseek_v32"), tmp_path)
+    text = "w23 w42 w17 w88 w23 w64 w31"
+    for layer in opened(tmp_path, "all").trace(text).layers:
+        allowed = layer.mask.rows(list(range(layer.num_heads)), np.arange(7))
+        assert allowed.sum(axis=-1).max() == 4  # index_topk of the tiny model
+        assert not np.triu(allowed[0], 1).any()
+    with pytest.raises(NotExposedError, match="--mask; drop it"):
+        opened(tmp_path, "all", mask="full").trace(text)
+
+
+def test_the_model_runs_once_and_stays_as_it_was_loaded(tmp_path: Path) -> None:
+    save(tiny_model("llama"), tmp_path)
+    source, ran = opened(tmp_path, "0"), list[str]()
+    before = source.model.config._attn_implementation
+    source.model.layers[0].self_attn.register_forward_pre_hook(lambda *_: ran.append("attention"))
+    source.model.layers[0].mlp.register_forward_pre_hook(lambda *_: ran.append("feed-forward"))
+    source.trace("w7 w8 w9")
+    assert (ran, source.model.config._attn_implementation) == (["attention"], before)

@@ -2,37 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from held_norms import WRITERS, terms_by_gradient
+import torch
 from native_variants import save_whole
 
 import attncli
 
+# The modules that write to the residual stream: of the embeddings, what projects the heads, the feed-forward networks.
+_LIKE_LLAMA = ({"embed_tokens": "embedding"}, "self_attn.o_proj", "mlp")
+_LIKE_BERT = (
+    {"word_embeddings": "embedding", "position_embeddings": "position", "token_type_embeddings": "segment"},
+    "attention.output.dense", "output.dense",
+)  # fmt: skip
+WRITERS: dict[str, tuple[dict[str, str], str, str]] = {
+    **dict.fromkeys(("llama", "qwen3", "gemma2", "gemma3_text"), _LIKE_LLAMA),
+    **dict.fromkeys(("bert", "roberta"), _LIKE_BERT),
+    "distilbert": (_LIKE_BERT[0], "attention.out_lin", "ffn"),
+    "gpt2": ({"wte": "embedding", "wpe": "position"}, "attn.c_proj", "mlp"),
+    "gpt_neox": ({"embed_in": "embedding"}, "attention.dense", "mlp"),
+}
+
+Written = tuple[str, int | None, int | None]  # kind, layer, head
+Terms = dict[tuple[str, Written], list[float]]
+
+
+def terms_by_gradient(model: Any, ids: Sequence[int], layer: int, head: int, query: int, keys: Sequence[int]) -> Terms:
+    """Return what each writer adds to the scaled q·k of a query at some keys, for the side of the key and of the query.
+
+    What is left of the scores is the biases', all together.
+    """
+    model = model.double().eval()
+    tables, projection, network = WRITERS[model.config.model_type]
+    heads, written, calls = model.config.num_attention_heads, {}, []
+
+    def leaf(name: Written, value: torch.Tensor) -> torch.Tensor:
+        written[name] = value.detach().clone().requires_grad_()
+        return written[name]
+
+    def held(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        x, bias = inputs[0], getattr(module, "bias", None)
+        if isinstance(module, torch.nn.LayerNorm):
+            x = x - x.mean(-1, keepdim=True)
+        offset = 0 if bias is None else bias
+        return x * ((output - offset) / x).detach().nan_to_num() + offset  # 0 where x is
+
+    def index_of(name: str) -> int:
+        return int(next(part for part in name.split(".") if part.isdigit()))
+
+    def on_output(name: Written) -> Callable[..., Any]:
+        return lambda module, inputs, output: leaf(name, output)
+
+    def on_heads(name: Written) -> Callable[..., Any]:
+        return lambda module, inputs: (leaf(name, inputs[0]),)
+
+    eager_home = importlib.import_module(type(model).__module__)
+    eager = eager_home.eager_attention_forward
+
+    def recording(module: Any, q: torch.Tensor, k: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+        scale = more.get("scaling") or (arguments[2] if len(arguments) > 2 else None) or module.scaling
+        calls.append((q[0], k[0], scale))
+        return eager(module, q, k, *arguments, **more)
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            in_layer = any(part.isdigit() for part in name.split("."))
+            if name.endswith(projection) and in_layer:
+                hooks.enter_context(module.register_forward_pre_hook(on_heads(("head", index_of(name), None))))
+            elif name.endswith(network) and in_layer:
+                hooks.enter_context(module.register_forward_hook(on_output(("mlp", index_of(name), None))))
+            elif name.split(".")[-1] in tables:
+                kind = tables[name.split(".")[-1]]
+                hooks.enter_context(module.register_forward_hook(on_output((kind, None, None))))
+            elif type(module).__name__.endswith(("LayerNorm", "RMSNorm")):
+                hooks.enter_context(module.register_forward_hook(held))
+        hooks.enter_context(patch.object(eager_home, "eager_attention_forward", recording))
+        model(torch.tensor([list(ids)]))
+    q, k, scale = calls[layer]
+    k = k.repeat_interleave(len(q) // len(k), 0)
+    found: Terms = {}
+    for place, key in enumerate(keys):
+        for side, product in (
+            ("key", q[head, query].detach() @ k[head, key]),
+            ("query", q[head, query] @ k[head, key].detach()),
+        ):
+            score = product * scale
+            rest = score.item()
+            names = [name for name in written if name[1] is None or name[1] < layer]
+            gradients = torch.autograd.grad(score, [written[name] for name in names], retain_graph=True)
+            for name, gradient in zip(names, gradients, strict=True):
+                parts = (gradient * written[name])[0]
+                split = {name: parts} if name[0] != "head" else {
+                    ("head", name[1], index): part for index, part in enumerate(parts.chunk(heads, dim=-1))
+                }  # fmt: skip
+                for writer, part in split.items():
+                    found.setdefault((side, writer), [0.0] * len(keys))[place] = part.sum().item()
+                    rest -= part.sum().item()
+            found.setdefault((side, ("bias", None, None)), [0.0] * len(keys))[place] = rest
+    return found
+
+
 TEXT = "w7 w8 w9 w10 w9 w11 w12 w13 w9"
-Saved = Callable[[str], tuple[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """The tiny checkpoint of a family, and its model."""
-
-    @cache
-    def get(family: str) -> tuple[str, Any]:
-        folder: Path = tmp_path_factory.mktemp(family)
-        return str(folder), save_whole(family, folder)
-
-    return get
 
 
 @pytest.mark.parametrize("family", WRITERS)
-def test_the_terms_of_every_cell_add_up_to_its_score(family: str, saved: Saved) -> None:
-    trace = attncli.inspect(TEXT, saved(family)[0], layer="all")
+def test_each_term_is_what_transformers_computes_and_all_add_up_to_the_score(family: str, tmp_path: Path) -> None:
+    model = save_whole(family, tmp_path)
+    trace = attncli.inspect(TEXT, str(tmp_path), layer="all")
     last = len(trace.key_tokens) - 1
     for layer in trace:
         for head in range(layer.num_heads):
@@ -47,12 +130,6 @@ def test_the_terms_of_every_cell_add_up_to_its_score(family: str, saved: Saved) 
                     sizes = [abs(term.margin) for term in terms]
                     assert sizes == sorted(sizes, reverse=True)
                 assert split.score == pytest.approx(row[key], abs=1e-6)
-
-
-@pytest.mark.parametrize("family", WRITERS)
-def test_each_term_is_what_transformers_computes(family: str, saved: Saved) -> None:
-    folder, model = saved(family)
-    trace = attncli.inspect(TEXT, folder, layer="all")
     layer, query, key = trace.layer(2), len(trace.key_tokens) - 2, 3
     for head in range(layer.num_heads):
         allowed = np.flatnonzero(layer.head(head).mask[query]).tolist()

@@ -88,22 +88,6 @@ def test_the_text_ends_where_the_model_ends_it(attn: Run, folder: Folder) -> Non
     assert f"the model ended the text with 'w{end}', token {stop} of {COUNT}" in ran.err
 
 
-def test_the_table_labels_each_row_with_what_it_predicted(attn: Run, folder: Folder) -> None:
-    path = folder("gpt2")
-    ids, _ = plainly(path, 3)
-    ran = attn("inspect", TEXT, "-m", path, "--generate", "3", "--head", "0")
-    for place in range(len(IDS) - 1, len(IDS) + 2):
-        line = f"{place} w{ids[place]} → w{ids[place + 1]} "
-        assert ran.out.count(line) >= 2, line  # beside the matrix and beside the map
-    assert f"{len(IDS) + 2} w{ids[-1]} →" not in ran.out
-    assert not ran.err
-    # Other rows are there for the asking.
-    last = attn("inspect", TEXT, "-m", path, "--generate", "3", "--query", "-1:", "-F", "json").json["query_tokens"]
-    assert [(token["index"], token["id"], "predicted" in token) for token in last] == [(7, ids[-1], False)]
-    named = attn("inspect", TEXT, "-m", path, "--generate", "3", "--query", "w88", "-F", "json").json["query_tokens"]
-    assert [token["id"] for token in named] == [88] * ids.count(88)
-
-
 def test_what_writes_no_text_is_refused(
     attn: Run, minilm: str, folder: Folder, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

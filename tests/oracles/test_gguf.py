@@ -43,8 +43,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def by_bytes(folder: Path, words: str) -> Callable[[gguf.GGUFWriter], None]:
-    """Return what writes a byte-level tokenizer of a folder into a file."""
+def by_bytes(folder: Path, words: str, **more: np.ndarray) -> Callable[[gguf.GGUFWriter], None]:
+    """Return what writes a byte-level tokenizer of a folder into a file, and more tensors."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     pieces = [tokenizer.id_to_token(id_) for id_ in range(tokenizer.get_vocab_size())]
@@ -57,6 +57,8 @@ def by_bytes(folder: Path, words: str) -> Callable[[gguf.GGUFWriter], None]:
         writer.add_token_types([3 if piece in special else 1 for piece in pieces])
         writer.add_token_merges([" ".join(pair) for pair in merges])
         writer.add_eos_token_id(pieces.index("<|endoftext|>"))
+        for name, tensor in more.items():
+            writer.add_tensor(name, tensor)
 
     return write
 
@@ -108,7 +110,7 @@ def test_a_model_is_that_of_transformers(name: str, qwen2: Path, tmp_path: Path)
 
 
 # Where a block of 256 numbers has its scales, in float16; the gguf package itself quantizes to the others.
-SCALES: dict[str, tuple[int, ...]] = {"BF16": (), "Q4_0": (), "Q4_K": (0, 2), "Q6_K": (208,)}
+SCALES: dict[str, tuple[int, ...]] = {"BF16": (), "Q4_0": (), "Q4_1": (), "Q4_K": (0, 2), "Q6_K": (208,)}
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -139,10 +141,7 @@ def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path:
     fields = MODELS["llama"][3] | {"rope.freq_base": 500000.0}
 
     def written(path: Path, divisors: np.ndarray) -> dict[str, np.ndarray]:
-        def tokenizer(writer: gguf.GGUFWriter) -> None:
-            by_bytes(qwen2, "qwen2")(writer)
-            writer.add_tensor("rope_freqs.weight", divisors)
-
+        tokenizer = by_bytes(qwen2, "qwen2", **{"rope_freqs.weight": divisors})
         return write_gguf(path, "llama", tensors, fields, tokenizer)
 
     same(tmp_path / "a.gguf", model, written(tmp_path / "a.gguf", divisors))
@@ -196,11 +195,7 @@ def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_
         write_gguf(tmp_path / "odd.gguf", architecture, tensors, ROTATED | more, by_bytes(qwen2, "qwen2"))
         refused(attn("inspect", TEXT, "-m", tmp_path / "odd.gguf"), 4, "GGUF", word)
     for tensor, code in (("blk.0.ffn_gate_inp.weight", 3), ("rope_factors_long.weight", 3), ("blk.0.attn_q.bias", 4)):
-
-        def tokenizer(writer: gguf.GGUFWriter, tensor: str = tensor) -> None:
-            by_bytes(qwen2, "qwen2")(writer)
-            writer.add_tensor(tensor, np.zeros(256, np.float32))
-
+        tokenizer = by_bytes(qwen2, "qwen2", **{tensor: np.zeros(256, np.float32)})
         write_gguf(tmp_path / "tensor.gguf", "llama", model_of("llama", qwen2)[1], ROTATED, tokenizer)
         refused(attn("inspect", TEXT, "-m", tmp_path / "tensor.gguf"), code, tensor if code == 3 else "_proj.bias")
     path = file_with(tmp_path / "words.gguf", by_bytes(qwen2, "unheard-of"), 700)

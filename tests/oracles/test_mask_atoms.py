@@ -43,10 +43,6 @@ def padding(left: int, right: int, keys: int) -> Mod:
     return hf.padding_mask_function(((at >= left) & (at < keys - right))[None])
 
 
-def band(left: int, right: int) -> Mod:
-    return lambda b, h, q, kv: (kv - q <= right) & (q - kv <= left)
-
-
 def dilated(width: int, step: int) -> Mod:
     # attn_gym's dilated_sliding_window: a multiple of the dilation back, and as many steps as the width.
     return lambda b, h, q, kv: ((q - kv) % step == 0) & (torch.div(q - kv, step, rounding_mode="floor") < width)
@@ -62,52 +58,46 @@ def globally(positions: list[int]) -> Mod:
     return mod
 
 
+def prefix(count: int) -> Mod:
+    return lambda b, h, q, kv: kv < count
+
+
 some, few = st.integers(0, 12), st.integers(1, 12)
-Drawn = tuple[str, Mod]
-ATOMS: dict[str, Callable[[int, int], st.SearchStrategy[Drawn]]] = {
-    "full": lambda keys, length: st.just(("full", hf.bidirectional_mask_function)),
-    "causal": lambda keys, length: st.just(("causal", hf.causal_mask_function)),
-    "window": lambda keys, length: few.map(lambda w: (f"window({w})", hf.sliding_window_causal_mask_function(w))),
-    "half window": lambda keys, length: few.map(
-        lambda w: (f"window({w}) & causal", bounded(hf.sliding_window_overlay(w)))
+# Of each atom what its numbers are, how it is written, and the function that torch or transformers has for it.
+ATOMS: dict[str, tuple[tuple[st.SearchStrategy[int], ...], str, Callable[..., Mod]]] = {
+    "full": ((), "full", lambda: hf.bidirectional_mask_function),
+    "causal": ((), "causal", lambda: hf.causal_mask_function),
+    "window": ((few,), "window({})", hf.sliding_window_causal_mask_function),
+    "half window": ((few,), "window({}) & causal", lambda w: bounded(hf.sliding_window_overlay(w))),
+    "bidirectional window": ((some,), "band({0},{0})", hf.sliding_window_bidirectional_mask_function),
+    "band": ((some, some), "band({},{})", lambda left, right: lambda b, h, q, kv: (kv - q <= right) & (q - kv <= left)),
+    "prefix of a language model": (
+        (some,), "causal | prefix({})", lambda n: or_masks(hf.causal_mask_function, prefix(n)),
     ),
-    "bidirectional window": lambda keys, length: some.map(
-        lambda w: (f"band({w},{w})", hf.sliding_window_bidirectional_mask_function(w))
+    "prefix": ((some,), "prefix({})", prefix),
+    "chunk": ((few,), "chunk({}) & causal", lambda c: hf.chunked_causal_mask_function(c, NO_PADDING)),
+    "chunk, to both sides": (
+        (few,), "chunk({})", lambda c: lambda b, h, q, kv: torch.div(q, c, rounding_mode="floor") == kv // c,
     ),
-    "band": lambda keys, length: st.tuples(some, some).map(lambda s: (f"band({s[0]},{s[1]})", band(*s))),
-    "prefix of a language model": lambda keys, length: some.map(
-        lambda n: (f"causal | prefix({n})", or_masks(hf.causal_mask_function, lambda b, h, q, kv: kv < n))
-    ),
-    "prefix": lambda keys, length: some.map(lambda n: (f"prefix({n})", lambda b, h, q, kv: kv < n)),
-    "docs": lambda keys, length: st.lists(few, min_size=1, max_size=4).map(
-        lambda drawn: (lambda lengths: (f"docs({','.join(map(str, lengths))})", documents(lengths)))(
-            fitted(drawn, length)
-        )
-    ),
-    "chunk": lambda keys, length: few.map(
-        lambda c: (f"chunk({c}) & causal", hf.chunked_causal_mask_function(c, NO_PADDING))
-    ),
-    "chunk, to both sides": lambda keys, length: few.map(
-        lambda c: (f"chunk({c})", lambda b, h, q, kv: torch.div(q, c, rounding_mode="floor") == kv // c)
-    ),
-    "left padding": lambda keys, length: some.map(lambda n: (f"pad(left={n})", padding(n, 0, keys))),
-    "right padding": lambda keys, length: some.map(lambda n: (f"pad(right={n})", padding(0, n, keys))),
-    "dilated": lambda keys, length: st.tuples(few, few).map(
-        lambda s: (f"dilated({s[0]},{s[1]})", and_masks(hf.causal_mask_function, dilated(*s)))
-    ),
-    "global": lambda keys, length: st.lists(some, min_size=1, max_size=3).map(
-        lambda at: (f"global({','.join(map(str, at))})", globally(at))
-    ),
-    "pad": lambda keys, length: st.tuples(some, some).map(
-        lambda s: (f"pad(left={s[0]},right={s[1]})", padding(*s, keys))
-    ),
-    "keys": lambda keys, length: st.tuples(some, some).map(
-        lambda s: (f"keys({s[0]},{s[1]})", lambda b, h, q, kv: (kv >= s[0]) & (kv < s[1]))
-    ),
-    "queries": lambda keys, length: st.tuples(some, some).map(
-        lambda s: (f"queries({s[0]},{s[1]})", lambda b, h, q, kv: (q >= s[0]) & (q < s[1]))
-    ),
-}
+    "dilated": ((few, few), "dilated({},{})", lambda w, s: and_masks(hf.causal_mask_function, dilated(w, s))),
+    "keys": ((some, some), "keys({},{})", lambda a, z: lambda b, h, q, kv: (kv >= a) & (kv < z)),
+    "queries": ((some, some), "queries({},{})", lambda a, z: lambda b, h, q, kv: (q >= a) & (q < z)),
+}  # fmt: skip
+NAMES = [*ATOMS, "docs", "global", "pad"]
+
+
+def drawn(data: st.DataObject, name: str, keys: int, length: int) -> tuple[str, Mod]:
+    """Return an atom with numbers, and its function."""
+    if name == "pad":
+        left, right = data.draw(some), data.draw(some)
+        return f"pad(left={left},right={right})", padding(left, right, keys)
+    if name in ("docs", "global"):
+        numbers = data.draw(st.lists(few, min_size=1, max_size=4))
+        numbers = fitted(numbers, length) if name == "docs" else numbers
+        return f"{name}({','.join(map(str, numbers))})", (documents if name == "docs" else globally)(numbers)
+    strategies, text, build = ATOMS[name]
+    numbers = [data.draw(one) for one in strategies]
+    return text.format(*numbers), build(*numbers)
 
 
 def fitted(lengths: list[int], total: int) -> list[int]:
@@ -120,13 +110,13 @@ def fitted(lengths: list[int], total: int) -> list[int]:
     return [*remaining[:-1], remaining[-1] + total - sum(remaining)]
 
 
-@pytest.mark.parametrize("atom", ATOMS)
+@pytest.mark.parametrize("atom", NAMES)
 @given(data=st.data(), queries=st.integers(1, 9), keys=st.integers(1, 12), past=st.integers(0, 6))
 @quickly
 def test_an_atom_is_what_torch_and_transformers_make_of_it(
     atom: str, data: st.DataObject, queries: int, keys: int, past: int
 ) -> None:
-    text, mod = data.draw(ATOMS[atom](keys, max(keys, past + queries)))
+    text, mod = drawn(data, atom, keys, max(keys, past + queries))
     np.testing.assert_array_equal(ours(text, queries, keys, past), theirs(mod, queries, keys, past))
 
 
@@ -134,8 +124,7 @@ def test_an_atom_is_what_torch_and_transformers_make_of_it(
 @quickly
 def test_combinations_are_what_torch_makes_of_them(data: st.DataObject, queries: int, past: int) -> None:
     keys = queries + past
-    drawn = [data.draw(st.sampled_from(sorted(ATOMS)).flatmap(lambda name: ATOMS[name](keys, keys))) for _ in range(3)]
-    (a, one), (b, two), (c, three) = drawn
-    text = f"({a}) & (~({b}) | ({c}))"
+    (a, one), (b, two), (c, three) = (drawn(data, data.draw(st.sampled_from(NAMES)), keys, keys) for _ in range(3))
     mod = and_masks(one, or_masks(lambda *at: ~torch.as_tensor(two(*at)), three))
+    text = f"({a}) & (~({b}) | ({c}))"
     np.testing.assert_array_equal(ours(text, queries, keys, past), theirs(mod, queries, keys, past))

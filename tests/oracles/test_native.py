@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,24 +12,9 @@ from typing import Any
 import pytest
 import torch
 from conformance import opened
-from native_variants import (
-    VARIANTS,
-    compared,
-    config_of,
-    conform,
-    each_value,
-    native_layers,
-    save,
-    save_whole,
-)
+from native_variants import VARIANTS, agree, config_of, conform, each_value, native_layers, save, save_whole
 from safetensors.torch import load_file, save_file
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    GenerationConfig,
-    PreTrainedConfig,
-)
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig, PreTrainedConfig
 
 import attncli
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
@@ -54,13 +38,11 @@ def test_each_value_of_each_field_gives_what_transformers_computes(
         folder = tmp_path / str(number)
         folder.mkdir()
         save(config_of(family, changes), folder)
-        row = conform(family, changes, folder)
-        assert row.is_exact, row
+        assert conform(folder), changes
     with monkeypatch.context() as patch:  # the last of them once more, as a long text is computed
         patch.setattr(parallel, "LONG", 2)
         patch.setenv("OMP_NUM_THREADS", "2")
-        row = conform(family, changes, folder)
-        assert row.is_exact, row
+        assert conform(folder), changes
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,9 +81,6 @@ def test_a_rotary_embedding_that_is_not_implemented_declines(kind: str) -> None:
         model_spec(ConfigReader(config_of("llama", rope)))
 
 
-# --- blocks ------------------------------------------------------------------------------------------------
-
-
 # Fields of the hub's files that no version of transformers reads now.
 PUBLISHED = {
     "gpt2": {"n_special": 0, "predict_special_tokens": True, "n_ctx": 1024, "task_specific_params": {}},
@@ -111,12 +90,6 @@ PUBLISHED = {
     "qwen2": {"use_mrope": False, "attn_implementation": "sdpa", "_model_name_or_path": "a", "unk_token_id": 3},
     "gemma3_text": {"_sliding_window_pattern": 2, "eos_token_ids": [1, 2], "forced_decoder_ids": [[1, 2]]},
 }
-ODD = [
-    ("gpt2", {"n_head": 1000}),
-    ("llama", {"rope_parameters": {"rope_type": ["linear"], "rope_theta": 9, "factor": 2}}),
-    ("gpt_neox", {"rotary_pct": math.inf, "rope_parameters": None}),
-    ("gemma3_text", {"rope_parameters": ["full_attention"]}),
-]
 
 
 # Fields that change numbers, and are false in every native family.
@@ -129,13 +102,7 @@ def test_a_configuration_that_transformers_saves_is_taken(family: str, tmp_path:
     config.architectures, config.id2label = ["A"], {0: "a", 1: "b", 2: "c"}
     for use_diff in (True, False):
         saved = json.loads(config.to_json_string(use_diff=use_diff))
-        more = {
-            "_name_or_path": "org/name",
-            "_commit_hash": "1",
-            "license": "mit",
-            "model_max_length": 9,
-            "auto_map": {},
-        }
+        more = {"_name_or_path": "a", "_commit_hash": "1", "license": "mit", "model_max_length": 9, "auto_map": {}}
         fields = ConfigReader(saved)
         model_spec(fields)
         of_transformers = GenerationConfig().to_dict().keys() | PreTrainedConfig().to_dict().keys()
@@ -145,13 +112,10 @@ def test_a_configuration_that_transformers_saves_is_taken(family: str, tmp_path:
 
 
 @pytest.mark.filterwarnings("error")
-def test_fields_that_matter_to_nothing_are_passed_over_and_odd_ones_decline() -> None:
+def test_fields_that_matter_to_nothing_are_passed_over() -> None:
     for family, fields in PUBLISHED.items():
         config = config_of(family, {})
         assert repr(model_spec(ConfigReader(config | fields))) == repr(model_spec(ConfigReader(config)))
-    for family, fields in ODD:
-        with pytest.raises(UnsupportedError):
-            model_spec(ConfigReader(config_of(family, fields)))
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------
@@ -166,8 +130,7 @@ def agrees(model: str | Path, text: str, **options: Any) -> Any:
     assert reference.source.details["engine"] == "transformers"
     assert (found.key_tokens, found.notes) == (reference.key_tokens, reference.notes)
     assert (found.source.architecture, found.source.layers) == (reference.source.architecture, reference.source.layers)
-    row = compared(str(options), list(found.layers), reference.layers)
-    assert row.is_exact, row
+    assert agree(found.layers, reference.layers)
     return found
 
 
@@ -183,45 +146,22 @@ def test_minilm_is_what_transformers_computes(text: str, options: dict[str, Any]
     agrees(minilm, text, **options)
 
 
-@pytest.mark.parametrize(("family", "saved"), [
-    ("llama", {"max_shard_size": "20KB"}), ("bert", {"dtype": torch.float16}),
-    ("gemma2", {"dtype": torch.bfloat16, "max_shard_size": "20KB"}),
-], ids=str)  # fmt: skip
-def test_weights_may_be_in_several_files_and_in_half_precision(
-    family: str, saved: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("family", "dtype"), [("bert", torch.float16), ("gemma2", torch.bfloat16)])
+def test_weights_may_be_in_several_files_and_in_half_precision(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = save(config_of(family, {}), tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    if "dtype" in saved:
-        model = model.to(saved["dtype"])
-    model.save_pretrained(tmp_path, **{name: value for name, value in saved.items() if name != "dtype"})
-    assert ("max_shard_size" in saved) == (tmp_path / "model.safetensors.index.json").is_file()
-    assert compared(family, *both(tmp_path)).is_exact
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_the_type_of_the_weights_is_read_natively_and_told(dtype: torch.dtype, tmp_path: Path, attn: Run) -> None:
-    save_whole("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
-    name = str(dtype).removeprefix("torch.")
-    form = f"weights: {name} · " * (name != "float32")
-    auto, default = (attn("inspect", "w7 w8 w9", "-m", tmp_path, *how).out for how in (("--dtype", "auto"), ()))
-    assert f"causal · {form}float32 on cpu · native engine" in auto
-    assert auto.replace(form, "") == default
-    assert "float32 on cpu" not in attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "float64").out
-    verified = attn("inspect", "w7 w8 w9", "-m", tmp_path, "--dtype", "auto", "--engine", "verify")
-    assert (verified.code, verified.out) == (4, "")
-    assert "it computes in float32 only; drop the option" in verified.err
+    model.to(dtype).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert agree(*both(tmp_path))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "distilbert"])
 def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path) -> None:
     config = config_of(family, {})
     save(config, tmp_path)
-    torch.manual_seed(1)
-    reference = CONFIG_MAPPING[family].from_dict(config)
     kind = AutoModelForMaskedLM if "bert" in family else AutoModelForCausalLM
-    kind.from_config(reference).save_pretrained(tmp_path)
-    assert compared(family, *both(tmp_path)).is_exact
+    kind.from_config(CONFIG_MAPPING[family].from_dict(config)).save_pretrained(tmp_path)
+    assert agree(*both(tmp_path))
 
 
 def both(folder: Path) -> tuple[list[Any], tuple[Any, ...]]:
@@ -239,13 +179,12 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
     save_whole("bert", tmp_path)
     name = "encoder.layer.1.attention.self.key.weight"
     changed_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] * torch.nan}))
-    assert not compared("bert", *both(tmp_path)).is_exact
-    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=0).source.details["engine"] == "native"
-    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=1).source.details["engine"] == "transformers"
-    with pytest.raises(NotExposedError, match=r"--engine verify: the native engine does not compute .* not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="verify")
-    with pytest.raises(NotExposedError, match="not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="native")
+    assert not agree(*both(tmp_path))
+    for layer, engine in ((0, "native"), (1, "transformers")):
+        assert attncli.inspect("w7 w8", model=str(tmp_path), layer=layer).source.details["engine"] == engine
+    for engine in ("native", "verify"):
+        with pytest.raises(NotExposedError, match=r"the native engine does not compute .* not finite"):
+            attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine=engine)
 
 
 @pytest.mark.parametrize("part", ["weight", "bias"])

@@ -23,13 +23,7 @@ from attncli.trace.layout import ImageGrid
 from attncli.trace.trace import Trace
 
 # Pictures that no processor resamples, but for the overview of tiles: then a cell's pixels are its own alone.
-SIZES = {
-    "idefics3": (64, 64),
-    "internvl": (64, 64),
-    "llava_next": (64, 64),
-    "smolvlm": (64, 64),
-    "qwen2_5_vl": (64, 32),
-}
+SIZES = {**dict.fromkeys(("idefics3", "internvl", "llava_next", "smolvlm"), (64, 64)), "qwen2_5_vl": (64, 32)}
 TEXT = "w40 w41 w42"
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -42,15 +36,12 @@ def num2words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(folder: Path, **options: Any) -> Checkpoint:
-    checkpoint = open_source(str(folder), layer="all", **options)
-    assert isinstance(checkpoint, Checkpoint)
-    return checkpoint
+    return open_source(str(folder), layer="all", **options)
 
 
 def queries(trace: Trace) -> np.ndarray:
     """The queries of the first layer, `[position, head and dimension]`: what each embedding becomes, by itself."""
     q = trace.layers[0].q
-    assert q is not None
     return np.moveaxis(q, 0, 1).reshape(q.shape[1], -1)
 
 
@@ -96,7 +87,6 @@ def check_that_cells_change_most(trace: Trace, images: list[Image.Image], again:
 def check_weights(trace: Trace, attentions: Any) -> None:
     """Check the weights of all layers against those that transformers returns."""
     for layer, expected in zip(trace.layers, attentions, strict=True):
-        assert layer.proof is not None
         assert layer.proof.max_abs_error <= 2e-4  # of outputs up to a hundred
         own = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
         np.testing.assert_allclose(own, expected[0].numpy(), rtol=0, atol=1e-6)
@@ -125,21 +115,6 @@ def test_a_patch_is_where_it_is_claimed_to_be(name: str, tmp_path: Path) -> None
     (sentence,) = [checkpoint.encoder.encode(str(file), None, None)]
     with torch.no_grad():
         check_weights(trace, model(**sentence.tensors, output_attentions=True).attentions)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_token_of_a_picture_is_where_it_is_claimed_to_be(name: str, tmp_path: Path) -> None:
-    model = save_pictured(name, tmp_path)
-    without_mixing(model)
-    model.save_pretrained(tmp_path)
-    image, file = picture(*SIZES.get(name, (32, 32))), tmp_path / "x.png"
-    image.save(file)
-
-    def again(other: Image.Image) -> Trace:
-        other.save(file)
-        return opened(tmp_path, image=[str(file)]).trace(TEXT)
-
-    check_cells(again(image), image, again)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -205,7 +180,7 @@ def test_a_model_writes_about_a_picture(tmp_path: Path) -> None:
     assert trace.generated == len(written) - len(plain.tokens) > 0
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "qwen2_5_vl"])
 def test_a_patch_of_a_vision_tower_is_where_it_is_claimed_to_be(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +194,7 @@ def test_a_patch_of_a_vision_tower_is_where_it_is_claimed_to_be(
 
     trace = again(image)
     has_tiles = any("tiles apart" in note for note in trace.notes)
-    assert has_tiles == (name in {"idefics3", "internvl", "llava_next", "smolvlm"})
+    assert has_tiles == (name in {"idefics3", "internvl", "smolvlm"})
     if has_tiles:  # of which the overview is read
         check_that_cells_change_most(trace, [image], lambda images: again(*images))
     else:
@@ -230,39 +205,33 @@ def test_a_patch_of_a_vision_tower_is_where_it_is_claimed_to_be(
         tower = getattr(tower, part)
     image.save(file)
     seen = checkpoint.encoder.encode(str(file), None, None)
-    # The towers of Qwen return no weights, and compute them a window at a time.
+    # The towers of Qwen return no weights.
     module, blocks = sys.modules[type(tower).__module__], list[torch.Tensor]()
     eager = module.eager_attention_forward
 
     def recorded(*arguments: Any, **options: Any) -> Any:
         output, weights = eager(*arguments, **options)
-        blocks.append(weights[0])
+        blocks.append(weights)
         return output, weights
 
     monkeypatch.setattr(module, "eager_attention_forward", recorded)
     with torch.no_grad():
         tower(**seen.tensors)
-    expected, size = [], len(trace.key_tokens)
-    while blocks:
-        ends = np.cumsum([block.shape[1] for block in blocks]).tolist()
-        own = [blocks.pop(0) for _ in range(ends.index(size) + 1)]
-        expected.append([torch.stack([torch.block_diag(*(block[head] for block in own)) for head in range(4)])])
-    check_weights(trace, expected)
+    check_weights(trace, blocks)
 
 
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")
 def test_a_processor_that_needs_torchvision_names_the_command_that_installs_it(tmp_path: Path) -> None:
     save_tower("dinov3_vit", tmp_path)
     settings = tmp_path / "preprocessor_config.json"
-    settings.write_text(
-        json.dumps(json.loads(settings.read_text()) | {"image_processor_type": "DINOv3ViTImageProcessor"})
-    )
+    fields = json.loads(settings.read_text()) | {"image_processor_type": "DINOv3ViTImageProcessor"}
+    settings.write_text(json.dumps(fields))
     picture(32, 32).save(tmp_path / "x.png")
     with pytest.raises(LoadError, match=r"needs torchvision, which is not installed: .*pip install torchvision"):
         opened(tmp_path, tower="vision").trace(str(tmp_path / "x.png"))
 
 
-@pytest.mark.parametrize("name", ["siglip2_vision_model", "idefics2"])
+@pytest.mark.parametrize("name", ["siglip2_vision_model", "idefics2", "qwen2_5_vl"])
 def test_a_model_whose_geometry_is_unknown_is_refused(name: str, tmp_path: Path) -> None:
     CONFIG_MAPPING[name]().save_pretrained(tmp_path)
     with pytest.raises(NotExposedError, match=r"no vision transformer that attn knows, but .*attn run --save"):

@@ -1,10 +1,9 @@
 """The stages of one cell add up to what transformers computed: BERT, rotary, softcap, bias, sink, and watched."""
 
 import importlib
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -12,20 +11,20 @@ import torch
 from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
 
-from attncli.analysis.cell import AttentionCell
 from attncli.analysis.why import explain
-from attncli.trace.trace import Trace
 
 LAYER, HEAD = 1, 2
-Run = Callable[..., Any]
 
 
-class Called(Exception):  # noqa: N818
+class Called(NamedTuple):
     """What the model's own attention function was handed and gave back, in one layer."""
 
-    def __init__(self, query: Any, key: Any, value: Any, more: dict[str, Any], given_value: Any) -> None:
-        self.query, self.key, self.value, self.more = query[0], key[0], value[0], more
-        self.output, self.weights = given_value[0][0], given_value[1][0]
+    query: Any
+    key: Any
+    value: Any
+    more: dict[str, Any]
+    output: Any
+    weights: Any
 
 
 def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int) -> Called:
@@ -35,43 +34,20 @@ def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int
     calls: list[Called] = []
 
     def recording(layer: Any, query: Any, key: Any, value: Any, mask: Any, *arguments: Any, **more: Any) -> Any:
-        given_value = eager(layer, query, key, value, mask, *arguments, **more)
+        output, weights = eager(layer, query, key, value, mask, *arguments, **more)
         sinks = more.get("sinks", getattr(layer, "sinks", None))  # one for every query, or for every head
         if sinks is not None:
             sinks = sinks.reshape(query.shape[1], -1).expand(-1, query.shape[2])
         more |= {"mask": mask, "sinks": sinks} | dict(zip(["scaling"], arguments, strict=False))
         if more.get("scaling") is None:
             more["scaling"] = getattr(layer, "scaling", query.shape[-1] ** -0.5)
-        calls.append(Called(query, key, value, more, given_value))
-        return given_value
+        calls.append(Called(query[0], key[0], value[0], more, output[0], weights[0]))
+        return output, weights
 
     with patch.object(module, "eager_attention_forward", recording), torch.no_grad():
         model(**inputs)
     assert calls, name
     return calls[number]
-
-
-Staged = Callable[[str], tuple[Trace, Called]]
-
-
-@pytest.fixture(scope="module")
-def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
-    """The trace of a tiny model, and what its own attention function was handed in one layer."""
-
-    @cache
-    def get(name: str) -> tuple[Trace, Called]:
-        folder, model = tmp_path_factory.mktemp(name), tiny_model(name)
-        save(model, folder)
-        inputs = tiny_inputs(model.config)
-        trace = opened(folder, "all").trace(words(inputs["input_ids"]), target=words(inputs.get("decoder_input_ids")))
-        return trace, own_call(name, model, inputs, LAYER)
-
-    return get
-
-
-def alone(trace: Trace) -> Trace:
-    """A trace of the one layer that is compared."""
-    return replace(trace, layers=(trace.layer(LAYER, trace.layers[0].kind),))
 
 
 def stages(call: Called) -> dict[str, Any]:
@@ -96,16 +72,19 @@ def stages(call: Called) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "inkling2_text"])
-def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -> None:
-    trace, call = staged(name)
-    trace = alone(trace)
+def test_the_stages_add_up_to_the_models_own_weight(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    save(model, tmp_path)
+    inputs = tiny_inputs(model.config)
+    trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]), target=words(inputs.get("decoder_input_ids")))
+    trace = replace(trace, layers=(trace.layer(LAYER, trace.layers[0].kind),))
+    call = own_call(name, model, inputs, LAYER)
     expected = stages(call)
     group = HEAD // (len(call.query) // len(call.value))
     near = {"rel": 1e-4, "abs": 1e-4}
     for query in range(7):
         for key in range(7):
             cell = explain(trace, query, key)[HEAD]
-            assert isinstance(cell, AttentionCell)
             # The stages by themselves, then to each other, then to what the model returned.
             assert cell.products.tolist() == pytest.approx(expected["products"][query, key].tolist(), **near)
             for stage in ("dot_product", "scaled", "score", "value_norm", "weight", "bias"):

@@ -42,7 +42,7 @@ TRANSFORMERS = (
 )
 LIBRARIES = {
     "transformers": TRANSFORMERS,
-    "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy_init", "files"),
+    "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy", "files"),
     "rich": ("render", "formats.python", "formats.pictures", "explore", "cli"),
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("formats.python", "trace.display"),
@@ -187,9 +187,9 @@ def test_a_planted_circle_room_library_and_private_name_are_found() -> None:
     with pytest.raises(AssertionError, match="in no room"):
         upward({**SOURCES, "attncli.cellar": "from attncli import errors"})
     planted = "import torch\nfrom attncli.masks.parser import _Parser\nfrom attncli.masks import audit\naudit._cells\n"
-    found = {**SOURCES, "attncli.trace.words": planted}
-    assert misplaced(found) == ["attncli.trace.words -> torch"]
+    found = {**SOURCES, "attncli.trace.tokenization": planted}
+    assert misplaced(found) == ["attncli.trace.tokenization -> torch"]
     assert private(found) == [
-        "attncli.trace.words -> attncli.masks.parser._Parser",
-        "attncli.trace.words -> audit._cells",
+        "attncli.trace.tokenization -> attncli.masks.parser._Parser",
+        "attncli.trace.tokenization -> audit._cells",
     ]

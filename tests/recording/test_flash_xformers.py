@@ -1,19 +1,76 @@
 """Operators of flash-attn and xformers: stand-ins with their names and arguments, computed by plain loops."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
-from attncli.recording.call import AttentionCall, CallSite
+from attncli.recording.call import AttentionCall
+from attncli.recording.notes import Notes
 from attncli.recording.readers import flash_xformers
-from attncli.recording.readers.origins import Origins
+from attncli.recording.readers.reader import ThreadContext, Watch
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
+
+_LIBRARY = torch.library.Library("flash_attn", "DEF")
+_LIBRARY.define(
+    "_flash_attn_forward(Tensor q, Tensor k, Tensor v, float dropout_p, float softmax_scale, bool causal, "
+    "int window_size_left, int window_size_right, float softcap, Tensor? alibi_slopes, bool return_softmax) "
+    "-> (Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "_flash_attn_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
+    "int max_seqlen_q, int max_seqlen_k, float dropout_p, float softmax_scale, bool causal, int window_size_left=-1, "
+    "int window_size_right=-1, float softcap=0.0, Tensor? alibi_slopes=None, bool return_softmax=False, "
+    "Tensor? block_table=None) -> (Tensor, Tensor)"
+)
+_LIBRARY.define("fwd_kvcache(Tensor q, Tensor k, Tensor v) -> Tensor")
+
+
+def looped(q: Tensor, k: Tensor, v: Tensor, scale: float, sees: Callable[[int, int], bool], bias: Any = None) -> Tensor:
+    """Attention of one sequence, `[T, H, D]`, cell by cell in double precision; a query without keys gives 0."""
+    out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=torch.float64)
+    for head in range(q.shape[1]):
+        group = head * k.shape[1] // q.shape[1]
+        for i in range(len(q)):
+            keys = [j for j in range(len(k)) if sees(i, j)]
+            scores = [float(q[i, head].double() @ k[j, group].double()) * scale for j in keys]
+            scores = [score + (0 if bias is None else bias(head, i, j)) for score, j in zip(scores, keys, strict=True)]
+            for weight, j in zip(torch.tensor(scores, dtype=torch.float64).softmax(0), keys, strict=True):
+                out[i, head] += weight * v[j, group].double()
+    return out.float()
+
+
+def rows(past: int, causal: bool, left: int, right: int) -> Callable[[int, int], bool]:
+    """flash-attn's own words: key j is seen if i + past − left <= j <= i + past + right; causal is right = 0."""
+    right = 0 if causal else right
+    return lambda i, j: (left < 0 or j >= i + past - left) and (right < 0 or j <= i + past + right)
+
+
+def _forward(q, k, v, dropout, scale, causal, left, right, softcap, slopes, softmax):
+    past = k.shape[1] - q.shape[1]
+    bias = None if slopes is None else lambda head, i, j: -float(slopes[head]) * abs(i + past - j)
+    sees = rows(past, causal, left, right)
+    return torch.stack([looped(*each, scale, sees, bias) for each in zip(q, k, v, strict=True)]), q.clone()
+
+
+def _varlen(q, k, v, starts, others, most, most_keys, dropout, scale, causal, left=-1, right=-1, *rest):
+    parts = []
+    for n in range(len(starts) - 1):
+        own, seen = slice(starts[n], starts[n + 1]), slice(others[n], others[n + 1])
+        past = (others[n + 1] - others[n] - starts[n + 1] + starts[n]).item()
+        parts.append(looped(q[own], k[seen], v[seen], scale, rows(past, causal, left, right)))
+    return torch.cat(parts), q.clone()
+
+
+_LIBRARY.impl("_flash_attn_forward", _forward, "CPU")
+_LIBRARY.impl("_flash_attn_varlen_forward", _varlen, "CPU")
+_LIBRARY.impl("fwd_kvcache", lambda q, k, v: q.clone(), "CPU")
+flash_attn_forward = torch.ops.flash_attn._flash_attn_forward
+
 
 BATCH, LENGTH, HEADS, GROUPS, WIDTH = 2, 5, 4, 2, 8
 SCALE = 0.3
@@ -26,23 +83,6 @@ def seen() -> Iterator[list[AttentionCall]]:
         yield calls
 
 
-class Recorder:
-    """The thread of no program."""
-
-    def __init__(self, calls: list[AttentionCall]) -> None:
-        self.emit = calls.append
-        self.origins = Origins()
-
-    def place(self) -> CallSite:
-        return CallSite("model.py", 1, "attend", None)
-
-    def module(self) -> None:
-        return None
-
-    def is_training(self) -> None:
-        return None
-
-
 def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + len(shape)))
 
@@ -52,7 +92,6 @@ def is_proven(call: AttentionCall) -> None:
     assert len(made) == call.shape[0]
     for trace in made:
         layer = trace.layer(0)
-        assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-5
 
 
@@ -108,7 +147,8 @@ def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
     named |= {"max_seqlen_q": None, "max_seqlen_k": None, "dropout_p": 0.0, "custom_mask_type": kind, "scale": SCALE}
     # torch has the operator, and no kernel of it for this processor.
     operator = torch.ops.aten._efficient_attention_forward
-    flash_xformers.read(Recorder(seen), operator, (), named, (output, None))
+    context = ThreadContext(Watch(seen.append, None, Notes(), None))
+    flash_xformers.read(context, operator, (), named, (output, None))
     (call,) = seen
     assert call.api == "xformers"
     is_proven(call)

@@ -1,8 +1,5 @@
 """What the inputs of modules say of a batch: which keys are padding, and where documents begin."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,7 +8,6 @@ from torch import Tensor, nn
 from attncli.analysis.calls import watch
 from attncli.analysis.calls.steps import ThreadState
 from attncli.recording.input_hint import InputHint
-from attncli.recording.input_metadata import documents
 from attncli.recording.watch import watching
 
 IDS = torch.tensor([[5, 3, 7, 2, 9, 4], [5, 3, 0, 7, 0, 0], [5, 3, 0, 0, 0, 0]])
@@ -33,29 +29,6 @@ def test_an_embedding_says_which_words_are_padding_at_the_ends() -> None:
     assert hint.values.tolist() == [row[::-1] for row in expected]
 
 
-def test_an_embedding_says_that_nothing_is_padding_or_nothing() -> None:
-    assert hints_of(nn.Embedding(10, 4), IDS) == hints_of(nn.Embedding(10, 4, 0), IDS[0, :1]) == []
-    (hint,) = hints_of(nn.Embedding(10, 4, padding_idx=0), IDS[:1])
-    assert (hint.kind, hint.values.tolist()) == ("unpadded", [[1] * 6])
-
-
-@pytest.mark.parametrize(
-    ("positions", "expected"),
-    [
-        ([0, 1, 2, 3, 0, 1], [0, 0, 0, 0, 1, 1]),
-        ([0, 1, 0, 1, 2, 0, 0, 0], [0, 0, 1, 1, 1, -1, -1, -1]),  # and padding
-        ([0, 0, 0, 0, 1, 2], None),  # padding on the left
-        ([0, 1, 2, 3, 4, 5], None),
-        ([1, 1, 1, 0, 1, 2], None),
-        ([3, 4, 5, 6], None),  # behind a cache
-        ([0, 2, 4, 0, 2, 4], None),
-    ],
-)
-def test_positions_that_begin_again_are_documents(positions: list[int], expected: list[int] | None) -> None:
-    hint = documents(np.array([positions]))
-    assert (hint and hint.values[0].tolist()) == expected
-
-
 POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
 
 
@@ -74,22 +47,3 @@ def test_an_embedding_of_positions_is_known_by_its_name(name: str, is_known: boo
         Model()(POSITIONS)
         Model()(torch.arange(7)[None])
     assert [one.code for one in calls.findings] == ["document"] * is_known
-
-
-def test_a_model_that_does_not_know_its_words_is_read_all_the_same() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config, self.words = SimpleNamespace(pad_token_id=0), nn.Embedding(10, 4)
-
-        def get_input_embeddings(self) -> nn.Module:
-            raise NotImplementedError
-
-        def forward(self, ids: Tensor) -> Tensor:
-            x = self.words(ids)[:, None]
-            return F.scaled_dot_product_attention(x, x, x)
-
-    with watch() as calls:
-        Model()(IDS)
-    assert calls.calls == 1
-    assert calls.notes == []

@@ -60,7 +60,6 @@ def found(program: Callable[[], object]) -> list[tuple[str, str]]:
 
 
 TWICE = {
-    "a number": lambda: sdpa(q * ROOT, k, v),
     "a division": lambda: sdpa(q / D**0.5, k, v),
     "in place": lambda: sdpa(in_place(q), k, v),
     "before heads are split": lambda: sdpa(split(F.linear(drawn(B, T, H * D), drawn(H * D, H * D)) * ROOT), k, v),
@@ -79,12 +78,9 @@ NOTED = {
     "none": lambda: sdpa(q, k, v, scale=1.0),
     "none by hand": lambda: (rotary(q) @ rotary(k).mT).softmax(-1) @ v,
     "√d of what is normalised": lambda: sdpa(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=D**0.5),
-    "√d with learned factors, as in nGPT": lambda: sdpa(
-        *(F.normalize(x, dim=-1) * GAIN for x in (q, k)), v, scale=D**0.5
-    ),
+    "√d with learned factors, as in nGPT": lambda: by_hand(D**0.5, *(F.normalize(x, dim=-1) * GAIN for x in (q, k))),
     "the root of another width": lambda: sdpa(q, k, v, scale=(2 * D) ** -0.5),
-    "another number": lambda: sdpa(q, k, v, scale=0.21),
-    "another number by hand": lambda: (q @ k.mT * 0.21).softmax(-1) @ v,
+    "another number by hand": lambda: by_hand(0.21),
 }
 RIGHT = {
     "as it is": lambda: sdpa(q, k, v),

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +82,6 @@ def with_hooks_of_its_own() -> list[Tensor]:
     x.requires_grad_()
     output = model(x)
     output.sum().backward()
-    assert x.grad is not None
     return [output, x.grad]
 
 
@@ -117,19 +115,12 @@ def of_its_own_tensors() -> list[Tensor]:
     return [output.as_subclass(Tensor)]
 
 
-PROGRAMS: dict[str, tuple[Callable[[], list[Tensor]], int]] = {
-    "evaluated": (evaluated, CALLS),
-    "of torch.func": (of_torch_func, 0),  # it is not read
-    "with hooks of its own": (with_hooks_of_its_own, CALLS),
-    "under a mode of its own": (under_a_mode_of_its_own, CALLS),
-    "of its own tensors": (of_its_own_tensors, CALLS),
-}
+PROGRAMS = [evaluated, of_torch_func, with_hooks_of_its_own, under_a_mode_of_its_own, of_its_own_tensors]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("run", PROGRAMS, ids=lambda run: run.__name__)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_a_program_computes_what_it_computes_alone(name: str) -> None:
-    run, number = PROGRAMS[name]
+def test_a_program_computes_what_it_computes_alone(run: Callable[[], list[Tensor]]) -> None:
     torch.manual_seed(1)
     alone = [*run(), torch.get_rng_state()]
     calls: list[AttentionCall] = []
@@ -142,7 +133,7 @@ def test_a_program_computes_what_it_computes_alone(name: str) -> None:
     torch.manual_seed(1)
     with watching(take):
         watched = [*run(), torch.get_rng_state()]
-    assert len(calls) == number
+    assert len(calls) == (CALLS if run is not of_torch_func else 0)  # which is not read
     assert len(watched) == len(alone)
     for one, other in zip(watched, alone, strict=True):
         assert one.dtype == other.dtype
@@ -161,28 +152,16 @@ def test_a_thread_that_was_there_before_is_seen_inside_of_modules() -> None:
     assert len(calls) == CALLS
 
 
-def test_what_has_no_numbers_is_not_told() -> None:
-    model, x = made()
-    block = model.blocks[0].eval()
-    calls: list[AttentionCall] = []
-    with watching(calls.append):
-        torch.fx.symbolic_trace(nn.Sequential(nn.ReLU()))
-        torch.export.export(block, (x,))
-        block.to("meta")(x.to("meta"))
-    assert not calls
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
-def test_a_module_that_is_left_by_an_error_is_left(kind: type[BaseException]) -> None:
+def test_a_module_that_is_left_by_an_error_is_left() -> None:
     model, x = made()
 
     def fail(*_: Any) -> None:
-        raise kind
+        raise KeyboardInterrupt
 
     calls: list[AttentionCall] = []
     with watching(calls.append):
         handle = model.own.register_forward_pre_hook(fail)
-        with suppress(kind):
+        with suppress(KeyboardInterrupt):
             model(x)
         handle.remove()
         calls.clear()
@@ -207,31 +186,10 @@ def test_a_fault_anywhere_is_one_note(where: str, monkeypatch: pytest.MonkeyPatc
     faults.clear()
 
 
-def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
-    """A limit of time that ends the program while we are at work ends the program."""
-
-    def too_long(*_: Any) -> None:
-        raise TimeoutError
-
-    def take(call: AttentionCall) -> None:
-        signal.raise_signal(signal.SIGALRM)
-
-    model, x = made()
-    before = signal.signal(signal.SIGALRM, too_long)
-    notes = Notes()
-    try:
-        with watching(take, notes=notes), pytest.raises(TimeoutError):
-            model(x)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert notes == []
-
-
-@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
-def test_an_error_of_the_program_goes_through(error: type[Exception]) -> None:
+def test_an_error_of_the_program_goes_through() -> None:
     importlib.import_module("torch._dynamo")  # as compiled regions do
-    with pytest.raises(error), watch():
-        raise error
+    with pytest.raises(KeyError), watch():
+        raise KeyError
 
 
 def test_nothing_is_left_behind() -> None:

@@ -2,7 +2,6 @@
 
 import re
 from html import unescape
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ def trace() -> attncli.Trace:
 
 
 def text_of(html: str | None) -> str:
-    assert html is not None
     return unescape(re.sub(r"<style.*?</style>|<[^>]+>", "", html, flags=re.DOTALL))
 
 
@@ -53,7 +51,6 @@ def test_every_result_is_one_line(trace: attncli.Trace) -> None:
 
 def test_a_notebook_shows_a_trace_as_the_command_does(trace: attncli.Trace) -> None:
     html = trace._repr_html_()
-    assert html is not None
     text = text_of(html)
     for part in ("toy layer · 2 heads", "scores, before the mask", "weights of every head", "head 0", *TEXT.split()):
         assert part in text
@@ -96,19 +93,6 @@ def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
     assert len({name for (name,) in named}) == len(views), "no view has the style of another"
 
 
-def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> None:
-    figure = trace.layer(0).head(1).plot(size="3.3in")
-    assert figure.get_size_inches()[0] == pytest.approx(3.3)
-    figure.savefig(tmp_path / "head.pdf")
-    assert (tmp_path / "head.pdf").read_bytes().startswith(b"%PDF")
-    picture, size = figure._repr_png_()
-    assert (picture[:4], size["width"]) == (b"\x89PNG", 330), "a notebook shows it"
-    titles = [axes.get_title(loc) for axes in figure.axes for loc in ("left", "center") if axes.get_title(loc)]
-    assert titles == ["L0 H1"]
-    rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", colormap="gray")
-    assert len(rows.axes[0].get_yticklabels()) == 2
-
-
 def test_a_trace_is_a_sequence_of_its_layers() -> None:
     trace = attncli.inspect(TEXT, "demo", layer=[1, 2], head=3)
     assert (len(trace), [layer.layer for layer in trace]) == (2, [1, 2])
@@ -119,5 +103,21 @@ def test_a_trace_is_a_sequence_of_its_layers() -> None:
     np.testing.assert_array_equal(alone.weights[3], trace[1].weights[0])
     with pytest.raises(UsageError, match=r"this trace has 2 layers; take one: trace\[1\].weights"):
         trace.weights  # noqa: B018
+    with pytest.raises(UsageError, match=r"this trace has 2 layers; take one: trace\[1\].head\(3\)"):
+        trace.head(3)
+    for name in ("weights", "scores"):
+        np.testing.assert_array_equal(getattr(alone.head(3), name), getattr(alone, name)[3])
+        np.testing.assert_array_equal(getattr(alone[1], name), getattr(alone, name))
+    assert (alone[1].allowed == [alone.head(3).mask] * 4).all()
     with pytest.raises(UsageError, match=r"^layer 3 was not recorded; this trace has layer 1\. Pass layer='all'\.$"):
         alone[3]
+
+
+def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace) -> None:
+    figure = trace.layer(0).head(1).plot(size="3.3in")
+    picture, size = figure._repr_png_()
+    assert (picture[:4], size["width"]) == (b"\x89PNG", 330), "a notebook shows it"
+    titles = [axes.get_title(loc) for axes in figure.axes for loc in ("left", "center") if axes.get_title(loc)]
+    assert titles == ["L0 H1"]
+    rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", colormap="gray")
+    assert len(rows.axes[0].get_yticklabels()) == 2

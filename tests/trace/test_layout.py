@@ -101,14 +101,11 @@ def test_a_dump_names_its_grid(tmp_path: Path) -> None:
             load(tmp_path / "d.safetensors")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"start": "1"}, {"rows": 0}, {"columns": 9}, {"order": [0, 0, 1, 2, 3, 4]}, {"order": [0]}, {"box": [0, 0, 1]},
-        {"box": [0, 0, 1e-6, 1e-6]}, {"box": [-1e308, 0, 1e308, 9]}, {"box": [0, 0, 9, 9], "image": 1},
-        {"box": [5, 0, 5, 9]},  {"side": "left"}, {"patches": 0}, {"rows": True}, {"image": -1},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("damage", [
+    {"start": "1"}, {"rows": 0}, {"columns": 9}, {"order": [0, 0, 1, 2, 3, 4]}, {"order": [0]}, {"box": [0, 0, 1]},
+    {"box": [0, 0, 1e-6, 1e-6]}, {"box": [-1e308, 0, 1e308, 9]}, {"box": [0, 0, 9, 9], "image": 1},
+    {"box": [5, 0, 5, 9]},  {"side": "left"}, {"patches": 0}, {"rows": True}, {"image": -1},
+])  # fmt: skip
 def test_a_damaged_grid_is_refused(damage: dict[str, object], tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     pictured(ImageGrid(1, 2, 3)).save(path)

@@ -8,7 +8,7 @@ from attncli.trace.selection import Indices, layer_and_heads
 
 
 def chosen(choice: object, count: int = 6) -> tuple[int, ...]:
-    return Indices.of("head", choice).resolve(count, "layer 2")  # type: ignore[arg-type]
+    return Indices.of("head", choice).resolve(count, "layer 2")
 
 
 @pytest.mark.parametrize(("written", "expected"), [
@@ -29,23 +29,15 @@ def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: i
         Indices.of("layer", 1).resolve(1, "the toy layer")
 
 
-@pytest.mark.parametrize(
-    "written",
-    [*("", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1 2", "1\n2", "all,1", "9999999999", "1-" + "9" * 5000)],
-)
+@pytest.mark.parametrize("written", ["", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1\n2", "all,1", "9" * 5000])
 def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:
     with pytest.raises(UsageError, match=r"a list or all: 0, 2-4, 0,3,-1, or layer and head: L3H2$"):
         chosen(written)
 
 
-@pytest.mark.parametrize("written", ["3.2", "3:2", "L3H2", "l3h2"])
-@pytest.mark.parametrize("layers", [None, "all", "3"])
-def test_a_head_may_name_its_layer(written: str, layers: str | None) -> None:
-    assert layer_and_heads(layers, written) == ("3", "2")
-
-
 def test_heads_of_one_layer_may_be_listed_and_no_other_layer_named() -> None:
-    assert layer_and_heads(None, "L3H2, 3.0") == ("3", "2,0")
+    assert {layer_and_heads("all", written) for written in ("3.2", "3:2", "L3H2", "l3h2")} == {("3", "2")}
+    assert layer_and_heads("3", "L3H2, 3.0") == ("3", "2,0")
     assert layer_and_heads("0-2", "1-3") == ("0-2", "1-3")
     for layers, heads in ((None, "3.2,2.2"), (None, "3.2,1"), ("0", "3.2"), ("2-4", "3.2")):
         with pytest.raises(UsageError, match=r"heads of one layer|layer of every head|--layer names others"):

@@ -4,6 +4,7 @@ import sys
 import unicodedata
 
 import pytest
+from traces import tokens_of
 
 from attncli.errors import InputMismatchError
 from attncli.text import visible
@@ -17,14 +18,6 @@ HIDDEN = {chr(code) for code in [*BIDIRECTIONAL, *ZERO_WIDTH, *LINE_BREAKS, *CON
 
 # Nothing is drawn for these either.
 INVISIBLE = [0x180E, *range(0x2061, 0x2065), *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), 0xE0001]
-
-
-def token(text: str, index: int = 0) -> Token:
-    return Token(index, 0, text, None, None)
-
-
-def tokens(*texts: str) -> Tokens:
-    return Tokens(token(text, index) for index, text in enumerate(texts))
 
 
 # --- shown safely --------------------------------------------------------------------------------------------
@@ -53,7 +46,7 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
     ("Ġ\x1b[31m", r"␣\x1b[31m"), ("\u0301", "◌\u0301"), ("\u200d👧", "◌\u200d👧"), (" ", "␣"), ("\u00a0", "␣"),
 ])  # fmt: skip
 def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
-    assert token(text).label == label
+    assert tokens_of(text)[0].label == label
 
 
 # --- found by what is shown ----------------------------------------------------------------------------------
@@ -64,7 +57,7 @@ def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
     ("4", [4]), ("2024", [6]), (r"\x1b[31m", [7]), ("\x1b[31m", [7]), ("sun", [8]),
 ])  # fmt: skip
 def test_a_token_is_found_by_its_text_its_label_or_its_index(wanted: str, places: list[int]) -> None:
-    sequence = tokens("time", "[SEP]", "the", "##ing", "Ġflies", "the", "2024", "\x1b[31m", "▁sun")
+    sequence = tokens_of("time", "[SEP]", "the", "##ing", "Ġflies", "the", "2024", "\x1b[31m", "▁sun")
     assert sequence.find(wanted, "query") == places
 
 

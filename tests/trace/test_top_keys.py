@@ -20,7 +20,7 @@ def rows(draw: st.DrawFn) -> tuple[list[list[float]], list[list[bool]]]:
     def matrix(cells: st.SearchStrategy[object]) -> st.SearchStrategy[list[list[object]]]:
         return st.lists(st.lists(cells, min_size=keys, max_size=keys), min_size=queries, max_size=queries)
 
-    return draw(matrix(WEIGHTS)), draw(matrix(st.booleans()))  # type: ignore[return-value]
+    return draw(matrix(WEIGHTS)), draw(matrix(st.booleans()))
 
 
 @given(rows(), st.integers(1, 9))
@@ -46,6 +46,5 @@ def test_a_range_of_rows_is_a_slice(start: int | None, stop: int | None, count: 
     if written == ":":  # which is a token like any other
         assert found is None
         return
-    assert found is not None
     assert list(found.among(count)) == list(range(count))[start:stop]
     assert str(found) == written

@@ -6,33 +6,103 @@ import linecache
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from attncli.analysis.calls.analyzer import CallAnalyzer, LRUCache
-from attncli.analysis.calls.caches import EarlierCall
+from attncli.analysis.calls.caches import CacheReader, EarlierCall, continued, turns_of, without_empty_slots
 from attncli.analysis.calls.expectations import Expectations, Expected, UnexpectedError, matches, mismatches
+from attncli.analysis.calls.findings import findings_of, findings_of_step
 from attncli.analysis.calls.groups import NOT_CHECKED, NOTHING_EXPECTED, CallGroup, ModuleCalls, call_groups
-from attncli.analysis.calls.step_findings import findings_of_step
-from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState
+from attncli.analysis.calls.masks import CallMask, MaskReading, mask_of, read_mask
+from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState, size_of
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite
-from attncli.recording.detach import detached
+from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite, MaskArgument
+from attncli.recording.detach import TensorCache, detached, mask_values
 from attncli.recording.notes import Notes
 from attncli.text import plural, visible
 from attncli.trace.display import Displayed, presentation
 
-_MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
+Value = TypeVar("Value")
+_MOST_BYTES, _MOST_CACHED = 2**26, 2**25  # of masks that are kept for `check`, and for calls that come again
 _FULL = f"attn keeps {_MOST_BYTES >> 20} MiB of masks for check. Later masks are not checked"
 _MOST_DRAWN = 3  # lines of the program whose wrong cells are drawn
 _MOST_STEPS = 64  # whose findings are known when they come again
+_JudgedStep = tuple[ForwardPass, list[tuple[Finding, ...]]]
+
+
+class BoundedCache(Generic[Value]):
+    """Keeps values up to a number and a size, so that a program whose masks are new at every step fills no memory."""
+
+    def __init__(self, most: int, size: Callable[[Value], int]) -> None:
+        self._values: dict[Hashable, Value] = {}
+        self._most, self._size, self._bytes = most, size, 0
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return the value of a key, or make it."""
+        if key not in self._values:
+            if len(self._values) >= self._most or self._bytes > _MOST_CACHED:
+                self._values.clear()
+                self._bytes = 0
+            self._values[key] = make()
+            self._bytes += self._size(self._values[key])
+        return self._values[key]
+
+
+class CallAnalyzer:
+    """Analyses calls while the program waits; it keeps none of the program's tensors alive."""
+
+    def __init__(self) -> None:
+        self._readings: TensorCache[MaskReading] = TensorCache()
+        self._masks: BoundedCache[CallMask] = BoundedCache(64, lambda mask: mask.size)
+        self._calls: BoundedCache[RecordedCall] = BoundedCache(128, lambda call: call.size)
+
+    def record(self, call: AttentionCall, here: ThreadState, earlier: EarlierCall) -> tuple[RecordedCall, EarlierCall]:
+        """Return a call with its findings, and what the next one at its place needs."""
+        if call.device == "meta" and call.unsupported is None:
+            call = replace(call, unsupported="tensors without numbers (meta)")
+        if call.unsupported is not None and not call.is_mask_read:
+            unread = RecordedCall(call.place, None, (), call.findings, call.unsupported)
+            key: Hashable = call.place, call.unsupported, call.findings
+            return self._calls.get(key, lambda: unread), EarlierCall(call.shape[3])
+        masks, unused = (
+            tuple(self._read(one, call.dtype) for one in some) for some in (call.masks, call.ignored_masks)
+        )
+        state, after = CacheReader(call, masks, here.positions(call.shape[2]), earlier).state()
+        shape = call.shape if state.written is None else (*call.shape[:3], state.written)
+        of_keys, of_queries = (here.tokens(shape[0], size) for size in (shape[3], shape[2]))
+        digests = of_keys and of_keys.digest, of_queries and of_queries.digest
+        mask_key = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*masks, *unused))
+        cut = tuple(without_empty_slots(one, state) for one in masks)
+
+        def make_mask() -> CallMask:
+            tokens = None if of_keys is None else of_keys.values.astype(bool)
+            return mask_of(cut, call.is_causal, shape, tokens, state.written is not None)
+
+        mask = self._masks.get((call.is_causal, shape, mask_key, state.rows, digests[0]), make_mask)
+        before = earlier.traits if state.is_grown else None
+        pairs = [(argument, one) for argument, one in zip(call.masks, masks, strict=True) if one.has_bias]
+        bias: Any = sum(mask_values(argument)[..., : state.written] for argument, _ in pairs) if pairs else None
+        traits, broken = continued(mask, bias, turns_of(call), before)
+
+        def make() -> RecordedCall:
+            words = None if of_queries is None else of_queries.values.astype(bool)
+            found = (*state.findings, *broken, *findings_of(call, mask, cut, unused, state.is_grown, words))
+            return RecordedCall(call.place, mask, cut, found, unused=unused)
+
+        facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
+        key = *facts, str(call.scale_factors), call.findings, len(unused), mask_key, state, digests, broken
+        return self._calls.get(key, make), after._replace(traits=traits)
+
+    def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:
+        reading = self._readings.get(argument, dtype, lambda: read_mask(argument, dtype))
+        return reading._replace(made_at=argument.made_at)
 
 
 class Calls(Displayed, Sequence[CallGroup]):
@@ -64,7 +134,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         self._tracks: dict[tuple[object, ...], ModuleCalls] = {}
         self._earlier: dict[CallSite, EarlierCall] = {}
         self._threads: dict[int, ThreadState] = {}
-        self._steps = LRUCache[tuple[ForwardPass, list[tuple[Finding, ...]]]](_MOST_STEPS, lambda entry: entry[0].size)
+        self._steps: BoundedCache[_JudgedStep] = BoundedCache(_MOST_STEPS, lambda entry: size_of(entry[0]))
         self._to_check: list[ForwardPass] = []
         self._drawn: set[tuple[object, ...]] = set()
         self._bytes = 0
@@ -80,12 +150,11 @@ class Calls(Displayed, Sequence[CallGroup]):
             self.left_out += 1
             return
         key = call.api, call.place, call.dtype, call.shape[1], call.shape[2] == 1
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._tracks[key] = self._new_track(call)
-        here = self.here()
+        if key not in self._tracks:
+            self._tracks[key] = self._new_track(call)
+        track, here = self._tracks[key], self.here()
         is_block = here.take_slices(track, call.slices)
-        if track in here.tracks:
+        if any(each.track is track for each in here.calls):
             self._end(here)
         recorded = self._record(call, here)
         recorded = recorded.as_block() if is_block else recorded
@@ -93,11 +162,9 @@ class Calls(Displayed, Sequence[CallGroup]):
         here.add_call(track, recorded)
 
     def _new_track(self, call: AttentionCall) -> ModuleCalls:
-        expected = None
-        if self._expected is not None:
-            here = self._expected.at(call.place)
-            expected = NOTHING_EXPECTED if here is None else here.text
-        track = ModuleCalls(call.api, call.place, call.dtype, call.shape, expected)
+        here = None if self._expected is None else self._expected.at(call.place)
+        nothing = None if self._expected is None else NOTHING_EXPECTED
+        track = ModuleCalls(call.api, call.place, call.dtype, call.shape, nothing if here is None else here.text)
         try:
             track.first = detached(call) if self._is_kept else None
         except Exception as fault:
@@ -109,13 +176,13 @@ class Calls(Displayed, Sequence[CallGroup]):
         """Analyse a call; a fault of ours is a note, and ends no program."""
         try:
             anywhere = call.place._replace(line=0)  # what has a mask and what has none may be two lines of a function
-            earlier = self._earlier.get(call.place) or self._earlier.get(anywhere)
+            earlier = self._earlier.get(call.place) or self._earlier.get(anywhere) or EarlierCall(0)
             recorded, after = self._analyzer.record(call, here, earlier)
+            self._earlier[call.place] = self._earlier[anywhere] = after
+            return recorded
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be looked at")
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
-        self._earlier[call.place] = self._earlier[anywhere] = after
-        return recorded
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -150,28 +217,33 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     def _end(self, thread: ThreadState) -> None:
         step = thread.end()
+        # Calls that are equal are one object, as long as they are kept.
+        key = tuple((id(track), id(call), *(one.digest for one in hints)) for call, hints, track in step)
         try:
-            _, found = self._steps.get(step.key, lambda: (step, self._judged(step)))
-            for track, findings in zip(step.tracks, found, strict=True):
-                track.add(findings)
+            _, found = self._steps.get(key, lambda: (step, self._judged(step)))
+            for context, findings in zip(step, found, strict=True):
+                context.track.add(findings)
         except Exception as fault:
             self.notes.failed(fault, "the masks of a step could not be held against each other")
 
     def _judged(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
-        """Return the findings of each call, and keep the step for `check`."""
-        if self._is_kept and self._bytes + step.size > _MOST_BYTES:
+        """Return the findings of each call, and keep the step for `check`.
+
+        Wrong cells are kept with findings of the first places alone, as they take memory.
+        """
+        size = size_of(step) if self._is_kept else 0
+        if self._bytes + size > _MOST_BYTES:
             self.notes.add(_FULL)
         elif self._is_kept:
-            self._bytes += step.size
+            self._bytes += size
             self._to_check.append(step)
-        pairs = zip(step.calls, judge(step, self._expected), strict=True)
-        return [tuple(self._with_map(one, each.call.place) for one in own) for each, own in pairs]
-
-    def _with_map(self, finding: Finding, place: CallSite) -> Finding:
-        """Return a finding with its wrong cells at the first places alone, as these take memory."""
-        if finding.comparison is not None and len(self._drawn) < _MOST_DRAWN:
-            self._drawn.add(place[:3])
-        return finding if place[:3] in self._drawn else replace(finding, comparison=None)
+        judged = []
+        for each, own in zip(step, judge(step, self._expected), strict=True):
+            place = each.call.place[:3]
+            if len(self._drawn) < _MOST_DRAWN and any(one.comparison is not None for one in own):
+                self._drawn.add(place)
+            judged.append(own if place in self._drawn else tuple(replace(one, comparison=None) for one in own))
+        return judged
 
     def source(self, line: str) -> str:
         """Return a line of the program, `train.py:40`, as it is written; nothing where it cannot be read."""
@@ -235,7 +307,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         expected = Expectations.parse(expect)
         if lengths is not None:
             expected = expected.with_lengths(lengths)
-        found = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        found = [one for step in self._to_check for own in mismatches(step, expected) for one in own]
         wrong = [one for one in found if one.finding.severity == "error"]
         unchecked = self._unchecked(expected)
         if wrong or unchecked:
@@ -250,7 +322,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         """Return what was expected and could not be checked, a sentence each."""
         if not self.calls:
             return [f"no attention ran. attn looks for {LOOKED_FOR}"]
-        kept = [context.call for step in self._to_check for context in step.calls]
+        kept = [context.call for step in self._to_check for context in step]
         if kept and all(call.is_block for call in kept):
             return ["its calls are blocks of a longer attention; attncli.prove checks the whole"]
         places = [call.place for call in kept]
@@ -260,9 +332,9 @@ class Calls(Displayed, Sequence[CallGroup]):
         return unused
 
     def _unused(self, expected: Expectations) -> list[str]:
-        sentences = []
-        for one in expected.idle(track.place for track in self.tracks):
-            if any(matches(track.place, one.pattern) for track in self.tracks):
+        places, sentences = [track.place for track in self.tracks], []
+        for one in expected.idle(places):
+            if any(matches(place, one.pattern) for place in places):
                 sentences.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
             else:
                 ran = f"{plural(self.calls, 'call')} ran elsewhere"
@@ -299,8 +371,8 @@ class Calls(Displayed, Sequence[CallGroup]):
 
 def judge(step: ForwardPass, expected: Expectations | None) -> Iterator[tuple[Finding, ...]]:
     """Yield the findings of each call of a step: of it alone, by the other calls, and by the expectations."""
-    wrong = mismatches(step.calls, expected) if expected is not None else ([] for _ in step.calls)
-    for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
+    wrong = mismatches(step, expected) if expected is not None else ([] for _ in step)
+    for (call, *_), of_step, own in zip(step, findings_of_step(step), wrong, strict=True):
         of_mask = (replace(one.finding, comparison=one.comparison) for one in own)
         findings = [call.with_lines(one) for one in (*call.findings, *of_step, *of_mask)]
         # A note that padding or later keys are seen is nothing new where that is an error, or expected.

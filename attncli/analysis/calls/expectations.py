@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.findings import padding_of
 from attncli.analysis.calls.groups import NOT_CHECKED, joined_places
-from attncli.analysis.calls.step_findings import padding_of, unmatched_padding
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
 from attncli.masks.audit import audit_allowed, word_queries
-from attncli.masks.comparison import Comparison
-from attncli.masks.expressions import And, Expression, Grid, Pad, conjuncts, leaves, with_lengths, with_numbers
-from attncli.masks.findings import Finding
-from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
+from attncli.masks.comparison import Comparison, first_difference
+from attncli.masks.expressions import And, Expression, Pad, conjuncts, leaves, with_lengths, with_numbers
+from attncli.masks.findings import Finding, error, note
+from attncli.masks.mask_grid import MaskGrid, MaskSize, bind_lengths, grid_rows, materialise
 from attncli.masks.parser import parse
 from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
@@ -129,19 +129,9 @@ class CallMismatch(NamedTuple):
         if mask is None or expected is None or not self.finding.cells:
             return None
         *_, queries, keys = mask.shape
-        grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries)
-        right = materialise(expected, MaskSize(queries, keys, mask.past))
-        right = right.reshape((1,) * (4 - right.ndim) + right.shape)
-        planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
-        differs = (planes != right) & word_queries(expected, grid)
-        places = np.argwhere(differs.any(axis=(2, 3)))
-        if not len(places):
-            return None
-        row, head = places[0].tolist()
-        names = ["the call", *[f"batch row {row}"] * (len(planes) > 1), *[f"head {head}"] * (planes.shape[1] > 1)]
-        plane, seen = differs[row, head], planes[row, head]
-        cells = plane & seen, plane & ~seen, seen & ~plane
-        return Comparison((", ".join(names), "expected"), *cells, mask.past, batch_row=row)
+        laid = MaskGrid("", materialise(expected, MaskSize(queries, keys, mask.past)), mask.past)
+        counts = word_queries(expected, grid_rows(laid, np.arange(queries)))
+        return first_difference(mask.allowed, np.where(counts, laid.batched, mask.allowed), mask.past)
 
 
 class UnexpectedError(AssertionError):
@@ -183,21 +173,21 @@ def _of_call(
 ) -> Iterator[tuple[Finding, Expression | None]]:
     mask, expected = context.call.mask, here.expression
     if mask is None:
-        yield Finding("no-mask", "error", f"cannot check {expected}: the mask cannot be read"), expected
+        yield error("no-mask", f"cannot check {expected}: the mask cannot be read"), expected
         return
     batch, _, _, length = mask.shape
     try:
         expected = with_numbers(expected, partial(numbers_of, hints=context.hints, batch=batch, length=length))
-    except AttnError as error:  # the sentence that names what to write
-        yield Finding("shape", "error", str(error)), None
+    except AttnError as refusal:  # the sentence that names what to write
+        yield error("shape", str(refusal)), None
         return
     padded: Expression | None = expected
     try:
         if any(leaf.lengths is None for leaf in leaves(expected) if isinstance(leaf, Pad)):
             tokens = _tokens(expected, mask, context, calls)
             padded = None if tokens is None else with_lengths(expected, tokens)
-    except AttnError as error:  # pad(left), and the padding is on the right
-        yield Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None
+    except AttnError as refusal:  # pad(left), and the padding is on the right
+        yield error("padding-side", f"{here.text} does not fit: {refusal}"), None
         return
     if padded is not None:
         yield from ((one, padded) for one in _findings(mask, padded))
@@ -207,7 +197,12 @@ def _of_call(
     if parts:
         rest = And(tuple(parts)) if len(parts) > 1 else parts[0]
         yield from ((one, rest) for one in _findings(mask, rest) if one.code != "missing")
-    yield _unknown_lengths(context, mask, calls), None
+    # An error where no mask of the step can hide the padding of single rows, unless it is known of another sequence.
+    is_by_row = any(one.allowed.shape[::3] == (batch, mask.shape[3]) for each in calls for one in each.call.masks)
+    finding = note if is_by_row or any(padding_of(calls, each) for each in calls) else error
+    advice = "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
+    code = NOT_CHECKED if finding is note else "pad"
+    yield finding(code, "cannot check `pad`: sequence lengths unknown", advice=advice), None
 
 
 def _tokens(
@@ -222,7 +217,7 @@ def _tokens(
         candidates = [*(one.tokens for one in padding), *unpadded]
         tokens = next((one for one in candidates if np.array_equal(one, own)), candidates[0])
         is_sorted = not np.array_equal(own, tokens) and sorted(own.tolist()) == sorted(tokens.tolist())
-        if padding[0].is_stated and tokens is candidates[0] and is_sorted:
+        if padding[0].kind == "mask" and tokens is candidates[0] and is_sorted:
             return None  # the model may have sorted its batch
     elif prompt := context.hints_of("prompt"):
         return prompt[0].values.astype(bool) if prompt[0].is_sure or batch == 1 else None
@@ -235,34 +230,9 @@ def _tokens(
     return tokens if is_known else None
 
 
-def _unknown_lengths(context: CallContext, mask: CallMask, calls: Sequence[CallContext]) -> Finding:
-    """Return that padding is expected and not known.
-
-    It is an error where no mask of the step can hide that of single rows, unless what is known is another sequence's.
-    """
-    batch, _, _, keys = mask.shape
-    is_by_row = any(one.allowed.shape[::3] == (batch, keys) for each in calls for one in each.call.masks)
-    is_other = any(padding_of(calls, each) for each in calls)
-    sizes = unmatched_padding(calls, context, mask)
-    message, advice = f"cannot check `pad`: {sizes or 'sequence lengths unknown'}", None
-    words = sorted(mask.rule.tokens.tolist())
-    if any(words == sorted(one.tokens.tolist()) for one in padding_of(calls, context)):
-        message = "cannot check `pad`: its batch rows are padded like those of the model's input, in another order"
-        return Finding(NOT_CHECKED, "note", message, advice="correct if the model sorts its batch")
-    if sizes is not None and mask.allowed.all() and keys > max(one.size for one in context.hints):
-        message = f"attends to padding, wherever it is: {sizes}"
-    elif sizes is None:
-        advice = (
-            "set nn.Embedding(padding_idx=…), pass the model an attention_mask, or give `lengths` to check in Python"
-        )
-    if is_by_row or is_other:
-        return Finding(NOT_CHECKED, "note", message, advice=advice)
-    return Finding("pad", "error", message, advice=advice)
-
-
 def _findings(mask: CallMask, expected: Expression) -> list[Finding]:
     try:
         findings = [*audit_allowed(mask.allowed, mask.shape, expected)]
-    except AttnError as error:  # it does not fit so many positions
-        return [Finding("shape", "error", f"{expected} does not fit: {error}")]
+    except AttnError as refusal:  # it does not fit so many positions
+        return [error("shape", f"{expected} does not fit: {refusal}")]
     return [one for one in findings if one.severity == "error" and one.code != "dead-row"]  # which every call has

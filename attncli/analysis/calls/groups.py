@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.analysis.calls.masks import UNKNOWN
 from attncli.errors import NotExposedError
-from attncli.masks.findings import Finding
+from attncli.masks.findings import Finding, note
 from attncli.recording.call import Api, AttentionCall, CallSite
 from attncli.text import as_ranges, plural, visible
 
@@ -109,22 +109,11 @@ class ModuleCalls:
         return tuple(sorted(self.counts.values(), key=lambda one: one.finding.severity != "error"))
 
 
-def _unpadded(rule: str) -> str:
-    if rule == "pad" or rule.startswith("pad,"):
-        return "full"
-    return rule.replace(" & pad", "").removesuffix(", padding queries see nothing")
-
-
 def _mask_text(rules: Counter[str], masks: Set[str]) -> str:
     """Return the rule that masks follow, or how it varies."""
-    if len(rules) == 1:
-        return next(iter(masks)) if len(masks) == 1 else next(iter(rules))
-    plain = {_unpadded(rule) for rule in rules}
-    if len(plain) == 1:
-        padded = sum(count for rule, count in rules.items() if _unpadded(rule) != rule)
-        varies = f"varies: pad in {padded} of {rules.total()} calls"
-        return varies if plain == {"full"} else f"{plain.pop()}, {varies}"
-    return "varies: " + ", ".join(f"{rule} in {count}" for rule, count in rules.most_common())
+    if len(rules) > 1:
+        return "varies: " + ", ".join(f"{rule} in {count}" for rule, count in rules.most_common())
+    return next(iter(masks if len(masks) == 1 else rules))
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,7 +173,7 @@ class CallGroup:
         *_, queries, keys = self.tracks[0].shape
         message, advice = self.mask, "give --expect EXPR to check it"
         if any(rule.startswith(_NOT_READ) for rule in rules):
-            return Finding(NOT_CHECKED, "note", f"the mask is {self.mask}")
+            return note(NOT_CHECKED, f"the mask is {self.mask}")
         if blocks := sum(track.blocks for track in self.tracks):
             message = "a block of a longer attention"
             message += "" if blocks == self.calls else f" ({blocks} of {self.calls} calls)"
@@ -198,10 +187,10 @@ class CallGroup:
                 message += ": queries see later keys, which is wrong in a decoder"
                 is_padded = any("pad" in rule for rule in rules)
                 decoder, encoder = ('"causal & pad"', "pad") if is_padded else ("causal", "full")
-                is_full = {_unpadded(rule) for rule in rules} == {"full"}
+                is_full = {rule.partition(",")[0] for rule in rules} <= {"full", "pad"}
                 other = f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
                 advice = f"give --expect {decoder} for a decoder, {other}"
-        return Finding(NOT_CHECKED, "note", message, advice=advice)
+        return note(NOT_CHECKED, message, advice=advice)
 
     @property
     def traces(self) -> tuple[Trace, ...]:

@@ -15,14 +15,16 @@ from attncli.masks.audit import audit_fills
 from attncli.masks.conventions import LEAST, Convention, Reading, read_as
 from attncli.masks.expressions import And, Atom, conjuncts, is_padding
 from attncli.masks.files import StoredMask
-from attncli.masks.findings import Finding
+from attncli.masks.findings import Finding, error
 from attncli.masks.mask_grid import MaskGrid
-from attncli.masks.recognition import Rule, rule_of
+from attncli.masks.recognition import Rule, Shape, rule_of
 from attncli.recording.call import MaskArgument
 from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
+
+    Keys = Bool[np.ndarray, "B K"]
 
 _SIDE = re.compile(r"\bpad\([^)]*\)")  # how much padding there is belongs to a batch
 UNKNOWN = "irregular mask"  # which follows no simple rule
@@ -43,21 +45,16 @@ class MaskReading(NamedTuple):
 
 
 def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
-    """Read a mask, while the program waits; its convention is that of the API that reads it.
-
-    Args:
-        argument: the mask.
-        dtype: of the call, in which its numbers have to stay what they are.
-    """
+    """Read a mask of a call of a dtype, while the program waits; its convention is that of the API that reads it."""
     values, kind = mask_values(argument), str(argument.values.dtype).removeprefix("torch.")
     digest = hash((values.shape, kind, values.tobytes()))
     reading = read_as(values, argument.convention)
     own = MaskReading(argument.name, values.shape, reading.convention, reading.allowed, digest)
     if reading.convention != "additive":
         return own
+    findings = tuple(_findings_of_numbers(own.name, StoredMask(values, kind), reading, dtype))
     has_bias = bool((values[reading.allowed] != 0).any())
-    own = own._replace(fills=reading.fills, has_bias=has_bias)
-    return own._replace(findings=tuple(_findings_of_numbers(own.name, StoredMask(values, kind), reading, dtype)))
+    return own._replace(fills=reading.fills, has_bias=has_bias, findings=findings)
 
 
 def _findings_of_numbers(name: str, stored: StoredMask, reading: Reading, dtype: str) -> Iterator[Finding]:
@@ -70,12 +67,11 @@ def _findings_of_numbers(name: str, stored: StoredMask, reading: Reading, dtype:
         count, numbers = int(np.count_nonzero(values)), f"{name} adds 0 and {other:g} ({stored.dtype}) to the scores"
         # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
         if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
-            message = f"{numbers}, which masks nothing"
-            yield Finding("added-bool", "error", message, count, advice="pass booleans, or 0 and -inf")
+            yield error("added-bool", f"{numbers}, which masks nothing", count, "pass booleans, or 0 and -inf")
             return
         if other >= -FORBIDDEN_BELOW:
             message = f"{numbers}: all weight goes to the keys that it should mask"
-            yield Finding("leak", "error", message, count, advice=f"use -{other:g}")
+            yield error("leak", message, count, f"use -{other:g}")
             return
     subject = MaskGrid(name, reading.allowed[0], 0, None, stored, reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)
@@ -86,7 +82,7 @@ class CallMask(NamedTuple):
 
     planes: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]  # the masks that were handed to it, True = attend
     is_causal: bool  # whether the API hides later keys, aligned top-left
-    shape: tuple[int, int, int, int]  # `(B, H, Q, K)`
+    shape: Shape  # `(B, H, Q, K)`
     rule: Rule  # what they follow together
     has_bias: bool = False  # whether a mask adds other numbers to the scores
 
@@ -111,21 +107,17 @@ class CallMask(NamedTuple):
         return any(variant.past == 0 != self.past for variant in self.rule.variants)
 
     @property
-    def _later(self) -> Bool[np.ndarray, "#B #H Q K"]:
-        """Keys behind its own position that a query sees."""
-        queries, keys = self.shape[2:]
-        return self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)
-
-    @property
     def sees_later(self) -> bool:
         """Whether a query sees a key behind its own position."""
-        return bool(self._later.any())
+        queries, keys = self.shape[2:]
+        return bool((self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)).any())
 
     @property
     def words_see_later(self) -> bool:
         """Whether a query that is no padding sees a key behind its own position."""
-        is_square = self.shape[2] == self.shape[3]
-        return bool((self._later & self.rule.tokens[:, None, :, None] if is_square else self._later).any())
+        queries, keys = self.shape[2:]
+        words = self.allowed & self.rule.tokens[:, None, :, None] if queries == keys else self.allowed
+        return bool((words & ~np.tri(queries, keys, keys - queries, dtype=bool)).any())
 
     @property
     def name(self) -> str:
@@ -140,33 +132,22 @@ class CallMask(NamedTuple):
 
 
 def mask_of(
-    masks: tuple[MaskReading, ...],
-    is_causal: bool,
-    shape: tuple[int, int, int, int],
-    tokens: Bool[np.ndarray, "B K"] | None = None,
-    is_cut: bool = False,
+    masks: tuple[MaskReading, ...], is_causal: bool, shape: Shape, tokens: Keys | None = None, is_cut: bool = False
 ) -> CallMask:
-    """Return what masks hide together."""
+    """Return what masks hide together; a single query of a cut cache sees no later key, as those before it do not."""
     planes = tuple(one.allowed for one in masks)
     rule = rule_of(together(planes, is_causal, shape), shape, tokens=tokens)
-    rule = _of_one_query(rule) if is_cut and shape[2] == 1 else rule
+    if is_cut and shape[2] == 1 and rule.expression is not None:
+        parts = [part for part in conjuncts(rule.expression) if part != Atom("full")]
+        if all(map(is_padding, parts)):
+            causal = And((Atom("causal"), *parts)) if parts else Atom("causal")
+            text = f"causal & {rule.text}" if parts else "causal"
+            rule = replace(rule, text=text, variants=(rule.variants[0]._replace(expression=causal),))
     return CallMask(planes, is_causal, shape, rule, any(one.has_bias for one in masks))
 
 
-def _of_one_query(rule: Rule) -> Rule:
-    """Return the rule of the last query as that of the queries before it, which see no later key."""
-    if rule.expression is None:
-        return rule
-    parts = [part for part in conjuncts(rule.expression) if part != Atom("full")]
-    if not all(map(is_padding, parts)):
-        return rule
-    causal = And((Atom("causal"), *parts)) if parts else Atom("causal")
-    text = f"causal & {rule.text}" if parts else "causal"
-    return replace(rule, text=text, variants=(rule.variants[0]._replace(expression=causal),))
-
-
 def together(
-    masks: Iterable[Bool[np.ndarray, "_ _ _ _"]], is_causal: bool, shape: tuple[int, int, int, int]
+    masks: Iterable[Bool[np.ndarray, "_ _ _ _"]], is_causal: bool, shape: Shape
 ) -> Bool[np.ndarray, "_ _ _ _"]:
     """Return which keys are seen under several masks; axes along which nothing changes are 1."""
     planes = [*masks, *([np.tri(*shape[2:], dtype=bool)[None, None]] if is_causal else [])]

@@ -13,13 +13,11 @@ import numpy as np
 from attncli.analysis.calls.groups import ModuleCalls
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.findings import Finding
-from attncli.recording.call import CallSite
+from attncli.recording.call import CallSite, CallSlices
 from attncli.recording.input_hint import InputHint
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-
-    from attncli.recording.slices import CallSlices
 
 
 _BYTES_OF_A_CALL = 2048
@@ -69,10 +67,11 @@ class RecordedCall(NamedTuple):
 
 
 class CallContext(NamedTuple):
-    """A call, and the hints about its batch."""
+    """A call, the hints about its batch, and the calls of the module that made it."""
 
     call: RecordedCall
-    hints: tuple[InputHint, ...] = ()
+    hints: tuple[InputHint, ...]
+    track: ModuleCalls
 
     def hints_of(self, kind: str) -> list[InputHint]:
         """Return the hints about as many positions as the call has keys."""
@@ -83,39 +82,26 @@ class CallContext(NamedTuple):
         return [one for one in self.hints if (one.kind, one.size) == (kind, keys) and len(one.values) in sizes]
 
 
-class ForwardPass(NamedTuple):
-    """The calls of a step, and the modules that made them."""
+ForwardPass = tuple[CallContext, ...]  # the calls of a step
 
-    tracks: tuple[ModuleCalls, ...]
-    calls: tuple[CallContext, ...]
 
-    @property
-    def key(self) -> tuple[tuple[int, ...], ...]:
-        """Identity of the step, as long as it is kept: calls that are equal are one object."""
-        pairs = zip(self.tracks, self.calls, strict=True)
-        return tuple((id(track), id(call), *(one.digest for one in hints)) for track, (call, hints) in pairs)
-
-    @property
-    def size(self) -> int:
-        """Bytes of its masks, and of its calls, about."""
-        masks = [context.call.mask for context in self.calls if context.call.mask is not None]
-        planes = {id(one): one.nbytes for mask in masks for one in mask.planes}
-        return sum(planes.values()) + _BYTES_OF_A_CALL * len(self.calls)
+def size_of(step: ForwardPass) -> int:
+    """Return the bytes of a step's masks, and of its calls, about."""
+    masks = [context.call.mask for context in step if context.call.mask is not None]
+    planes = {id(one): one.nbytes for mask in masks for one in mask.planes}
+    return sum(planes.values()) + _BYTES_OF_A_CALL * len(step)
 
 
 class _PendingHint(NamedTuple):
-    """A hint about the calls to come, with how many calls and hints there had been then."""
-
-    calls: int
-    order: int
     hint: InputHint
+    calls: int  # of the thread before it
+    order: int  # among its hints
 
 
 @dataclass(eq=False)
 class ThreadState:
     """The step of a thread that is not over."""
 
-    tracks: list[ModuleCalls] = field(default_factory=list)  # of its calls
     calls: list[CallContext] = field(default_factory=list)
     slices: dict[ModuleCalls, CallSlices] = field(default_factory=dict)  # of the last call of each module
     calls_made: int = 0  # by the thread
@@ -127,9 +113,9 @@ class ThreadState:
 
     def add_call(self, track: ModuleCalls, call: RecordedCall) -> None:
         """Add a call."""
-        self.tracks.append(track)
         prompt = None if call.mask is None else self._prompt(call.place, call.mask)
-        self.calls.append(CallContext(call, self._hints if prompt is None else (*self._hints, prompt)))
+        hints = self._hints if prompt is None else (*self._hints, prompt)
+        self.calls.append(CallContext(call, hints, track))
         self.calls_made += 1
 
     def take_slices(self, track: ModuleCalls, slices: CallSlices | None) -> bool:
@@ -140,11 +126,10 @@ class ThreadState:
         for other, earlier in self.slices.items():
             is_own, is_other = slices.blocks(earlier, track.place[:3] == other.place[:3])
             is_block |= is_own
-            if is_other and other in self.tracks:
-                index = self.tracks.index(other)
-                call, hints = self.calls[index]
-                other.blocks += not call.is_block
-                self.calls[index] = CallContext(call.as_block(), hints)
+            for index, each in enumerate(self.calls if is_other else ()):
+                if each.track is other:
+                    other.blocks += not each.call.is_block
+                    self.calls[index] = each._replace(call=each.call.as_block())
         self.slices[track] = slices
         track.blocks += is_block
         return is_block
@@ -169,15 +154,13 @@ class ThreadState:
     def add(self, hint: InputHint) -> None:
         """See `Hints`."""
         self.hints_made += 1
-        self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(self.calls_made, self.hints_made, hint)]
+        self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(hint, self.calls_made, self.hints_made)]
 
-    def begin_forward(self) -> None:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """See `Hints`."""
-        self.forward = self.calls_made, self.hints_made
-
-    def begin_module(self) -> tuple[int, int]:
-        """See `Hints`."""
-        return self.calls_made, self.hints_made
+        begun = self.calls_made, self.hints_made
+        self.forward = begun if is_outermost else self.forward
+        return begun
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints`."""
@@ -195,8 +178,7 @@ class ThreadState:
     def add_to_last_call(self, hint: InputHint) -> None:
         """See `Hints`."""
         if self.calls:
-            call, hints = self.calls[-1]
-            self.calls[-1] = CallContext(call, (*hints, hint))
+            self.calls[-1] = self.calls[-1]._replace(hints=(*self.calls[-1].hints, hint))
 
     def positions(self, queries: int) -> InputHint | None:
         """Return the last hint about the positions of this number of queries."""
@@ -210,7 +192,7 @@ class ThreadState:
 
     def end(self) -> ForwardPass:
         """Return the step, and begin another."""
-        step = ForwardPass(tuple(self.tracks), tuple(self.calls))
+        step = tuple(self.calls)
         begun = self.calls_made - len(self.calls)
         # Hints for this step are over, but the padding of a forward whose layers are several steps of one place.
         calls, hints = self.forward
@@ -219,5 +201,5 @@ class ThreadState:
             for one in self.pending
             if one.calls > begun or (one.calls == calls and one.order > hints and one.hint.kind in STATED)
         ]
-        self.tracks, self.calls = [], []
+        self.calls = []
         return step

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,13 @@ from attncli.checkpoints.options import LoadOptions, checked_options
 from attncli.checkpoints.signatures import Choice, with_explicit_signature
 from attncli.errors import InputError, UsageError
 from attncli.masks.findings import Finding
-from attncli.text import as_list, layers_named
+from attncli.text import as_list, layers_named, visible
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.model_runner import ModelRunner
+    from attncli.analysis.check.invariances import ModelRunner
+    from attncli.analysis.check.layers import CapturedLayer
     from attncli.encoding.encode import EncodedInput
+    from attncli.engines.torch.recorder import Sublayer
 
 # Of different lengths, so that a batch of them is padded.
 DEFAULT_TEXTS = (
@@ -70,47 +71,42 @@ def check(
     loading = loading.changed(dtype=loading.dtype or "float32")
     snapshot = resolve(model, loading)
     announce_import("attn check", snapshot)
-    from attncli.analysis.check.invariances import findings_of, invariances
-    from attncli.analysis.check.model_runner import ModelRunner
-    from attncli.analysis.check.tokenizer import tokenizer_findings
+    from attncli.analysis.check.invariances import ModelRunner, findings_of, invariances
+    from attncli.analysis.check.layers import captured
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
     chosen, heads = Indices.of("layer", layer), Indices.of("head", None)
-    runner = ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading))
+    checkpoint = Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading)
+    runner = ModelRunner(checkpoint)
     sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
-    longest = max(len(sentence.tokens) for sentence in sentences)
-    room = max(_MOST_TOKENS // longest, 2)
+    lengths = tuple(len(sentence.tokens) for sentence in sentences)
+    room = max(_MOST_TOKENS // max(lengths), 2)
     if len(sentences) > room:
-        raise InputError(f"{len(sentences)} texts of up to {longest} tokens do not fit into one batch; give {room}")
-    findings = _layer_findings(runner, sentences)
-    compared = tuple(invariances(runner, sentences))
+        raise InputError(
+            f"{len(sentences)} texts of up to {max(lengths)} tokens do not fit into one batch; give {room}"
+        )
+    # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
+    layers = [*captured(runner, sentences, "right"), *captured(runner, sentences, "left")]
+    findings = _layer_findings(layers, runner.dtype)
     reported = {(finding.layer, finding.kind) for finding in findings}
+    compared = tuple(invariances(runner, sentences))
     masks: dict[tuple[str, str], list[int]] = {}
-    windows: dict[int, list[int]] = {}  # that no text is long enough to see the edge of
-    for number, kind in runner.recorded:
-        implied = runner.implied[number, kind]
-        masks.setdefault((str(implied.expression), kind), []).append(number)
-        if implied.window is not None and implied.window >= longest:
-            windows.setdefault(implied.window, []).append(number)
-    for width, layers in windows.items():
-        where = f"the window of {width} keys in {layers_named(layers)}"
-        advice = f"a text of more than {width} tokens shows its edge"
-        message = f"{where} reaches over the longest text, {longest} tokens"
-        findings.append(Finding("window", "note", message, advice=advice))
+    for number, kind in layers[0]:
+        masks.setdefault((str(runner.implied[number, kind].expression), kind), []).append(number)
+    findings += _window_notes({layer: runner.implied[layer].window for layer in layers[0]}, max(lengths))
     findings += findings_of(runner, compared, reported)
-    known_padding = runner.first_position - 1 if runner.first_position else None
-    findings += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, known_padding)
+    findings += _tokenizer_notes(runner, sentences[0])
     return Report(
-        model=runner.checkpoint.name,
-        architecture=runner.checkpoint.part.architecture,
+        model=checkpoint.name,
+        architecture=checkpoint.part.architecture,
         dtype=runner.dtype,
-        tokens=tuple(len(sentence.tokens) for sentence in sentences),
+        tokens=lengths,
         masks=tuple((expression, kind, tuple(layers)) for (expression, kind), layers in masks.items()),
         findings=tuple(sorted(findings, key=lambda finding: finding.severity == "note")),
         invariances=compared,
-        tower=runner.checkpoint.part.tower,
-        notes=tuple(dict.fromkeys(chain(runner.checkpoint.notes, *(sentence.notes for sentence in sentences)))),
+        tower=checkpoint.part.tower,
+        notes=tuple(dict.fromkeys(chain(checkpoint.notes, *(sentence.notes for sentence in sentences)))),
     )
 
 
@@ -119,28 +115,49 @@ def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: st
     lengths = {len(sentence.tokens) for sentence in sentences}
     if len(lengths) > 1:
         return sentences
-    built_in = []
-    for text in DEFAULT_TEXTS:
-        words = text.split()
-        while words:  # fewer, where the model has too few positions
-            with suppress(InputError):
-                built_in.append(runner.read(" ".join(words), target))
-                break
-            words.pop()
-    longer = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
-    return sentences + longer[:1] if sentences else built_in
+    built_in = [runner.read(text, target) for text in DEFAULT_TEXTS]
+    other = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
+    return [*sentences, *other[:1]] if sentences else built_in
 
 
-def _layer_findings(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> list[Finding]:
+def _layer_findings(sentences: Iterable[dict[Sublayer, CapturedLayer]], dtype: str) -> list[Finding]:
     """Return one finding of each kind per layer: of the sentence in which it concerns most cells."""
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     worst: dict[tuple[Any, ...], Finding] = {}
-    # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    for sentence in [*runner.captured(sentences, "right"), *runner.captured(sentences, "left")]:
-        for (layer, kind), attention in sentence.items():
-            for finding in layer_findings(attention, runner.dtype):
-                key = layer, kind, finding.code, finding.severity
-                if key not in worst or finding.count > worst[key].count:
-                    worst[key] = replace(finding, layer=layer, kind=kind, advice=ADVICE.get(finding.code))
+    for (layer, kind), attention in chain.from_iterable(sentence.items() for sentence in sentences):
+        for finding in layer_findings(attention, dtype):
+            key = layer, kind, finding.code, finding.severity
+            if key not in worst or finding.count > worst[key].count:
+                worst[key] = replace(finding, layer=layer, kind=kind, advice=ADVICE.get(finding.code))
     return list(worst.values())
+
+
+def _window_notes(windows: dict[Sublayer, int | None], longest: int) -> Iterator[Finding]:
+    """Yield the windows that no text is long enough to see the edge of."""
+    for width in dict.fromkeys(windows.values()):
+        if width is not None and width >= longest:
+            where = layers_named([number for (number, _), window in windows.items() if window == width])
+            message = f"the window of {width} keys in {where} reaches over the longest text, {longest} tokens"
+            yield Finding("window", "note", message, advice=f"a text of more than {width} tokens shows its edge")
+
+
+def _tokenizer_notes(runner: ModelRunner, sentence: EncodedInput) -> Iterator[Finding]:
+    """Yield notes about a tokenizer that has made masks wrong."""
+    encoder = runner.checkpoint.encoder
+    tokenizer, padding = encoder.tokenizer, encoder.padding_id
+    pad, bos, counted = tokenizer.pad_token, tokenizer.bos_token, runner.first_position - 1
+    if pad is None:
+        message = f"no pad token. This check pads with id {padding}, so only the attention mask marks padding"
+        yield Finding("tokenizer", "note", message)
+    elif pad == tokenizer.eos_token:
+        message = f"the pad token is also the end token {visible(str(pad))}, so a mask made from ids hides the end of a"
+        yield Finding("tokenizer", "note", f"{message} sentence. Use the tokenizer's attention mask")
+    if counted not in (-1, padding):
+        message = f"it pads with id {padding}, but the model skips id {counted} when it counts positions"
+        yield Finding("tokenizer", "note", f"{message}, so padding shifts the tokens")
+    if tokenizer.padding_side == "left":
+        message = "it pads on the left. Compute positions from the attention mask: cumsum − 1"
+        yield Finding("tokenizer", "note", message)
+    if encoder.special and bos is not None and sentence.tokens[0].id != tokenizer.bos_token_id:
+        yield Finding("tokenizer", "note", f"it does not add its beginning token {visible(str(bos))}")

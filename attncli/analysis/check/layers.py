@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.attention import noise_floor
+from attncli.attention import FORBIDDEN_BELOW, noise_floor
+from attncli.engines.torch.expected_masks import ExpectedMask
+from attncli.engines.torch.load import set_backend
+from attncli.engines.torch.recorder import record
+from attncli.files import to_numpy
 from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.comparison import compare
 from attncli.masks.conventions import read_as
@@ -16,17 +20,20 @@ from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
 from attncli.masks.mask_grid import MaskGrid, grid_of_expression, grid_rows
 from attncli.text import as_ranges, plural
+from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from attncli.analysis.check.model_runner import CapturedLayer
+    from attncli.analysis.check.invariances import ModelRunner
+    from attncli.encoding.encode import EncodedInput
+    from attncli.engines.torch.recorder import Sublayer
+    from attncli.recording.call import AttentionCall
 
 _WEIGHED = {"leak", "window"}  # cells that should have no weight
-
 _MOST_DRAWN = 2**16  # cells of a mask whose wrong cells are drawn
 _A_CHOICE = 2  # keys; of so few a row may well be even
-_ALIKE, _ALIKE_KEYS = 1e-6, 1e-4
+_ALIKE, _ALIKE_VALUES = 1e-6, 1e-4
 
 # What to do about a finding, by its code.
 ADVICE = {
@@ -42,15 +49,57 @@ ADVICE = {
 }
 
 
+@dataclass(frozen=True)
+class CapturedLayer:
+    """Attention of one layer to one sentence of a padded batch."""
+
+    trace: LayerTrace  # over all rows and columns of the batch
+    implied: ExpectedMask
+    queries: slice  # the rows that are tokens of the sentence, and no padding
+    keys: slice  # the columns that are
+    call: AttentionCall  # of the batch
+    row: int  # of the batch
+
+    @property
+    def mask(self) -> Any:
+        """Values `[1 or H, Q, K]` of the mask that hides keys; None where there are several, or these are not known."""
+        masks = [
+            one for one in self.call.masks if one.convention != "additive" or (one.values <= FORBIDDEN_BELOW).any()
+        ]
+        values = masks[0].values if len(masks) == 1 else None
+        if values is None or not values.is_floating_point():
+            return None
+        return to_numpy(values[self.row if len(values) > 1 else 0])
+
+
+def captured(
+    runner: ModelRunner, sentences: Sequence[EncodedInput], side: str
+) -> Iterator[dict[Sublayer, CapturedLayer]]:
+    """Run sentences in one batch, padded on a side, and yield the layers of each."""
+    model, checkpoint = runner.model, runner.checkpoint
+    takes_mask = "attention_mask" in checkpoint.parameters
+    request = replace(checkpoint.request, keeps_calls=True)
+    for batched in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
+        batch = runner.padded(batched, side)
+        set_backend(model, "eager")
+        rows = batch._replace(spans=[batch.whole] * len(batch.spans))
+        recorded = record(model, model, rows, request, checkpoint.kinds)
+        for row, (layers, span) in enumerate(zip(recorded.layers, batch.spans, strict=True)):
+            yield {
+                place: CapturedLayer(layer, runner.implied[place], *span.of(place[1]), recorded.calls[place], row)
+                for place, layer in layers.items()
+            }
+
+
 def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with a layer of a model of a dtype; cells are counted from the sentence's first token."""
     expected = layer.implied.expression
     batch_mask, mask = _subject(layer, slice(None)), _subject(layer, layer.keys)
     grid = grid_rows(mask, np.arange(mask.shape[-2]))
     needs_none = expected.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
-    if not layer.has_mask and not needs_none:
+    if not layer.call.masks and not needs_none:
         yield Finding("no-mask", "error", f"no mask reached the layer; expected {expected}")
-    yield from (finding for finding in layer.findings if finding.severity == "error")
+    yield from (finding for finding in layer.call.findings if finding.severity == "error")
     is_drawn = layer.implied.is_exact and mask.cells.size <= _MOST_DRAWN
     compared = compare(mask, grid_of_expression(expected, mask.size)) if is_drawn else None
     for finding in [*audit(mask, expected, mask.size), *audit_fills(batch_mask, dtype)]:
@@ -75,12 +124,12 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     """Return the mask of the sentence's rows over some columns, with its values where these are known."""
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
-    if layer.mask is None:
+    if (values := layer.mask) is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)[..., columns]
         alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
         return MaskGrid("mask", alike, 0)
-    shape = len(layer.mask), trace.num_queries, trace.num_keys
-    values = np.broadcast_to(layer.mask[..., : trace.num_keys], shape)[:, rows, columns]
+    shape = len(values), trace.num_queries, trace.num_keys
+    values = np.broadcast_to(values[..., : trace.num_keys], shape)[:, rows, columns]
     reading = read_as(values, "attend" if values.dtype == bool else "additive")
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
@@ -137,19 +186,17 @@ def _uniform(layer: CapturedLayer, mask: MaskGrid) -> Iterator[Finding]:
 
 
 def _is_one_token(layer: CapturedLayer, head: int) -> bool:
-    """Return whether all keys are alike and all values too, as for one token repeated: there is nothing to choose."""
-    trace = layer.trace
-    if trace.k is None or trace.v is None:
+    """Return whether all values are alike, as for one token repeated: there is nothing to choose."""
+    if layer.trace.v is None:
         return False
-    group = head // (trace.num_heads // trace.num_groups)
-    vectors = [array[group, layer.keys] for array in (trace.k, trace.v)]
-    is_alike = (np.ptp(array, axis=0).max() <= _ALIKE_KEYS * np.abs(array).max() for array in vectors)
-    return all(array.any() for array in vectors) and all(is_alike)
+    values = layer.trace.v[head * layer.trace.num_groups // layer.trace.num_heads, layer.keys]
+    return bool(values.any() and np.ptp(values, axis=0).max() <= _ALIKE_VALUES * np.abs(values).max())
 
 
 def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the weights that the model itself computed, in rows that have a key."""
-    sums = layer.sums[:, layer.queries]
+    heads = range(layer.trace.num_heads)
+    sums = np.stack([layer.trace.head(head).weights.sum(axis=-1)[layer.queries] for head in heads])
     has_key: Bool[np.ndarray, "H Q"] = np.broadcast_to(subject.allowed.any(axis=2), sums.shape)
     is_dead = (np.isnan(sums) | (sums == 0)) & has_key
     # Sinks take a share of each row and show none.
@@ -162,6 +209,6 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
         ("row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off),
     ):
         if count := int(np.count_nonzero(where)):
-            heads, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
-            message = f"{count} {words}, in {plural(len(heads), 'head')}"
-            yield Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=heads[0])
+            worst, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
+            message = f"{count} {words}, in {plural(len(worst), 'head')}"
+            yield Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=worst[0])

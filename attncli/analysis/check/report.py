@@ -19,9 +19,7 @@ class Invariance:
 
     name: str  # the code of the finding that it would be
     ways: str  # that were compared
-    change: float | None = (
-        None  # the largest of any token's hidden state, relative to its length; None if it did not run
-    )
+    change: float | None = None  # the largest of a token's hidden state, relative to its length; None if it did not run
     layer: tuple[int, str] | None = None  # that has this change, −1 for the embeddings, with the kind of the layer
     first: tuple[int, str] | None = None  # layer whose change is above the noise floor
     floor: float | None = None  # of noise

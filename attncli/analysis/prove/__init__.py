@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -78,12 +78,6 @@ class Prover:
         expression: see `prove`.
         lengths: likewise.
 
-    Attributes:
-        proofs: of the forwards until now.
-        notes: what could not be proved, and why.
-        left_out: how many other forwards ran that may differ from those that are proved.
-        error: what was wrong with the claim in the last forward; None is nothing.
-
     Raises:
         UsageError: the expression is none, or has no `pad` for the lengths.
         InputError: `lengths` are none.
@@ -94,10 +88,10 @@ class Prover:
         if lengths is not None:
             bind_lengths(claimed, lengths)  # likewise
         self.expression, self.lengths = expression, lengths
-        self.proofs: list[ModelProof] = []
-        self.notes = Notes()
-        self.left_out = 0
-        self.error: AttnError | None = None
+        self.proofs: list[ModelProof] = []  # of the forwards until now
+        self.notes = Notes()  # what could not be proved, and why
+        self.left_out = 0  # other forwards that may differ from those that are proved
+        self.error: AttnError | None = None  # what was wrong with the claim in the last forward
         self._hints, self._only = CollectedHints(), None
         self._seen, self._checked = SeenCalls(), _CheckedCalls(self._hints)
         self._kinds: dict[Any, _Kind] = {}
@@ -125,15 +119,13 @@ class Prover:
                 yield
         finally:
             self.proofs = self.proofs or self._unattended
-            self._judge_labels()
-            self._judge_calls()
+            self._judge_step()
         if unfollowed.fault is not None:
             self.notes.failed(unfollowed.fault)
 
     def _wants(self, module: Any, shapes: tuple[Any, ...]) -> bool:
         """Return whether a forward is proved that begins: the 1st, 2nd, 4th, 8th … of a kind that differ."""
-        self._judge_labels()
-        self._judge_calls()
+        self._judge_step()
         self._seen, self._checked = SeenCalls(), _CheckedCalls(self._hints, self._checked)
         self._kind = kind = self._kinds.setdefault((ref(module), module.training, shapes), _Kind())
         kind.count += 1
@@ -145,7 +137,7 @@ class Prover:
 
     def _take_call(self, call: AttentionCall) -> None:
         if self._hints.is_paused:
-            self._seen.take_again(call)
+            self._seen.count += 1
         else:
             self._seen.take(call)
             self._checked.take(call)
@@ -164,10 +156,7 @@ class Prover:
         self._hints.is_paused = True
         try:
             probed = ProbedForward(forward, self._seen, self._hints, self.expression, self.lengths)
-            proof = probed.proof()
-            codes = {finding.code for finding in proof.others}
-            checked = [finding for finding in self._checked.errors() if finding.code not in codes]
-            proof = replace(proof, others=(*proof.others, *checked))
+            proof = probed.proof().with_findings(self._checked.errors())
             (self.proofs if is_meant else self._unattended).append(proof)
             self._kind.proof = len(self.proofs) - 1
             if is_meant:
@@ -190,21 +179,14 @@ class Prover:
     def _take_labels(self, labels: Any, line: str) -> None:
         self._losses.append(Loss(labels.cpu().numpy().reshape(-1), line))
 
-    def _judge_labels(self) -> None:
-        """Compare the losses of a step, which is over, with the ids that its forward reads."""
+    def _judge_step(self) -> None:
+        """Add what is wrong with the losses of a step, which is over, and with its calls, to the proofs."""
         losses, self._losses = self._losses, []
         if losses and self._probed is not None and self._probed.ids:
-            findings = dict.fromkeys(self.proofs[-1].others)
-            findings |= dict.fromkeys(label_findings(losses, self._ids, self._probed.has_heads))
-            self.proofs[-1] = replace(self.proofs[-1], others=tuple(findings))
-
-    def _judge_calls(self) -> None:
-        """Add the errors of a forward that is not proved itself to the proof of its kind."""
-        if self.proofs and (errors := self._checked.errors()):
-            proof = self.proofs[self._kind.proof]
-            codes = {finding.code for finding in proof.others}
-            others = (*proof.others, *(finding for finding in errors if finding.code not in codes))
-            self.proofs[self._kind.proof] = replace(proof, others=others)
+            wrong = label_findings(losses, self._ids, self._probed.has_heads)
+            self.proofs[-1] = self.proofs[-1].with_findings(wrong)
+        if self.proofs:
+            self.proofs[self._kind.proof] = self.proofs[self._kind.proof].with_findings(self._checked.errors())
 
 
 @dataclass

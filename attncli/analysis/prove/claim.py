@@ -33,11 +33,9 @@ class Claim:
         tokens: which positions are no padding, `[B, T]`.
         past: how many keys of a cache come before the first position.
         numbers: gives those of an atom that has none, as of `docs`, in a row; None where nothing does.
-        shown: which positions the masks of the forward show to each query.
 
     Attributes:
         direct: which positions each output may read in one layer, its own among them, `[B, T, T]`.
-        shown_wrongly: how many queries the masks of the forward show each position to that may not see it, `[B, T]`.
         is_padded: whether padding is claimed not to be read.
 
     Raises:
@@ -50,18 +48,15 @@ class Claim:
         tokens: Bool[np.ndarray, "B T"],
         past: int,
         numbers: Callable[[int, str], Numbers | None],
-        shown: Bool[np.ndarray, "B T T"],
     ) -> None:
         self.tokens, self.past = tokens, past
-        expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
-        self.direct = np.stack([self._cells(claimed, row) for row, claimed in enumerate(expressions)])
-        self.shown_wrongly = (shown & ~self.direct & tokens[:, :, None] & tokens[:, None]).sum(axis=1)
+        self.is_padded = any(map(is_padding, leaves(expression)))
+        rows = range(len(tokens))
+        self.direct = np.stack([self._cells(with_numbers(expression, partial(numbers, row)), row) for row in rows])
         self._first_alike = [int((self.direct == cells).all(axis=(1, 2)).argmax()) for cells in self.direct]
         self._moved: dict[tuple[int, tuple[int, ...], int], Bool[np.ndarray, " T"]] = {}
-        self.is_padded = any(map(is_padding, leaves(expression)))
 
     def _cells(self, expression: Expression, row: int) -> Bool[np.ndarray, "T T"]:
-        """Return which positions each output of a row may read in one layer, its own among them."""
         length = self.tokens.shape[1]
         if any(isinstance(leaf, Pad) and leaf.lengths is None for leaf in leaves(expression)):
             keys = np.concatenate([np.ones((1, self.past), bool), self.tokens[row : row + 1]], axis=1)
@@ -87,7 +82,3 @@ class Claim:
                     break
             self._moved[key] = moved
         return self._moved[key]
-
-    def sees_all(self, row: int) -> Bool[np.ndarray, " T"]:
-        """Return which outputs may read every token of their row."""
-        return self.direct[row][:, self.tokens[row]].all(axis=1)

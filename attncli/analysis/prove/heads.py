@@ -2,72 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from attncli.masks.findings import Finding
 
 if TYPE_CHECKING:
     from attncli.analysis.prove.inputs import SeenCalls
-    from attncli.recording.rerun import Forward, OutputName, SequenceLayout
+    from attncli.recording.rerun import Forward, ModuleOutput
 
-_MOST_LINES = 4  # of a program, whose attention is checked
 _CUT = "cut heads after positions: x.view(B, T, H, d).transpose(1, 2)"
 _JOINED = "put positions before heads first: x.transpose(1, 2).reshape(B, T, H * d)"
 
 
-def mixed_heads(
-    forward: Forward,
-    calls: SeenCalls,
-    operands: dict[int, dict[str, Any]],
-    sources: tuple[OutputName | str, ...],
-    again: Callable[..., object],
-) -> Iterator[Finding]:
+def mixed_heads(forward: Forward, calls: SeenCalls) -> Iterator[Finding]:
     """Yield what mixes positions at each line of the program that attends.
 
-    The vector of one position changes before the call, in one more forward a line: that of the module just before it,
-    or of `sources`. Of a right cut, `operands` q, k and v change at that position alone; where `[B, T, H·d]` is viewed
-    as `[B, H, T, d]`, they change where its numbers come to lie.
+    Where `[B, T, H·d]` is viewed as `[B, H, T, d]`, q, k or v has the numbers of the output before the call in their
+    order; where `[B, H, T, d]` is viewed as `[B, T, H·d]`, the projection after it reads those of the call.
     """
-    layout = forward.layout
-    if layout.is_time_first or layout.length < 2:
+    if forward.layout.is_time_first:
         return
-    for line, number in [*calls.first_at.items()][:_MOST_LINES]:
-        before = [output for output in forward.outputs.values() if output.calls == (number, number)]
-        shapes = {output.name: tuple(output.values.shape) for output in before}
-        fits = [name for name, shape in shapes.items() if len(shape) == 3 and shape[:2] == layout[:2]]
-        vectors, source = operands.get(number), (fits[-1],) if fits else sources if number == 0 else ()
-        if vectors and source:
-            positions = np.zeros(layout[:2], bool)
-            positions[0, layout.length // 2] = True
-            moved = calls.operands(partial(again, positions, source)).get(number, {})
-            names = [name for name in vectors if name in moved and _is_viewed(vectors[name], moved[name], layout)]
-            if names:
-                message = f"heads are cut out of the wrong axis, which mixes positions: {', '.join(names)} at {line}"
-                yield Finding("heads", "error", message, advice=_CUT, made_at=(line,))
-                continue
-        output = calls.outputs.get(number)
-        if output is not None and (projection := forward.line_that_mixes(number + 1, output)) is not None:
-            message = f"heads are put together along the wrong axis, which mixes positions: the output of {line}"
-            yield Finding("heads", "error", message, advice=_JOINED, made_at=(projection,))
+    for number, tensors in calls.firsts.items():
+        line, outputs = calls.places[number], forward.outputs.values()
+        before = [output.values for output in outputs if output.calls == (number, number) and output.values.dim() == 3]
+        parts = [part for values in before for count in (1, 2, 3) for part in values.chunk(count, 2)]
+        names = [name for name in ("q", "k", "v") if any(_is_viewed(tensors.get(name), part) for part in parts)]
+        if names:
+            message = f"heads are cut out of the wrong axis, which mixes positions: {', '.join(names)} at {line}"
+            yield Finding("heads", "error", message, advice=_CUT, made_at=(line,))
+        elif "output" in tensors:
+            after = [one for one in outputs if one.calls == (number + 1,) * 2 and type(one.module).__name__ == "Linear"]
+            if after and _reads_viewed(after[0], tensors["output"]):
+                message = f"heads are put together along the wrong axis, which mixes positions: the output of {line}"
+                yield Finding("heads", "error", message, advice=_JOINED, made_at=(after[0].place,))
 
 
-def _is_viewed(vectors: Any, moved: Any, layout: SequenceLayout) -> bool:
-    """Return whether vectors of a call, `[B, H, T, d]`, differ where a view puts those of the middle of row 0.
-
-    That is a view of positions before features, or of features before positions.
-    """
-    batch, length, _ = layout
-    heads, position = vectors.shape[0] * vectors.shape[1] // batch, length // 2
-    if vectors.shape != moved.shape or vectors.shape[2] != length or vectors.shape[0] * vectors.shape[1] % batch:
+def _is_viewed(heads: Any, vectors: Any) -> bool:
+    """Return whether heads `[B, H, T, d]` are a view of vectors `[B, T, H·d]`, or of `[B, H·d, T]`."""
+    if heads is None or heads.numel() != vectors.numel() or not heads.numel():
         return False
-    is_changed = (vectors != moved).cpu().numpy().reshape(batch, -1, vectors.shape[3])
-    changed = np.flatnonzero(is_changed.any(axis=2))
-    features = np.zeros((heads * vectors.shape[3], length), bool)
-    features[:, position] = True
-    is_of_features = bool((is_changed[0] == features.reshape(is_changed[0].shape)).all())
-    is_viewed = is_of_features or bool((changed // heads == position).all())
-    return len(changed) > 0 and is_viewed and bool((changed % length != position).any())
+    batch, length, width = vectors.shape
+    if heads.shape[-2] != length or width % heads.shape[-1]:
+        return False
+    heads = heads.reshape(batch, -1, *heads.shape[-2:])
+    right = vectors.reshape(batch, length, -1, heads.shape[3]).transpose(1, 2)
+    views = (vectors.reshape(heads.shape), vectors.transpose(1, 2).reshape(heads.shape))
+    return not heads.equal(right) and any(map(heads.equal, views))
+
+
+def _reads_viewed(projection: ModuleOutput, heads: Any) -> bool:
+    """Return whether a projection reads the heads `[B, H, T, d]` of an attention put together by a view."""
+    linear: Any = projection.module
+    joined = heads.transpose(-3, -2).flatten(-2)
+    if projection.values.shape[:2] != joined.shape[:-1] or linear.in_features != joined.shape[2]:
+        return False
+    both = (projection.recomputed(each) for each in (joined, heads.reshape(joined.shape)))
+    is_right, is_viewed = (projection.values.allclose(values, rtol=1e-3, atol=1e-4) for values in both)
+    return is_viewed and not is_right

@@ -9,13 +9,16 @@ import numpy as np
 
 from attncli.analysis.calls.masks import together
 from attncli.analysis.calls.steps import ThreadState
-from attncli.errors import InputError
+from attncli.analysis.prove.claim import parsed
+from attncli.errors import InputError, UsageError
 from attncli.files import to_numpy
 from attncli.masks.conventions import read_as
+from attncli.masks.expressions import Pad, is_padding, leaves
+from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
 from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Bool, Int
 
@@ -27,21 +30,17 @@ if TYPE_CHECKING:
 
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
 _NOT_IDS = re.compile("label|mask|length|(^|[._])(pos|type|segment)")  # of arguments
+_STATED_MASK = re.compile("(?<!key_padding_)mask")  # one of the attention's own is on trial
 _SPECIAL = re.compile("_token_(id|index)$")  # of a configuration
 
 
 class CollectedHints(ThreadState):
-    """Collects the hints of inputs of modules during a forward, for its attention calls too.
-
-    Attributes:
-        all: hints of the forward, and then those before it, the last first.
-        is_paused: whether the forward runs again, whose hints are ignored.
-    """
+    """Collects the hints of inputs of modules during a forward, for its attention calls too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.all: list[InputHint] = []
-        self.is_paused = False
+        self.all: list[InputHint] = []  # of the forward, and then those before it, the last first
+        self.is_paused = False  # while the forward runs again, whose hints are ignored
         self._depth, self._before = 0, 0
 
     def of(self, kind: str, is_sure: bool, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
@@ -56,16 +55,13 @@ class CollectedHints(ThreadState):
             super().add(hint)
             self.all.insert(len(self.all) - self._before, hint)
 
-    def begin_module(self) -> tuple[int, int]:
+    def begin_module(self, is_outermost: bool) -> tuple[int, int]:
         """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
         if self._depth == 0 and not self.is_paused:
             self.all = [pending.hint for pending in reversed(self.pending)]
             self._before = len(self.all)
         self._depth += 1
-        return super().begin_module()
-
-    def begin_forward(self) -> None:
-        """See `Hints` of `recording.input_hint`."""
+        return super().begin_module(False)
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints` of `recording.input_hint`."""
@@ -74,27 +70,14 @@ class CollectedHints(ThreadState):
 
 
 class SeenCalls:
-    """The lines, shapes and masks of the attention calls of a forward.
-
-    Attributes:
-        places: the line of each.
-        shapes: `(B, H, Q, K)` of each.
-        outputs: those of the first call of each line, by its number.
-        count: how many calls there were, with those of runs that attn added.
-    """
+    """The lines, shapes and masks of the attention calls of a forward."""
 
     def __init__(self) -> None:
-        self.places: list[str] = []
-        self.shapes: list[tuple[int, int, int, int]] = []
-        self.outputs: dict[int, Any] = {}
-        self.count = 0
+        self.places: list[str] = []  # the line of each
+        self.shapes: list[tuple[int, int, int, int]] = []  # `(B, H, Q, K)` of each
+        self.firsts: dict[int, dict[str, Any]] = {}  # tensors of the first call of each line, by its number
+        self.count = 0  # of calls, with those of runs that attn added
         self._shown: dict[tuple[int, int], Bool[np.ndarray, "_ Q K"]] = {}
-        self._again, self._operands = 0, dict[int, dict[str, Any]]()
-
-    @property
-    def first_at(self) -> dict[str, int]:
-        """The number of the first call of each line."""
-        return {line: self.places.index(line) for line in dict.fromkeys(self.places)}
 
     @property
     def masking(self) -> tuple[object, ...]:
@@ -106,8 +89,9 @@ class SeenCalls:
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits."""
         self.count += 1
-        if call.output is not None and str(call.place) not in self.places:
-            self.outputs[len(self.places)] = call.output.detach().clone()
+        if str(call.place) not in self.places:
+            tensors = [(name, getattr(call, name)) for name in ("q", "k", "v", "output")]
+            self.firsts[len(self.places)] = {name: one.detach().clone() for name, one in tensors if one is not None}
         self.places.append(str(call.place))
         self.shapes.append(call.shape)
         if call.unsupported is None or call.is_mask_read:
@@ -118,19 +102,9 @@ class SeenCalls:
             if len({len(earlier), len(shown), 1}) < 3:
                 self._shown[queries, keys] = earlier | shown
 
-    def take_again(self, call: AttentionCall) -> None:
-        """Take in a call of a forward that runs again."""
-        self.count += 1
-        if self._again in self.first_at.values():
-            vectors = {"q": call.q, "k": call.k, "v": call.v}
-            self._operands[self._again] = {name: q.clone() for name, q in vectors.items() if q is not None}
-        self._again += 1
-
-    def operands(self, run: Callable[[], object]) -> dict[int, dict[str, Any]]:
-        """Return q, k and v of the first call of each line, as far as they are known, in a forward that `run` runs."""
-        self._again, self._operands = 0, {}
-        run()
-        return self._operands
+    def past(self, length: int) -> int:
+        """Return how many keys of a cache come before a row of positions."""
+        return min((keys - queries for _, _, queries, keys in self.shapes if queries == length <= keys), default=0)
 
     def tokens(self, batch: int, length: int) -> KnownTokens | None:
         """Return which positions no mask hides from all queries, where padding at one end of rows may be hidden."""
@@ -159,7 +133,6 @@ class InputSequence(NamedTuple):
     sources: tuple[OutputName | str, ...]  # the embeddings of its ids, or the argument that is its vectors
     layout: SequenceLayout
     ids: Any = None  # of the embeddings, or that the model is called with; None of vectors
-    is_first: bool = False  # whether the claim is about its outputs
     arguments: tuple[str, ...] = ()  # of the model, that are these ids
 
 
@@ -182,25 +155,30 @@ def sequences_of(forward: Forward, shapes: Sequence[tuple[int, int, int, int]]) 
         return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
     called = {name: tensor for name, tensor in forward.tensors.items() if _may_be_ids(name, tensor)}
-    if embedded := _embedded_ids(forward, called):
-        sequences = [InputSequence((output.name,), layout(tuple(output.ids.shape)), output.ids) for output in embedded]
-        alike = [[name for name, tensor in called.items() if equal_ids(sequence.ids, tensor)] for sequence in sequences]
-        for number, (each, names) in enumerate(zip(sequences, alike, strict=True)):
-            # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
-            nth = sum(names == earlier for earlier in alike[:number])
-            arguments = names if len(names) != alike.count(names) else names[nth : nth + 1]
-            sequences[number] = each._replace(arguments=tuple(arguments))
-        *before, last = sequences  # a decoder's come last
-        before = [other for other in before if other.layout.batch == last.layout.batch and other.layout.length > 1]
-        return [last._replace(is_first=True), *before]
+    sequences: list[InputSequence] = []
+    outputs = _embedded_ids(forward, called)
+    while outputs:
+        *_, ids = (output.ids for output in outputs)
+        alike = [output.name for output in outputs if _equal_ids(ids, output.ids)]
+        outputs = [output for output in outputs if not _equal_ids(ids, output.ids)]
+        names = [name for name, tensor in called.items() if _equal_ids(ids, tensor)]
+        # Two arguments may be equal, as of an encoder and its decoder, which come in their order.
+        parts = [(alike, names)]
+        if len(names) == len(alike):
+            parts = [([source], [name]) for source, name in zip(alike, names, strict=True)]
+        sequences += [InputSequence((*a,), layout(tuple(ids.shape)), ids, (*b,)) for a, b in reversed(parts)]
+    if sequences:
+        last, *others = sequences  # a decoder's come last
+        same_rows = [one for one in others[::-1] if one.layout.batch == last.layout.batch and one.layout.length > 1]
+        return [last, *same_rows]
     for name, tensor in forward.tensors.items():
         shape = tuple(tensor.shape)
         is_unbatched = len(shape) == 2 and shape[0] in {length for _, length in lengths}
         if tensor.is_floating_point() and (len(shape) > 2 or is_unbatched):
-            return [InputSequence((name,), layout(shape[:1] if is_unbatched else shape[:2]), is_first=True)]
+            return [InputSequence((name,), layout(shape[:1] if is_unbatched else shape[:2]))]
     for name, tensor in called.items():
         if not _counts(tensor):
-            return [InputSequence((), layout(tuple(tensor.shape)), tensor, True, (name,))]
+            return [InputSequence((), layout(tuple(tensor.shape)), tensor, (name,))]
     raise InputError("it embeds no ids and is given no vectors [B, T, D], so no position can be changed")
 
 
@@ -212,14 +190,14 @@ def _embedded_ids(forward: Forward, called: dict[str, Any]) -> list[Any]:
 
     embedded = [output for output in forward.outputs.values() if output.ids is not None and output.ids.dim() in (1, 2)]
     named = [output for output in embedded if not _NOT_WORDS.search(output.name[0])] or embedded
-    words = [output for output in named if any(equal_ids(output.ids, tensor) for tensor in called.values())]
+    words = [output for output in named if any(_equal_ids(output.ids, tensor) for tensor in called.values())]
     words = words or [output for output in named if not _counts(output.ids)]
     most = max(map(size, words), default=0)
     # Those of a decoder may be made of its labels.
     decodes = any("decoder" in name for name, _ in forward.module.named_modules())
     words += [output for output in named if decodes and not _counts(output.ids)]
     ids = [output.ids for output in words if size(output) == most]
-    return [output for output in named if any(equal_ids(output.ids, tensor) for tensor in ids)]
+    return [output for output in named if any(_equal_ids(output.ids, tensor) for tensor in ids)]
 
 
 class KnownTokens(NamedTuple):
@@ -229,39 +207,60 @@ class KnownTokens(NamedTuple):
     source: Literal["ids", "argument", "calls"]  # `calls`: the masks that are on trial
 
 
-def tokens_of(
-    forward: Forward, hints: CollectedHints, calls: SeenCalls, sequence: InputSequence, number: int, past: int
+def padding_of(
+    forward: Forward, inputs: tuple[CollectedHints, SeenCalls, list[InputSequence]], expression: str, lengths: Any
+) -> list[KnownTokens]:
+    """Return which positions of each sequence are no padding.
+
+    Raises:
+        UsageError: the expression has `pad`, and its lengths are not known.
+    """
+    _, calls, sequences = inputs
+    pads: list[Any] = [leaf for leaf in leaves(parsed(expression)) if is_padding(leaf)]
+    if lengths is not None:
+        pads = [*leaves(bind_lengths(parsed("pad"), lengths))]
+    batch, length, _ = sequences[0].layout
+    past = calls.past(length)
+    known = [_tokens_of(forward, *inputs, which, past) for which in range(len(sequences))]
+    if stated := [pad for pad in pads if not isinstance(pad, Pad) or pad.lengths is not None]:
+        cells = materialise(stated[0], MaskSize(1, past + length, past + length - 1))
+        tokens = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
+        is_argument = known[0] is not None and known[0].source == "argument"
+        known[0] = KnownTokens(tokens, "argument" if is_argument else "ids")
+    elif pads and batch > 1 and not past and not any(known):
+        advice = "pass an attention mask, or give --lengths 6,10 (lengths=[6, 10] in Python)"
+        raise UsageError(f"pad has no lengths, and the program states none; {advice}")
+    every = [KnownTokens(np.ones(sequence.layout[:2], bool), "ids") for sequence in sequences]
+    known[1:] = known[1:] if pads else every[1:]
+    return [tokens or full for tokens, full in zip(known, every, strict=True)]
+
+
+def _tokens_of(
+    forward: Forward, hints: CollectedHints, calls: SeenCalls, sequences: list[InputSequence], which: int, past: int
 ) -> KnownTokens | None:
     """Return which positions of a sequence are no padding; None where that is not known.
 
     Ids say it by the `padding_idx` of their embedding, then an attention mask that the model is called with, of what
-    is cached too, and the masks of attention calls last. There are `number` sequences, and `past` keys in a cache.
+    is cached too, and the masks of attention calls last.
     """
+    sequence, is_decoder = sequences[which], len(sequences) > 1 and which == 0
     batch, length, _ = sequence.layout
-    stated = [hints.of(*kind, batch, length) for kind in (("tokens", True), ("unpadded", True), ("tokens", False))]
-    sure = next((hint for hint in stated[:2] if hint is not None), None)
-    if sure is not None:
-        return KnownTokens(sure.astype(bool), "ids")
-    on_trial: KnownTokens | None = None
+    for kind in ("tokens", "unpadded"):
+        if (hint := hints.of(kind, True, batch, length)) is not None:
+            return KnownTokens(hint.astype(bool), "ids")
     for name, tensor in forward.tensors.items():
-        is_of_other = number > 1 and sequence.is_first != bool(re.search("decoder|tgt|target", name))
-        if is_of_other or "mask" not in name or tuple(tensor.shape) != (batch, past + length):
-            continue
-        values = to_numpy(tensor)
-        if np.isin(values, (0, 1)).all():
-            if "key_padding" in name:
-                on_trial = KnownTokens(values[:, past:] == 0, "calls")
-            elif values.any(axis=1).all():
-                return KnownTokens(values[:, past:] == 1, "argument")
-    # A decoder may begin with the id of padding.
-    begins = (np.arange(length) == 0) & (number > 1 and sequence.is_first)
-    if (unsure := stated[2]) is not None:
-        return KnownTokens(unsure.astype(bool) | begins, "ids")
-    tables = (forward.outputs[name].module for name in sequence.sources if name in forward.outputs)
-    index: Any = next((table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None), None)
-    if index is not None and sequence.ids is not None:  # such as ids [T, B]
-        return KnownTokens((sequence.layout.rows_of(sequence.ids) != index) | begins, "ids")
-    return on_trial or (None if past or number > 1 else calls.tokens(batch, length))
+        is_of_other = len(sequences) > 1 and is_decoder != bool(re.search("decoder|tgt|target", name))
+        is_mask = _STATED_MASK.search(name) and tuple(tensor.shape) == (batch, past + length)
+        values = to_numpy(tensor) if is_mask and not is_of_other else np.zeros((1, 1))
+        if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
+            return KnownTokens(values[:, past:] == 1, "argument")
+    begins = (np.arange(length) == 0) & is_decoder  # maybe with the id of padding
+    if (hint := hints.of("tokens", False, batch, length)) is not None:
+        return KnownTokens(hint.astype(bool) | begins, "ids")
+    for table in (forward.outputs[name].module for name in sequence.sources if name in forward.outputs):
+        if isinstance(index := getattr(table, "padding_idx", None), int):  # such as ids [T, B]
+            return KnownTokens((sequence.layout.rows_of(sequence.ids) != index) | begins, "ids")
+    return None if past or len(sequences) > 1 else calls.tokens(batch, length)
 
 
 def other_ids(
@@ -302,11 +301,6 @@ def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:
     return separators
 
 
-def past_of(shapes: Sequence[tuple[int, int, int, int]], length: int) -> int:
-    """Return how many keys of a cache come before a row of positions."""
-    return min((keys - queries for _, _, queries, keys in shapes if queries == length <= keys), default=0)
-
-
 def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
     """Return how long the prefix of each row is, whose tokens have the type 0 before others of the type 1."""
     types = forward.tensors.get("token_type_ids")
@@ -317,7 +311,7 @@ def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
     return tuple((int(count),) for count in (values == 0).sum(axis=1)) if is_prefix else None
 
 
-def equal_ids(ids: Any, argument: Any) -> bool:
+def _equal_ids(ids: Any, argument: Any) -> bool:
     """Return whether ids are those of another tensor."""
     return ids is not None and ids.shape == argument.shape and bool((ids == argument).all())
 

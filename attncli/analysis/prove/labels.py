@@ -33,9 +33,8 @@ def label_findings(losses: Sequence[Loss], ids: Iterable[Int[np.ndarray, "B T"]]
     by_sequence = [[_shift(loss.labels, sequence) for loss in losses] for sequence in ids]
     if not by_sequence or any(1 in shifts for shifts in by_sequence):
         return
-    last = by_sequence[0]
-    for loss, shift in zip(losses, last, strict=True):
-        if shift in _WRONG and {*last} <= {shift, None} and not (shift and has_heads):
+    for loss, shift in zip(losses, by_sequence[0], strict=True):
+        if shift in _WRONG and {*by_sequence[0]} <= {shift, None} and not (shift and has_heads):
             message = f"the loss asks the output at each position for {_WRONG[shift]}"
             advice = "shift once: logits[:, :-1] against labels[:, 1:]"
             yield Finding("label", "error", message, advice=advice, made_at=(loss.place,))
@@ -49,9 +48,8 @@ def _shift(labels: Int[np.ndarray, " N"], ids: Int[np.ndarray, "B T"]) -> int | 
     for shift in range(min(length - 1, 8)):
         read = ids[:, shift:][:, : rows.shape[1]]
         wanted = rows[:, : read.shape[1]]
-        if wanted.shape != read.shape or wanted.shape[1] < length - max(shift, 2):
-            continue
-        counts = (wanted >= 0) & (read >= 0)
-        if (wanted == read)[counts].all() and len({*wanted[counts].tolist()}) >= _LEAST_TOKENS:
-            return shift
+        if wanted.shape == read.shape and wanted.shape[1] >= length - max(shift, 2):
+            counts = (wanted >= 0) & (read >= 0)
+            if (wanted == read)[counts].all() and len({*wanted[counts].tolist()}) >= _LEAST_TOKENS:
+                return shift
     return None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,35 +12,21 @@ import numpy as np
 
 from attncli.analysis.prove.claim import Claim, parsed
 from attncli.analysis.prove.heads import mixed_heads
-from attncli.analysis.prove.inputs import (
-    CollectedHints,
-    InputSequence,
-    KnownTokens,
-    SeenCalls,
-    equal_ids,
-    other_ids,
-    past_of,
-    prefix_of,
-    sequences_of,
-    tokens_of,
-)
+from attncli.analysis.prove.inputs import CollectedHints, SeenCalls, other_ids, padding_of, prefix_of, sequences_of
 from attncli.analysis.prove.proof import Cause, Leak, ModelProof
 from attncli.attention import HALF, noise_floor
-from attncli.errors import AttnError, InputError, UsageError
-from attncli.masks.expressions import Numbers, Pad, is_padding, leaves
+from attncli.errors import AttnError, InputError
+from attncli.masks.expressions import Numbers
 from attncli.masks.findings import Finding
-from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
-from attncli.masks.parser import parse
 from attncli.recording.input_hint import numbers_of
 from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange, OutputName
+    from attncli.recording.rerun import Forward, ModuleOutput, OutputChange
 
 _ROUNDING, _ROUNDING_OF_HALF = 16, 2  # steps of a number's type by which sums in another order differ
-_FURTHER = 64.0  # standard deviations, where rounding swallows a change
 _MOST_TOKENS = 2048  # of a forward that holds the rows of a batch several times
 _MOST_SEEDS = 4  # with which the same inputs change: a router shows for some numbers alone what moves its outputs
 _MOST_ALONE = 64  # forwards of a batch that cannot be repeated, one for each position
@@ -59,31 +44,21 @@ class Probe(NamedTuple):
     sequence: int = 0  # of the model, where there are several: 0 is that of the claim
     is_padding: bool = False  # whether they are padding, which nothing may read
     seeds: tuple[int, ...] = (0,)  # of the ids and directions that take their place, one for each copy of the batch
-    size: float = 4.0  # standard deviations by which vectors change
 
 
 class JudgedChange(NamedTuple):
     """A change of an output, and how far it is one that the claim does not allow."""
 
     change: OutputChange
-    forbidden: Float[np.ndarray, "*any"]  # how far each position or row moved that must not; empty is not known
-    allowed: Float[np.ndarray, "*any"]  # how far others did
-
-    @property
-    def most(self) -> float:
-        """How far outputs moved at most that must not."""
-        return float(self.forbidden.max(initial=0))
+    forbidden: Float[np.ndarray, "B _"]  # how far each position or row moved that must not
+    allowed: Float[np.ndarray, "B _"]  # how far others did
 
 
 class ProbedForward:
     """A forward whose inputs are changed, and whose outputs are held against a claim.
 
-    Args:
-        forward: which has ended, and can run again.
-        calls: its attention.
-        hints: what its inputs say.
-        expression: which key each query may see.
-        lengths: how many tokens each row has; None is what its inputs say.
+    The forward has ended, and can run again; `calls` are its attention, and `hints` say what its inputs are. None as
+    `lengths` is what these say.
 
     Raises:
         UsageError: the expression leaves out a number that nothing says, or does not fit.
@@ -97,175 +72,73 @@ class ProbedForward:
         self.forwards = 0
         self.sequences = sequences_of(forward, calls.shapes)
         forward.layout, *forward.others = (sequence.layout for sequence in self.sequences)
-        layout = forward.layout
-        past = past_of(calls.shapes, layout.length)
+        batch, length, _ = forward.layout
+        past = calls.past(length)
         self.attended = max(output.calls[1] for output in forward.outputs.values())
+        sources = {name for sequence in self.sequences for name in sequence.sources}
+        after = [one for one in forward.outputs.values() if one.calls[1] == self.attended and one.name not in sources]
+        # Those with a vector for each position, after the last attention.
+        self._last = [one.name for one in after if forward.layout.laid_out(one.values) is not None]
         self.output = self._output()
-        self._join_sequences()
-        self.tokens = self._tokens(hints, lengths, past)
-        self._order = {name: number for number, name in enumerate(forward.outputs)}
-        sources = self.sequences[0].sources
-        self._beginning = min((number for name, number in self._order.items() if name in sources), default=0)
+        self.padding = padding_of(forward, (hints, calls, self.sequences), expression, lengths)
+        self.tokens = [padding.tokens for padding in self.padding]
+        names = [*forward.outputs]
+        beginning = min((names.index(one) for one in self.sequences[0].sources if one in names), default=0)
+        self._before = set(names[:beginning])  # outputs of other sequences
 
         def numbers(row: int, name: str) -> Numbers | None:
-            values = numbers_of(name, hints.all, layout.batch, layout.length)
-            if name == "prefix":
-                values = prefix_of(forward, layout.batch, layout.length)
+            is_prefix = name == "prefix"
+            values = prefix_of(forward, batch, length) if is_prefix else numbers_of(name, hints.all, batch, length)
             return None if values is None else values[row : row + 1]
 
-        @cache
-        def ids(which: int, seed: int) -> Int[np.ndarray, "B T"]:
-            claim = self.claim if which == 0 else None
-            return other_ids(forward, self.sequences[which], self.padding[which], claim, seed)
-
-        self._other_ids = ids
-        shown = calls.shown(layout.batch, layout.length, past)
-        self.claim = Claim(parsed(expression), self.tokens[0], past, numbers, shown)
-        self._counts_words = numbers_of("first", hints.all, layout.batch, layout.length) is not None
-        self.dtype, self._eps = forward.precision
+        self.claim = Claim(parsed(expression), self.tokens[0], past, numbers)
+        self.dtype, eps = forward.precision
+        self._floor = (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * eps  # of changes by rounding alone
         self._rounded = 0.0  # how far outputs moved that must not, where rounding may be why
-        # Inputs that changed, outputs that were held against the claim, and the outputs that an input moved alone.
+        # Inputs that changed, and outputs that were held against the claim.
         self._changed, self._held = np.zeros_like(self.tokens[0]), np.zeros_like(self.tokens[0])
-        self._moved_alone: dict[tuple[int, int], Bool[np.ndarray, " T"]] = {}
-        self._is_alive, self._is_alone = False, True
+        self._is_alive, self._is_alone = False, False
 
     def _output(self) -> ModuleOutput:
         """Return the output that the claim is about: the model's, or the last that has a vector for each position."""
-        layout = self.forward.layout
-        outputs = [self.forward.outputs[name] for name in self._last_outputs()]
+        outputs = [self.forward.outputs[name] for name in self._last]
         if not outputs and str(parsed(self.expression)) in ("pad", "full & pad"):  # rows alone are claimed
-            outputs = [output for name, output in self.forward.outputs.items() if self._is_by_row(name)]
+            outputs = [output for output in self.forward.outputs.values() if self._is_pooled(output)]
         if not outputs:
-            raise InputError(
-                f"no output after its attention has {plural(layout.length, 'position')} in "
-                f"{plural(layout.batch, 'row')}, as its input has"
-            )
+            batch, length, _ = self.forward.layout
+            size = f"{plural(length, 'position')} in {plural(batch, 'row')}"
+            raise InputError(f"no output after its attention has {size}, as its input has")
         return next((output for output in outputs if not output.name[0]), outputs[-1])
 
-    def _is_by_row(self, name: OutputName) -> bool:
+    def _is_pooled(self, output: ModuleOutput) -> bool:
         """Return whether an output of the model has a vector for each row, and none for each position."""
-        values, batch = self.forward.outputs[name].values, self.forward.layout.batch
-        is_pooled = 0 < values.dim() <= 2 and len(values) == batch > 1 and self.forward.layout.laid_out(values) is None
-        return not name[0] and is_pooled
-
-    def _last_outputs(self) -> list[OutputName]:
-        """Return the outputs with a vector for each position after the last attention."""
-        sources = [name for sequence in self.sequences for name in sequence.sources]
-        return [
-            name
-            for name, output in self.forward.outputs.items()
-            if output.calls[1] == self.attended
-            and name not in sources
-            and self.forward.layout.laid_out(output.values) is not None
-        ]
-
-    def _join_sequences(self) -> None:
-        """Join embeddings of the same ids to one sequence, but those of an encoder and its decoder.
-
-        These have attention that the other one does not move.
-        """
-
-        def moved_attention(sequence: InputSequence) -> set[OutputName]:
-            changes = self._again(_cells(np.zeros(sequence.layout[:2], bool), (0, -1)), sequence.sources)
-            outputs = [change.output for change in changes if change.most > 0]
-            return {output.name for output in outputs if output.calls[1] > output.calls[0]}
-
-        first, *others = self.sequences
-        self.sequences = [first]
-        for other in others:
-            both = [moved_attention(first), moved_attention(other)] if equal_ids(first.ids, other.ids) else []
-            if both and not (both[0] - both[1] and both[1] - both[0]):
-                names = tuple(dict.fromkeys((*other.arguments, *first.arguments)))
-                first = first._replace(sources=(*other.sources, *first.sources), arguments=names)
-            else:
-                self.sequences.append(other)
-        self.sequences[0] = first
-        self.forward.others = [sequence.layout for sequence in self.sequences[1:]]
-
-    def _tokens(self, hints: CollectedHints, lengths: Any, past: int) -> list[Bool[np.ndarray, "B T"]]:
-        """Return which positions of each sequence are no padding."""
-        pads: list[Any] = [leaf for leaf in leaves(parsed(self.expression)) if is_padding(leaf)]
-        if lengths is not None:
-            pads = [*leaves(bind_lengths(parse("pad", allow_rows=True), lengths))]
-        count = len(self.sequences)
-        known = [tokens_of(self.forward, hints, self._calls, sequence, count, past) for sequence in self.sequences]
-        batch, length, _ = self.forward.layout
-        if stated := [pad for pad in pads if not isinstance(pad, Pad) or pad.lengths is not None]:
-            cells = materialise(stated[0], MaskSize(1, past + length, past + length - 1))
-            tokens = np.broadcast_to(cells.reshape(-1, past + length)[:, past:], (batch, length))
-            known[0] = KnownTokens(tokens, "ids" if known[0] is None else known[0].source)
-        elif pads and batch > 1 and not past and not any(known):
-            raise UsageError(
-                "pad has no lengths, and the program states none; pass an attention mask, or give --lengths 6,10 "
-                "(lengths=[6, 10] in Python)"
-            )
-        known[1:] = known[1:] if pads else [None] * (count - 1)
-        self.padding = [
-            tokens or KnownTokens(np.ones(sequence.layout[:2], bool), "ids")
-            for tokens, sequence in zip(known, self.sequences, strict=True)
-        ]
-        self._is_on_trial = bool(pads) and not stated and known[0] is not None and known[0].source == "calls"
-        return [padding.tokens for padding in self.padding]
+        values, layout = output.values, self.forward.layout
+        is_by_row = 0 < values.dim() <= 2 and len(values) == layout.batch > 1
+        return not output.name[0] and is_by_row and layout.laid_out(values) is None
 
     def proof(self) -> ModelProof:
         """Run it with all changes that the claim needs, and return what was proved."""
-        tokens, values = self.tokens[0], self.output.values
-        proof = ModelProof(
-            self.expression, type(self.forward.module).__name__, 0, len(tokens), 0, 0, 0,
-            self.dtype, values.device.type,
-        )  # fmt: skip
-        if (finding := self._differs_by_itself()) is not None:
-            return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
-        leaks = [leak for probe in self._probes() if (leak := self._leak_of(probe)) is not None]
-        leaks += self._position_leaks(any(leak.row != leak.changed[0] for leak in leaks))
-        unread = [*self._unread()]
+        tokens = self.tokens[0]
+        leaks: list[Leak] = []
+        findings = [*self._differences_by_itself()]
+        if is_provable := not findings:
+            leaks = [leak for probe in self._probes() if (leak := self._leak_of(probe)) is not None]
+            if all(leak.row == leak.changed[0] for leak in leaks):  # rows do not move each other
+                leaks += self._position_leaks()
+            findings = [*mixed_heads(self.forward, self._calls), *self._unread(), *self._of_numbers()]
+            findings += [] if leaks else [*self._without_order(), *self._without_padding()]
+            findings += self._conditions(bool(leaks))
         rows = np.flatnonzero(self._changed.any(axis=1)).tolist()
         for row in rows:
-            self._held[row] |= self.claim.sees_all(row)
-        padding = [] if leaks else [*self._without_padding()]
-        heads = mixed_heads(self.forward, self._calls, self._operands, self.sequences[0].sources, self._again)
-        findings = [*heads, *unread[:1], *([] if leaks else self._without_order()), *self._of_numbers(), *padding]
-        unknown = [self._of_unknown_layers(leak) for leak in leaks]
-        findings += filter(None, unknown)
-        moved = _distinct([leak for leak, finding in zip(leaks, unknown, strict=True) if finding is None])
-        return replace(
-            proof, moved=moved, others=(*findings, *self._conditions()), forwards=self.forwards, rows_changed=len(rows),
-            positions=int((self._held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
-            inputs_changed=int((self._changed & tokens).sum()), inputs=int(tokens.sum()), is_alone=self._is_alone,
+            self._held[row] |= self.claim.direct[row][:, tokens[row]].all(axis=1)
+        # The first leak of each module, between positions and between rows.
+        distinct = {(leak.module, leak.kind, leak.row == leak.changed[0]): leak for leak in reversed(leaks)}
+        return ModelProof(
+            self.expression, type(self.forward.module).__name__, self.forwards, len(tokens), len(rows),
+            int((self._held & tokens)[rows].sum()), int(tokens[rows].sum()), self.dtype,
+            self.output.values.device.type, tuple(distinct.values())[::-1], tuple(findings), is_provable,
+            int((self._changed & tokens).sum()), int(tokens.sum()), self._is_alone,
         )  # fmt: skip
-
-    def _of_unknown_layers(self, leak: Leak) -> Finding | None:
-        """Return the leak as a finding where attn saw no attention, and several layers explain what moved."""
-        row, changed = leak.changed
-        is_in_row = not self.attended and leak.row == row and leak.position is not None and self.tokens[0][row, changed]
-        if not is_in_row or not self.claim.may_move(row, (changed,), 0)[leak.position]:
-            return None
-        message = f"one layer of {self.expression} hides that. attn saw no attention call, so the layers are not known"
-        return Finding("no-mask", "error", f"{leak.finding.message}; {message}", made_at=(self.output.place,))
-
-    def _of_numbers(self) -> Iterator[Finding]:
-        """Yield that outputs are no numbers, or do not move at all, or move as rounding does."""
-        values = self.forward.layout.laid_out(self.output.values)
-        values = self.output.values.reshape(len(self.tokens[0]), 1, -1) if values is None else values
-        count = int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum())
-        if count:
-            message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
-            yield Finding("nan", "error", message, count, made_at=(self.output.place,))
-        elif not self._is_alive:
-            message = "no output moves when a position changes, not even its own"
-            yield Finding("unread", "error", message, made_at=(self.output.place,))
-        if self._rounded and self.dtype in HALF:
-            moved = f"outputs move that must not, by {self._rounded:.2g}"
-            message, advice = f"{moved}. Rounding of {self.dtype} or a leak may be why", "prove the model in float32"
-            yield Finding("rerun", "error", message, advice=advice, made_at=(self.output.place,))
-
-    def _conditions(self) -> Iterator[Finding]:
-        """Yield what the proof rests on: masks that say what padding is, and objects that all forwards share."""
-        if self._is_on_trial:
-            message = "the lengths of `pad` are those of the masks on trial; no id and no attention mask states them"
-            yield Finding("pad", "note", message, advice="give --lengths 6,10 (lengths=[6, 10] in Python)")
-        for name in dict.fromkeys(self.forward.copy.shared):
-            yield Finding("rerun", "note", f"{name} cannot be copied, so the forwards that attn adds share it")
 
     # --- what changes -----------------------------------------------------------------------------------------
 
@@ -278,32 +151,19 @@ class ProbedForward:
             if (which or self.claim.is_padded) and not tokens.all():
                 yield Probe(~tokens, which, True)
 
-    def _position_leaks(self, is_between_rows: bool) -> Iterator[Leak]:
-        """Yield the leak of positions that change next, in few forwards: each alone, where there is room for it.
-
-        A position changes in all rows at once, where rows do not move each other.
-        """
+    def _position_leaks(self) -> Iterator[Leak]:
+        """Yield the leak of positions that change in all rows at once: each alone, where there is room for it."""
         tokens = self.tokens[0]
         rows, length = tokens.shape
-        chosen = [0] if is_between_rows else [*range(rows)]
-        layers = self.attended or 1
-        words = ((row, (at,)) for row in chosen for at in np.flatnonzero(tokens[row]).tolist())
-        hides = any((tokens[row] & ~self.claim.may_move(row, at, layers)).any() for row, at in words)
-        copies = 1 if is_between_rows else self._copies(length if hides else rows * length)
+        copies = self._copies()
         forwards = 2 * ceil(log2(max(length, 2)))
         room = forwards * copies if copies > 1 else max(forwards, _MOST_ALONE)
-        if hides:
-            tries: list[tuple[Sequence[int], Sequence[int]]] = [(chosen, part) for part in _blocks(length, room)[::-1]]
-        elif copies > 1 and rows * length <= room:
-            tries = [([row], [at]) for row in chosen for at in range(length)]
-        else:  # nothing is hidden within a row, and rows must not move each other
-            groups, parts = _bit_groups(rows) or [[0]], _bit_groups(length) or [[0]]
-            tries = [(groups[number % len(groups)], part) for number, part in enumerate(parts)]
-        self._is_alone = all(len(part) == 1 for _, part in tries)
-        wrongly = self.claim.shown_wrongly
-        if wrongly.any() and not self._is_alone:
-            tries.insert(0, (chosen, [int(wrongly.sum(axis=0).argmax())]))
-        changed = [_cells(tokens, np.ix_(*part)) & (tokens | self.claim.is_padded) for part in tries]
+        parts: list[Sequence[int]] = [*reversed(_blocks(length, room))]
+        self._is_alone = all(len(part) == 1 for part in parts)
+        shown = self._calls.shown(rows, length, self.claim.past) & tokens[:, :, None] & tokens[:, None]
+        wrongly = (shown & ~self.claim.direct).sum(axis=(0, 1))  # maybe within a block of positions
+        parts = parts if self._is_alone or not wrongly.any() else [[int(wrongly.argmax())], *parts]
+        changed = [np.isin(np.arange(length), part) & (tokens | self.claim.is_padded) for part in parts]
         changed += [~tokens] if self.claim.is_padded and not tokens.all() else []
         times = min(max(copies // len(changed), 2), room // len(changed), _MOST_SEEDS) if copies > 1 else 1
         probes = [(cells, 1 + more) for more in range(max(times, 1)) for cells in changed]
@@ -315,21 +175,21 @@ class ProbedForward:
                 yield leak
                 return
 
-    def _copies(self, tries: int) -> int:
+    def _copies(self) -> int:
         """Return how often one forward holds the rows of the batch: once if outputs differ then."""
         rows, length = self.tokens[0].shape
-        most = max(min(_MOST_TOKENS // (rows * length), tries * _MOST_SEEDS), 1)
+        most = max(min(_MOST_TOKENS // (rows * length), length * _MOST_SEEDS), 1)
         if most == 1 or rows == length or self.forward.draws:
             return 1
         self.forwards += 1
-        return most if self.forward.repeats(most, self._last_outputs(), min(2**10 * self._eps, 0.05)) else 1
+        return most if self.forward.repeats(most, self._last, min(64 * self._floor, 0.05)) else 1
 
     # --- what moves -------------------------------------------------------------------------------------------
 
-    def _again(self, *change: Any) -> list[OutputChange]:
+    def _run(self, run: Callable[..., list[OutputChange]], *change: Any) -> list[OutputChange]:
         self.forwards += 1
         try:
-            return self.forward.again(*change)
+            return run(*change)
         except AttnError:
             raise
         except Exception as error:  # whatever the program's own code raises
@@ -337,76 +197,44 @@ class ProbedForward:
             message = f"its forward does not run again{inputs} ({type(error).__name__}: {error})"
             raise InputError(" ".join(message.split())[:300]) from error
 
-    def _changes(self, probe: Probe) -> list[OutputChange]:
-        sequence = self.sequences[probe.sequence]
-        ids = {}
+    def _changes(self, probe: Probe) -> list[JudgedChange]:
+        """Return what moves when a probe changes inputs, and record what it shows of the claim's own sequence."""
+        sequence, padding = self.sequences[probe.sequence], self.padding[probe.sequence]
+        claim, ids = None if probe.sequence else self.claim, {}
         if sequence.arguments:
-            other = np.concatenate([self._other_ids(probe.sequence, seed) for seed in probe.seeds])
-            ids = dict.fromkeys(sequence.arguments, other)
-        return self._again(probe.positions, sequence.sources, ids, probe.size, probe.seeds)
-
-    def _differs_by_itself(self) -> Finding | None:
-        changes: list[OutputChange] = []
-        self._operands = self._calls.operands(lambda: changes.extend(self._again()))
-        first = next((change for change in changes if change.most > self._floor(change)), None)
-        if first is None:
-            return None
-        message = f"two equal runs differ, first in {first.output.name[0] or 'the model'}, by {first.most:.2g}"
-        advice = "seed all that it draws, or call torch.use_deterministic_algorithms(True)"
-        return Finding("rerun", "error", message, advice=advice, made_at=(first.output.place,))
-
-    def _judged_changes(self, probe: Probe) -> list[JudgedChange]:
-        """Return what moves when a probe changes inputs; where rounding swallows a change, it is tried once more."""
-        judged = [self._judged(probe, change) for change in self._changes(probe)]
-        if probe.sequence or probe.is_padding:
-            return judged
-        batch, moved = len(self.tokens[0]), np.zeros(probe.positions.shape, bool)
-        for change, *_ in self._ends(judged):
-            if change.moved.shape == moved.shape or change.output.name == self.output.name:
-                moved |= change.moved > 0
-        is_alive: Bool[np.ndarray, " B"] = np.asarray((probe.positions & moved).any(axis=1))
-        words = probe.positions & np.tile(self.tokens[0], (len(moved) // batch, 1))
-        if not is_alive[words.any(axis=1)].all() and probe.size < _FURTHER:
-            further = self._judged_changes(probe._replace(size=_FURTHER))
-            return further if self._wrong(self._ends(further)).any() else judged
-        self._changed |= probe.positions.reshape(-1, *self.tokens[0].shape).any(axis=0)
-        self._is_alive |= bool(is_alive.any())
-        may_move = self._may_move(probe, self.attended)
-        for row in np.flatnonzero(is_alive):
-            self._held[row % batch] |= ~may_move[row]
-        for row in np.flatnonzero(probe.positions.sum(axis=1) == 1):
-            self._moved_alone[int(row % batch), int(probe.positions[row].argmax())] = moved[row]
+            other = {seed: other_ids(self.forward, sequence, padding, claim, seed) for seed in {*probe.seeds}}
+            ids = dict.fromkeys(sequence.arguments, np.concatenate([other[seed] for seed in probe.seeds]))
+        changes = self._run(self.forward.changed, probe.positions, sequence.sources, ids, probe.seeds)
+        judged = [self._judged(probe, change) for change in changes]
+        if not probe.sequence and not probe.is_padding:
+            rows, positions = len(self.tokens[0]), probe.positions
+            is_alive = (positions & self._moved(judged, positions)).any(axis=1)
+            self._is_alive |= bool(is_alive.any())
+            self._changed |= positions.reshape(-1, *self.tokens[0].shape).any(axis=0)
+            may_move = self._may_move(probe, self.attended)
+            for row in np.flatnonzero(is_alive):
+                self._held[row % rows] |= ~may_move[row]
         return judged
-
-    def _floor(self, change: OutputChange) -> float:
-        """Return how far rounding alone may move an output."""
-        return (_ROUNDING_OF_HALF if self.dtype in HALF else _ROUNDING) * self._eps * change.size
 
     def _may_move(self, probe: Probe, calls: int) -> Bool[np.ndarray, "B T"]:
         """Return which outputs a probe may move, after a number of calls of attention."""
-        batch = len(self.tokens[0])
+        rows = len(self.tokens[0])
         return np.stack([
-            self.claim.may_move(row % batch, (*np.flatnonzero(changed).tolist(),), max(calls, 1))
+            self.claim.may_move(row % rows, (*np.flatnonzero(changed).tolist(),), max(calls, 1))
             for row, changed in enumerate(probe.positions)
         ])  # fmt: skip
 
     def _judged(self, probe: Probe, change: OutputChange) -> JudgedChange:
         """Return a change and how far it is one of outputs that must not move."""
-        # Outputs of another sequence come before that of the claim begins.
-        is_other = probe.sequence > 0 and self._order[change.output.name] < self._beginning
-        tokens = self.tokens[probe.sequence if is_other else 0]
+        tokens = self.tokens[probe.sequence if change.output.name in self._before else 0]
         tokens = np.tile(tokens, (len(probe.positions) // len(tokens), 1))
-        is_own, by_row = probe.positions.any(axis=1), change.moved.max(axis=1)
+        is_own = probe.positions.any(axis=1, keepdims=True)
         if change.moved.shape != tokens.shape:
-            if probe.is_padding:
-                forbidden = by_row if self._is_by_row(change.output.name) else np.zeros(0)
-                return JudgedChange(change, forbidden, np.zeros_like(forbidden))
-            return JudgedChange(change, np.where(is_own, 0, by_row), np.where(is_own, by_row, 0))
-        is_forbidden = tokens.copy()
-        if probe.sequence == 0:
-            is_forbidden &= ~self._may_move(probe, change.output.calls[1])
-        elif not probe.is_padding:
-            is_forbidden[is_own] = False
+            is_forbidden = np.full_like(is_own, self._is_pooled(change.output)) if probe.is_padding else ~is_own
+        elif probe.sequence:
+            is_forbidden = tokens & (probe.is_padding | ~is_own)
+        else:
+            is_forbidden = tokens & ~self._may_move(probe, change.output.calls[1])
         return JudgedChange(change, np.where(is_forbidden, change.moved, 0), np.where(is_forbidden, 0, change.moved))
 
     def _ends(self, judged: Sequence[JudgedChange]) -> list[JudgedChange]:
@@ -419,102 +247,132 @@ class ProbedForward:
         ends = [item for item in moved if not item.change.output.name[0]]
         if any(map(has_positions, ends)):
             return ends
-        last = self._last_outputs()
-        inside = [item for item in moved if has_positions(item) and item.change.output.name in last]
-        return [*ends, *inside[-1:]]
+        return [*ends, *[item for item in moved if has_positions(item) and item.change.output.name in self._last][-1:]]
+
+    def _moved(self, judged: Sequence[JudgedChange], like: Bool[np.ndarray, "B T"]) -> Bool[np.ndarray, "B T"]:
+        """Return which outputs of the model moved; where it gives one for each row, all of the row."""
+        moved = np.zeros_like(like)
+        for change, *_ in self._ends(judged):
+            if change.moved.shape == moved.shape or change.output.name == self.output.name:
+                moved |= change.moved > 0
+        return moved
 
     def _leak_of(self, probe: Probe) -> Leak | None:
-        """Return the leak of a probe, of as few inputs as show it, or None."""
-        judged = self._judged_changes(probe)
-        ends = self._ends(judged)
-        batch = self.sequences[probe.sequence].layout.batch
-        if len(probe.positions) > batch:
-            return self._leak_of_copies(probe, ends, batch)
-        leak = self._leak(probe, judged, ends)
-        if leak is None:
+        """Return the leak of a probe, of as few inputs as show it, or None.
+
+        One of a batch that holds its rows several times is searched for in the batch itself, with all modules.
+        """
+        judged, leak = self._changes(probe), None
+        if len(probe.seeds) > 1:
+            fewer = self._single_probes(probe, judged)
+        elif (leak := self._leak(probe, judged)) is None:
             return None
-        cells = np.argwhere(probe.positions)
-        half = len(cells) // 2
-        for part in (cells[cells[:, 0] == leak.row], cells[half:], cells[:half]):
-            if 0 < len(part) < len(cells):
-                fewer = self._leak_of(probe._replace(positions=_cells(probe.positions, (*part.T,))))
-                if fewer is not None:
-                    return fewer
-        return leak
+        else:
+            cells = np.argwhere(probe.positions)
+            half = len(cells) // 2
+            parts = (cells[cells[:, 0] == leak.row], cells[half:], cells[:half])
+            fewer = [
+                probe._replace(positions=_cells(probe.positions, (*part.T,)))
+                for part in parts if 0 < len(part) < len(cells)
+            ]  # fmt: skip
+        return next((smaller for one in fewer if (smaller := self._leak_of(one)) is not None), leak)
 
-    def _leak_of_copies(self, probe: Probe, ends: Sequence[JudgedChange], batch: int) -> Leak | None:
-        """Return the leak of a batch that holds its rows several times, found in the batch itself with all modules."""
-        wrong = self._wrong(ends)
-        # Of what moved most outputs, the last of the first row.
-        order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % batch, at))
-        for at in order[:2]:
-            copy, row = divmod(at, batch)
-            positions = probe.positions[copy * batch : (copy + 1) * batch]
-            for cells in (positions & (np.arange(batch) == row)[:, None], positions):
-                single = probe._replace(positions=cells, seeds=probe.seeds[copy : copy + 1])
-                if cells.any() and (leak := self._leak_of(single)) is not None:
-                    return leak
-        return None
+    def _single_probes(self, probe: Probe, judged: Sequence[JudgedChange]) -> list[Probe]:
+        """Return probes of the batch itself, of what moved most outputs that must not in one that holds it often."""
+        rows, ends = len(self.tokens[0]), self._ends(judged)
+        wrong = np.zeros(len(probe.positions), int)
+        for change, forbidden, _ in ends:
+            wrong += (forbidden > self._floor * change.size).sum(axis=1)
+        if not wrong.any():
+            self._rounded = max(self._rounded, *(float(end.forbidden.max()) for end in ends), 0.0)
+        order = sorted(np.flatnonzero(wrong).tolist(), key=lambda at: (-wrong[at], at % rows, at))
+        singles = []
+        for copy, row in (divmod(at, rows) for at in order[:2]):
+            positions = probe.positions[copy * rows : (copy + 1) * rows]
+            parts = (positions & (np.arange(rows) == row)[:, None], positions)
+            singles += [Probe(part, seeds=probe.seeds[copy : copy + 1]) for part in parts if part.any()]
+        return singles
 
-    def _wrong(self, ends: Sequence[JudgedChange]) -> Int[np.ndarray, " B"]:
-        """Return how many outputs of each row moved that must not, of those that the model gives."""
-        sized = [end for end in ends if end.forbidden.size]
-        counts = [
-            (end.forbidden > self._floor(end.change)).reshape(len(end.forbidden), -1).sum(axis=1) for end in sized
-        ]
-        if not any(count.any() for count in counts):
-            self._rounded = max(self._rounded, *(end.most for end in ends), 0.0)
-        return np.sum(counts or [[0]], axis=0)
-
-    def _leak(self, probe: Probe, judged: Sequence[JudgedChange], ends: Sequence[JudgedChange]) -> Leak | None:
+    def _leak(self, probe: Probe, judged: Sequence[JudgedChange]) -> Leak | None:
         """Return the first output that moved and must not, if outputs of the model moved too.
 
         Outputs inside that move alone leak nothing, as scores of keys that are hidden afterwards.
         """
-        reached = np.zeros_like(self.tokens[0])
-        for end in ends:
-            moved = end.change.moved
-            reached |= (moved if moved.shape == reached.shape else moved.max(axis=1, keepdims=True)) > 0
-        most = max((end.most for end in ends), default=0.0)
+        reached = self._moved(judged, self.tokens[0])
+        most = max((float(end.forbidden.max()) for end in self._ends(judged)), default=0.0)
         calls = 0  # of attention, before the last output that did not move
         for change, forbidden, allowed in judged:
-            output = change.output
-            if forbidden.shape == reached.shape:
+            output, has_positions = change.output, forbidden.shape == reached.shape
+            if has_positions:
                 forbidden = np.where(reached, forbidden, 0)
             elif not most:
                 continue
-            if forbidden.max(initial=0) <= self._floor(change):
+            if forbidden.max() <= self._floor * change.size:
                 calls = output.calls[1]
                 continue
-            row, *position = (int(index) for index in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
+            row, position = (int(index) for index in np.unravel_index(int(forbidden.argmax()), forbidden.shape))
             kind, line = _cause(output), output.place
             if output.calls[1] > calls and (kind in ("attention", "other") or output.calls[1] > output.calls[0]):
                 kind = "cache" if self.claim.past else "attention"
                 line = self._calls.places[calls] if calls < len(self._calls.places) else line
-            in_row, first = np.flatnonzero(probe.positions[row]).tolist(), np.argwhere(probe.positions)[0].tolist()
-            changed = (row, in_row[-1]) if in_row else (first[0], first[1])
-            at = position[0] if position else None
-            return Leak(row, at, changed, output.name[0], line, kind, float(forbidden.max()), float(allowed.max()))
+            in_row, first = np.argwhere(probe.positions[row]), np.argwhere(probe.positions)[0]
+            changed = (row, int(in_row[-1, 0])) if len(in_row) else (int(first[0]), int(first[1]))
+            at, size = position if has_positions else None, float(forbidden.max())
+            return Leak(row, at, changed, output.name[0], line, kind, size, float(allowed.max()))
         self._rounded = max(self._rounded, most)
         return None
 
-    # --- what is not read, and padding -------------------------------------------------------------------------
+    # --- what else is wrong, or worth knowing -------------------------------------------------------------------
+
+    def _differences_by_itself(self) -> Iterator[Finding]:
+        for change in self._run(self.forward.changed):
+            if change.most > self._floor * change.size:
+                name = change.output.name[0] or "the model"
+                message = f"two equal runs differ, first in {name}, by {change.most:.2g}"
+                advice = "seed all that it draws, call torch.use_deterministic_algorithms(True), or remove hooks"
+                yield Finding("rerun", "error", message, advice=advice, made_at=(change.output.place,))
+                return
+
+    def _of_numbers(self) -> Iterator[Finding]:
+        """Yield that outputs are no numbers, or do not move at all, or move as rounding does."""
+        values, place = self.forward.layout.laid_out(self.output.values), (self.output.place,)
+        values = self.output.values.reshape(len(self.tokens[0]), 1, -1) if values is None else values
+        if count := int((values.isnan().any(dim=2).cpu().numpy() & self.tokens[0]).sum()):
+            message = f"NaN in {count} of {plural(int(self.tokens[0].sum()), 'output')} hides whether they move"
+            yield Finding("nan", "error", message, count, made_at=place)
+        elif not self._is_alive:
+            message = "no output moves when a position changes, not even its own"
+            yield Finding("unread", "error", message, made_at=place)
+        if self._rounded and self.dtype in HALF:
+            moved = f"outputs move that must not, by {self._rounded:.2g}"
+            message, advice = f"{moved}. Rounding of {self.dtype} or a leak may be why", "prove the model in float32"
+            yield Finding("rerun", "error", message, advice=advice, made_at=place)
+
+    def _conditions(self, leaks: bool) -> Iterator[Finding]:
+        """Yield what the verdict rests on."""
+        if leaks and not self.attended:
+            message = f"attn saw no attention call, so one layer of {self.expression} is claimed"
+            yield Finding("no-mask", "note", message)
+        if self.claim.is_padded and self.padding[0].source == "calls":
+            message = "the lengths of `pad` are those of the masks on trial; no id and no attention mask states them"
+            yield Finding("pad", "note", message, advice="give --lengths 6,10 (lengths=[6, 10] in Python)")
+        for name in dict.fromkeys(self.forward.copy.shared):
+            yield Finding("rerun", "note", f"{name} cannot be copied, so the forwards that attn adds share it")
 
     def _unread(self) -> Iterator[Finding]:
-        """Yield that outputs do not move which may read the last token of a row, or one in the middle of another."""
+        """Yield that outputs do not move that may read the last token of the last row, or a middle one of the first."""
         tokens = self.tokens[0]
-        for row in dict.fromkeys((0, min(1, len(tokens) - 1))):
-            words = np.flatnonzero(tokens[row])
-            position = int(words[len(words) // 2 if row else -1])
-            if (row, position) not in self._moved_alone:
-                self._judged_changes(Probe(_cells(tokens, (row, position))))
-            moved = self._moved_alone[row, position]
-            still = np.flatnonzero(self.claim.direct[row][:, position] & tokens[row] & ~moved)
+        words = [np.flatnonzero(row) for row in tokens]
+        changed = {len(tokens) - 1: int(words[-1][-1]), 0: int(words[0][len(words[0]) // 2])}
+        probe = Probe(_cells(tokens, ([*changed], [*changed.values()])))
+        moved = self._moved(self._changes(probe), tokens)
+        for row, position in changed.items():
+            still = np.flatnonzero(self.claim.direct[row][:, position] & tokens[row] & ~moved[row])
             if len(still):
                 listed = ", ".join(map(str, still[:5])) + (" …" if len(still) > 5 else "")
-                outputs, do = ("output", "does") if len(still) == 1 else ("outputs", "do")
-                message = f"{outputs} {listed} may read position {position} and {do} not move when it changes"
+                message = f"position {position} may be read, and does not move these outputs when it changes: {listed}"
                 yield Finding("unread", "note", message, len(still))
+                return
 
     def _without_order(self) -> Iterator[Finding]:
         """Yield that words in another order give the same outputs in that order, where the claim shows all of them."""
@@ -529,57 +387,49 @@ class ProbedForward:
         ids = np.take_along_axis(before, order, axis=1)
         if (ids == before).all() or tokens.sum(axis=1).max() < 3:
             return
-        self.forwards += 1
-        try:
-            changes = self.forward.permuted(order, dict.fromkeys(first.arguments, ids))
-        except Exception:  # whatever the program's own code raises
-            return
-        change = next((change for change in changes if change.output.name == self.output.name), None)
-        if change is None or change.moved.shape != tokens.shape:
-            return
-        floor = max(noise_floor(self.dtype), 1e-5) * max(change.size, 1e-6) * 4
-        if float(np.where(tokens, change.moved, 0).max()) <= floor:
-            message = "no position reaches the outputs: words in another order give the same outputs, in that order"
-            yield Finding("positions", "note", message, advice="add position embeddings, unless order must not matter")
+        other = np.ones_like(tokens), (), dict.fromkeys(first.arguments, ids), (0,), order
+        with suppress(InputError):
+            for change in self._run(self.forward.changed, *other):
+                if change.output.name == self.output.name and change.moved.shape == tokens.shape:
+                    of_words = change._replace(moved=np.where(tokens, change.moved, 0))
+                    if not of_words.exceeds(4 * noise_floor(self.dtype)):
+                        message = "no position reaches the outputs: words in another order give the same, in that order"
+                        advice = "add position embeddings, unless order must not matter"
+                        yield Finding("positions", "note", message, advice=advice)
 
     def _without_padding(self) -> Iterator[Finding]:
         """Yield that a row has other outputs without its padding, as where positions count it."""
-        rows = [row for row, words in enumerate(self.tokens[0]) if not words.all()]
-        if not rows or not self.claim.is_padded or self.claim.past:
+        if not self.claim.is_padded or self.claim.past or self.tokens[0].all():
             return
         if self.forward.draws:
             message = "it draws random numbers, so rows are not compared without their padding"
             yield Finding("positions", "note", message)
             return
-        floor = max(noise_floor(self.dtype), 1e-4)
-        for row in rows:
+        for row in np.flatnonzero(~self.tokens[0].all(axis=1)):
             words = np.flatnonzero(self.tokens[0][row])
-            self.forwards += 1
             try:
-                changes = self.forward.alone(row, int(words[0]), int(words[-1]) + 1)
-            except Exception as error:  # whatever the program's own code raises
-                message = f"row {row} does not run without its padding ({type(error).__name__}), so it is not compared"
+                changes = self._run(self.forward.alone, int(row), int(words[0]), int(words[-1]) + 1)
+            except InputError:
+                message = f"row {row} does not run without its padding, so it is not compared"
                 yield Finding("positions", "note", message)
                 return
-            wrong = next((change for change in changes if change.most > floor * max(change.size, 1e-6) * 4), None)
-            if wrong is not None:
-                name = wrong.output.name[0] or "the model"
-                message = f"row {row} has other outputs without its padding: {name} differs by {wrong.most:.2g}"
-                advice = "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
-                yield Finding(
-                    "positions", "error", f"{message} of {wrong.size:.2g}",
-                    advice=None if self._counts_words else advice, made_at=(wrong.output.place,),
-                )  # fmt: skip
-                return
+            for change in changes:
+                if change.exceeds(4 * noise_floor(self.dtype)):
+                    name, sizes = change.output.name[0] or "the model", f"{change.most:.2g} of {change.size:.2g}"
+                    message = f"row {row} has other outputs without its padding: {name} differs by {sizes}"
+                    advice = "count tokens alone: position_ids = attention_mask.cumsum(1) - 1"
+                    yield Finding("positions", "error", message, advice=advice, made_at=(change.output.place,))
+                    return
 
     @property
     def ids(self) -> list[Int[np.ndarray, "B T"]]:
         """The ids of each sequence, −1 in padding; none where it is not claimed to be causal."""
         if self.forward.layout.is_time_first or not self.claim.is_causal or self.forward.layout.length < 3:
             return []
-        ids = [None if sequence.ids is None else sequence.ids.cpu().numpy() for sequence in self.sequences]
-        both = zip(self.tokens, ids, strict=True)
-        return [np.where(tokens, ids.reshape(tokens.shape), -1) for tokens, ids in both if ids is not None]
+        both = [
+            (one.ids, tokens) for one, tokens in zip(self.sequences, self.tokens, strict=True) if one.ids is not None
+        ]
+        return [np.where(tokens, ids.cpu().numpy().reshape(tokens.shape), -1) for ids, tokens in both]
 
     @property
     def has_heads(self) -> bool:
@@ -616,11 +466,3 @@ def _cause(output: ModuleOutput) -> Cause:
     name = f"{type(output.module).__name__} {output.name[0].rpartition('.')[2]}"
     cause: Cause = "attention" if re.search("(?i:attn|attention)", output.name[0]) else "other"
     return next((kind for kind, pattern in _CAUSES if re.search(pattern, name)), cause)
-
-
-def _distinct(leaks: Sequence[Leak]) -> tuple[Leak, ...]:
-    """Return the first leak of each module, between positions and between rows."""
-    distinct: dict[tuple[str, str, bool], Leak] = {}
-    for leak in leaks:
-        distinct.setdefault((leak.module, leak.kind, leak.row == leak.changed[0]), leak)
-    return tuple(distinct.values())

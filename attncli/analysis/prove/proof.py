@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attncli.masks.findings import Finding
@@ -35,17 +36,16 @@ class Leak:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the leak as the JSON document spells it."""
-        row, position = self.changed
-        return {**vars(self), "changed": {"row": row, "position": position}}
+        return {**vars(self), "changed": dict(zip(("row", "position"), self.changed, strict=True))}
 
     @property
     def finding(self) -> Finding:
         """The leak as a finding."""
         row, changed = self.changed
-        at = "" if self.position is None else f"position {self.position}"
-        changed_at = f"position {changed}"
+        at, changed_at = f"position {self.position}", f"position {changed}"
         if self.row != row or self.position is None:
-            at, changed_at = f"row {self.row}" + (at and f", {at}"), f"row {row}, {changed_at}"
+            at = f"row {self.row}" if self.position is None else f"row {self.row}, {at}"
+            changed_at = f"row {row}, {changed_at}"
         message = (
             f"{at} moves by {self.size:.2g} when {changed_at} changes; outputs that may move do so by "
             f"{self.allowed_size:.2g}. First in {self.module or 'the model'} ({self.kind})"
@@ -72,6 +72,11 @@ class ModelProof(Displayed):
     inputs_changed: int = 0  # of those that are no padding
     inputs: int = 0  # that are no padding, in all rows
     is_alone: bool = False  # whether each of them changed without others of its row
+
+    def with_findings(self, findings: Iterable[Finding]) -> ModelProof:
+        """Return the proof with those of other findings whose code is not among its own."""
+        codes = {finding.code for finding in self.others}
+        return replace(self, others=(*self.others, *(finding for finding in findings if finding.code not in codes)))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -22,15 +22,10 @@ class Stored(NamedTuple):
 
 
 class Store(ABC):
-    """The tensors of one checkpoint, by the names that they have in it.
+    """The tensors of one checkpoint, by the names that they have in it."""
 
-    Attributes:
-        form: how they are stored, for the headline; empty for plain numbers.
-        names: of all its tensors.
-    """
-
-    form = ""
-    names: Collection[str]
+    form = ""  # how they are stored, for the headline; empty for plain numbers
+    names: Collection[str]  # of all its tensors
 
     @abstractmethod
     def stored(self, name: str) -> Stored:

@@ -1,9 +1,8 @@
 """GGUF files: their metadata, and their tensors by the names and in the order of rows that transformers has.
 
-<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. The `gguf` package dequantizes. Its reader takes 700
-bytes and 15 µs for every entry of every list, so that a file of 1 MB can make it take 700 MB; the header is read here,
-within the bounds of the file. The changes that llama.cpp's converter makes to tensors are undone:
-<https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py>.
+<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. The `gguf` package dequantizes. A file of 1 MB can make its
+reader take 700 MB; so the header is read here, within the bounds of the file. The changes that llama.cpp's converter
+makes to tensors are undone: <https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py>.
 """
 
 from __future__ import annotations
@@ -27,26 +26,17 @@ from attncli.text import visible
 _PLAIN = {0: ("F32", "<f4"), 1: ("F16", "<f2"), 30: ("BF16", "<u2")}  # types of tensors that are not quantized
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_VERSIONS = (2, 3)
 _MAX_COUNT = 1 << 21  # of fields, tensors and entries of a list; the largest vocabularies have half a million merges
-_MAX_AXES = 4
 
 
 class _Tensor(NamedTuple):
-    """Shape of a tensor, its position in the file, and GGUF's number of its type."""
-
     shape: tuple[int, ...]
-    type: int
-    start: int
+    type: int  # GGUF's number
+    start: int  # in the file
 
 
 class GgufFile:
-    """A GGUF file, mapped into memory.
-
-    Attributes:
-        metadata: its fields.
-        shapes: those of its tensors, by the names that they have in the file.
-    """
+    """A GGUF file, mapped into memory: its `metadata` by field, and the `shapes` of its tensors by name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,24 +60,14 @@ class GgufFile:
         """Return the error for a damaged file."""
         return LoadError(f"the GGUF file {visible(str(self.path))} cannot be read: {visible(why)}")
 
-    @property
-    def is_quantized(self) -> bool:
-        """Whether any of its tensors is."""
-        return any(tensor.type not in _PLAIN for tensor in self._tensors.values())
-
     def dtype(self, name: str) -> str:
-        """Return the type of the numbers that a tensor is read as, as safetensors calls it."""
-        return _PLAIN.get(self._tensors[name].type, ("F32",))[0]
-
-    def check_tensors(self) -> None:
-        """Raise LoadError if a tensor is incomplete, of an unknown type, or needs a package that is missing."""
-        for name in self._tensors:
-            self._blocks(name)
+        """Return the type of a tensor's numbers, as safetensors calls it; empty for one that is quantized."""
+        return _PLAIN.get(self._tensors[name].type, ("",))[0]
 
     def read(self, name: str, rows: Sequence[int] | None = None) -> Array:
         """Return a tensor, or some of its rows; only their blocks are dequantized."""
         shape, type_, _ = self._tensors[name]
-        blocks = self._blocks(name)
+        blocks = self.blocks(name)
         if rows is not None:
             blocks, shape = blocks.reshape(shape[0], -1)[list(rows)].reshape(-1), (len(rows), *shape[1:])
         if type_ in _PLAIN:
@@ -102,8 +82,8 @@ class GgufFile:
         except NotImplementedError:
             raise self.damaged(f"the gguf package does not read its type {kind.name}") from None
 
-    def _blocks(self, name: str) -> Array:
-        """Return the bytes of a tensor."""
+    def blocks(self, name: str) -> Array:
+        """Return the bytes of a tensor; LoadError if it is incomplete, or of an unknown type."""
         shape, type_, start = self._tensors[name]
         if type_ in _PLAIN:
             block, size = 1, np.dtype(_PLAIN[type_][1]).itemsize
@@ -121,7 +101,7 @@ class GgufFile:
         return np.frombuffer(self._bytes, np.uint8, length, start)
 
     def _read_header(self) -> tuple[dict[str, Any], dict[str, _Tensor]]:
-        if (version := self._scalar("I")) not in _VERSIONS:
+        if (version := self._scalar("I")) not in (2, 3):
             raise self.damaged(f"it is of version {version}, expected 2 or 3")
         tensors, fields = self._count("tensors"), self._count("fields")
         metadata = {self._string(): self._value(self._scalar("I")) for _ in range(fields)}
@@ -131,7 +111,7 @@ class GgufFile:
         table: dict[str, _Tensor] = {}
         for _ in range(tensors):
             name, axes = self._string(), self._scalar("I")
-            if axes > _MAX_AXES or name in table:
+            if axes > 4 or name in table:
                 raise self.damaged(f"it has {name} twice, or with {axes} axes")
             # The axis of adjacent numbers comes first.
             shape = tuple(self._scalar("Q") for _ in range(axes))[::-1]
@@ -175,8 +155,6 @@ class GgufFile:
         return np.frombuffer(self._bytes, dtype, count, self._skip(count * dtype.itemsize))
 
 
-# --- as transformers has them ---------------------------------------------------------------------------------------
-
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _NAMES = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
@@ -195,9 +173,10 @@ class Gguf(Store):
     """The tensors of a GGUF file, whose architecture is one of `ARCHITECTURES`."""
 
     def __init__(self, file: GgufFile) -> None:
-        file.check_tensors()
+        for name in file.shapes:
+            file.blocks(name)  # raises its errors before anything is computed
         self._file = file
-        self.form = "GGUF, dequantized" if file.is_quantized else ""
+        self.form = "" if all(map(file.dtype, file.shapes)) else "GGUF, dequantized"
         # Name of each tensor in the file, and its number of heads, if the order of their rows is undone.
         self._sources = dict(_source(file, name) for name in file.shapes if name != FREQUENCIES)
         self.names = self._sources.keys()
@@ -205,7 +184,7 @@ class Gguf(Store):
     def stored(self, name: str) -> Stored:
         """See `Store.stored`."""
         source, _ = self._sources[name]
-        return Stored(self._file.dtype(source), self._file.shapes[source])
+        return Stored(self._file.dtype(source) or "F32", self._file.shapes[source])
 
     def read(self, name: str) -> Array:
         """See `Store.read`; of queries and keys, transformers rotates a half of each head with the other.
@@ -227,18 +206,17 @@ class Gguf(Store):
 
 def _source(file: GgufFile, name: str) -> tuple[str, tuple[str, int]]:
     """Return the name of a tensor in a checkpoint, and how it is read: see `Gguf`."""
-    architecture, shape = file.metadata["general.architecture"], file.shapes[name]
-    layer = _LAYER.match(name)
+    architecture, rows, layer = file.metadata["general.architecture"], file.shapes[name][:1], _LAYER.match(name)
     part, _, kind = name[layer.end() if layer else 0 :].rpartition(".")
-    full_name = _NAMES.get(part)
-    if full_name is None or ("{}" in full_name) != bool(layer):
+    full_name = _NAMES.get(part, "")
+    if not full_name or ("{}" in full_name) != bool(layer):
         raise file.damaged(f"it has a tensor {name}, which no {architecture} has")
-    full_name = f"{full_name.format(layer.group(1)) if layer else full_name}.{kind}"
+    full_name = f"{full_name.format(layer and layer[1])}.{kind}"
     if architecture != "llama" or part not in ("attn_q", "attn_k"):
         return full_name, (name, 0)
     heads = file.metadata.get("llama.attention.head_count")
     if part == "attn_k":
         heads = file.metadata.get("llama.attention.head_count_kv", heads)
-    if type(heads) is not int or heads < 1 or shape[0] % (2 * heads):
-        raise file.damaged(f"{name} has {shape[0]} rows for {heads!r} heads")
+    if type(heads) is not int or heads < 1 or not rows or rows[0] % (2 * heads):
+        raise file.damaged(f"{name} has {rows} rows for {heads!r} heads")
     return full_name, (name, heads)

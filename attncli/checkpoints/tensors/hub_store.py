@@ -64,10 +64,9 @@ class HubStore(Store):
 
     def stored(self, name: str) -> Stored:
         """See `Store.stored`."""
-        file = self._file_of[name]
-        tensors = self._opened(file)
+        tensors = self._opened(self._file_of[name])
         if name not in tensors.types:
-            damage = f"{visible(file)} has no {visible(name)}, although the index lists it"
+            damage = f"{visible(self._file_of[name])} has no {visible(name)}, although the index lists it"
             raise LoadError(f"the weights of {self._name} are damaged: {damage}")
         return Stored(tensors.types[name], tensors.shapes[name])
 
@@ -82,10 +81,10 @@ class HubStore(Store):
 
     def rows(self, name: str, indices: Sequence[int]) -> Array:
         """See `Store.rows`."""
-        tensor_range, table = self._located(name)
-        if tensor_range not in self._fetched:
-            begins = [tensor_range.begin + index * table[0].nbytes for index in indices]
-            self._fetch(_Range(tensor_range.file, begin, begin + table[0].nbytes) for begin in begins)
+        whole, table = self._located(name)
+        if whole not in self._fetched:
+            begins = [whole.begin + index * table[0].nbytes for index in indices]
+            self._fetch(_Range(whole.file, begin, begin + table[0].nbytes) for begin in begins)
         return self._located(name)[1][list(indices)]
 
     def _located(self, name: str) -> tuple[_Range, Array]:
@@ -97,33 +96,33 @@ class HubStore(Store):
         begin, array = tensors.starts[name], tensors.mapped[name]
         return _Range(file, begin, begin + array.nbytes), array
 
-    # --- files -------------------------------------------------------------------------------------------------------
-
     def _opened(self, file: str) -> Tensors:
         with self._lock:
             if file not in self._tensors:
-                if file not in self._files.sizes and file not in self._remote.sizes:
+                if file not in self._files and file not in self._remote.sizes:
                     raise LoadError(f"the weights of {self._name} are incomplete: there is no {visible(file)}")
-                is_whole = self._files.sizes.get(file) or self._remote.sizes[file] <= WHOLE
-                (self._open_whole if is_whole else self._open_scratch)(file)
+                if file in self._files or self._remote.sizes[file] <= WHOLE:
+                    self._open_whole(file)
+                else:
+                    self._open_scratch(file)
             return self._tensors[file]
 
     def _open_whole(self, file: str) -> None:
         """Open a file of the local cache, downloaded where it is not there."""
         path = self._files.path / file
-        if not self._files.sizes.get(file):
+        if file not in self._files:
             from huggingface_hub import hf_hub_download
 
-            self._check_online(self._remote.sizes[file])
-            name, revision = self._remote.name, self._remote.root.name
+            self._announce(self._remote.sizes[file])
+            revision = self._remote.root.name
             with translate_hub_errors(self._name, "model"):
-                path = Path(hf_hub_download(name, file, revision=revision, tqdm_class=Download))
-        self._map(file, path)
+                path = Path(hf_hub_download(self._remote.name, file, revision=revision, tqdm_class=Download))
+        self._tensors[file] = map_weights(path, f"{visible(file)} of {self._name}")
         self._scratch.pop(file, None)
 
     def _open_scratch(self, file: str) -> None:
         """Make a file with the header alone, whose pages stay after its name is removed."""
-        self._check_online(0)
+        self._announce(0)
         size = self._remote.sizes[file]
         descriptor, path = tempfile.mkstemp(suffix=".safetensors")
         os.close(descriptor)
@@ -135,26 +134,16 @@ class HubStore(Store):
             length = 8 + int.from_bytes(pages[:8].tobytes(), "little")
             if end < length <= min(size, _LONGEST_HEAD):
                 pages[end:length] = self._get(_Range(file, end, length))
-            self._map(file, Path(path))
+            self._tensors[file] = map_weights(Path(path), f"{visible(file)} of {self._name}")
         finally:
             with suppress(OSError):  # a system may keep what is mapped
                 os.unlink(path)
 
-    def _map(self, file: str, path: Path) -> None:
-        try:
-            self._tensors[file] = map_weights(path)
-        except LoadError as error:  # which names a file that is gone
-            why = str(error).partition("cannot be read: ")[2]
-            raise LoadError(f"the weights {visible(file)} of {self._name} cannot be read: {why}") from None
-
-    # --- ranges ------------------------------------------------------------------------------------------------------
-
     def _fetch(self, parts: Iterable[_Range]) -> None:
         """Download missing ranges, several requests at once."""
         with self._lock:
-            unread = {part for part in parts if part.file in self._scratch and part.begin < part.end}
-            missing = sorted(unread - self._fetched)
-            for file in {part.file for part in missing}:
+            missing = sorted({part for part in parts if part.begin < part.end} - self._fetched)
+            for file in {part.file for part in missing} & self._scratch.keys():
                 if 2 * sum(part.end - part.begin for part in missing if part.file == file) > self._remote.sizes[file]:
                     self._open_whole(file)
             missing = [part for part in missing if part.file in self._scratch]
@@ -162,7 +151,7 @@ class HubStore(Store):
             total, done = sum(part.end - part.begin for part in requests), 0
             if not missing:
                 return
-            self._check_online(total)
+            self._announce(total)
             with ThreadPoolExecutor(_TOGETHER) as pool:
                 for part, content in zip(requests, pool.map(self._get, requests), strict=True):
                     self._scratch[part.file][part.begin : part.end] = content
@@ -171,8 +160,8 @@ class HubStore(Store):
                     _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": done / total})
             self._fetched |= {*missing}
 
-    def _check_online(self, count: int) -> None:
-        """Raise LoadError if bytes have to be fetched offline; log their number where it takes a while."""
+    def _announce(self, count: int) -> None:
+        """Raise LoadError if bytes have to be fetched offline; print their number where it takes a while."""
         if self._remote.is_offline:
             advice = "run `hf download` first, or drop --offline"
             raise LoadError(f"the weights of {self._name} are not all in the local cache; {advice}")
@@ -180,7 +169,6 @@ class HubStore(Store):
             print_note(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
 
     def _get(self, part: _Range) -> Array:
-        """Return bytes of a file on the hub."""
         with translate_hub_errors(self._name, "model"):
             file_system, folder = self._hub_files
             content = file_system.cat_file(folder + part.file, start=part.begin, end=part.end, cache_type="none")

@@ -1,14 +1,13 @@
 """LoRA adapters as peft saves them: changed weights are computed where they are read, in float32.
 
 A weight W becomes W + s·B·A with s = α/r, or α/√r where the adapter is rank-stabilized (Hu et al. 2021,
-arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732): the result of peft's merge_and_unload, and of its unmerged
-forward pass. Adapters of other kinds are refused with the lines that merge them.
+arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732). Adapters of other kinds are refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -47,29 +46,23 @@ _MERGE = (
 
 
 def check_adapter(name: str, files: CheckpointFolder) -> None:
-    """Refuse an adapter that is no LoRA, by its configuration.
-
-    Raises:
-        LoadError: it is damaged, or of a kind that is not read.
-    """
-    config, name = files.read_json(ADAPTER), visible(name)
+    """Refuse an adapter by its configuration; LoadError if it is no LoRA, or damaged."""
+    config, whose = files.read_json(ADAPTER), f"{ADAPTER} of {visible(name)}"
     kind, init, alpha = config.get("peft_type"), config.get("init_lora_weights"), config.get("lora_alpha", 8)
     if not isinstance(kind, str):
-        raise LoadError(f"{ADAPTER} of {name} names no peft_type; expected the adapter that peft saved")
+        raise LoadError(f"{whose} names no peft_type; expected the adapter that peft saved")
     if kind != LORA:
-        other = f"{name} is an adapter of the kind {visible(kind)}, and attn reads LoRA"
+        other = f"{visible(name)} is an adapter of the kind {visible(kind)}, and attn reads LoRA"
         raise LoadError(f"{other}; give the base model alone, or {_MERGE}")
     for setting, value in sorted(config.items()):
         if setting not in _SETTINGS and value not in (None, False, [], {}, ""):
             doubt = "which attn ignores although it may change the numbers"
-            raise LoadError(f"{ADAPTER} of {name} sets {visible(setting)}, {doubt}; {_MERGE}")
+            raise LoadError(f"{whose} sets {visible(setting)}, {doubt}; {_MERGE}")
     if init not in _INITS:
-        raise LoadError(
-            f"the adapter {name} began with init_lora_weights {visible(repr(init)[:50])}, which also "
-            "changes its base; save it with path_initial_model_for_weight_conversion"
-        )
+        base = "which also changes its base; save it with path_initial_model_for_weight_conversion"
+        raise LoadError(f"{whose} sets init_lora_weights {visible(repr(init)[:50])}, {base}")
     if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
-        raise LoadError(f"{ADAPTER} of {name} has {visible(repr(alpha)[:50])} for alpha; expected a number")
+        raise LoadError(f"{whose} has {visible(repr(alpha)[:50])} for alpha; expected a number")
 
 
 def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
@@ -81,10 +74,8 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
                 raise LoadError(f"the adapter {name} has {visible(tensor)} as {kind}; expected floats")
         return file.mapped
     if ADAPTER_PICKLE not in files:
-        raise LoadError(
-            f"{name} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; add that file, or "
-            f"remove {ADAPTER}"
-        )
+        where = f"{name} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}"
+        raise LoadError(f"{where}; add that file, or remove {ADAPTER}")
     require(f"the pickle of {name}", "torch")
     from attncli.checkpoints.tensors.pickles import Pickles
 
@@ -93,13 +84,9 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
 
 
 def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
-    """Return the tensors of a model with a LoRA adapter, whose configuration `check_adapter` has passed.
+    """Return the tensors of a model with a LoRA adapter that `check_adapter` has passed; LoadError if it does not fit.
 
-    Its names are the model's, and those that the adapter has for parts which the files of the model lack, such as a
-    head of its own.
-
-    Raises:
-        LoadError: the adapter is damaged, or does not fit the model; or its pickle takes torch.
+    Its names are the model's, and the adapter's for parts that the files of the model lack, such as a head of its own.
     """
     adapter, names = visible(adapter), _BaseNames(base, visible(adapter))
     config = files.read_json(ADAPTER)
@@ -118,14 +105,12 @@ def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
         if target and array.shape != (shape := base.stored(target).shape):
             raise names.misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
         replaced[target or tensor] = array
-    updates: dict[str, Callable[[], Array]] = {}  # makes what is added to a tensor of the model
+    updates: dict[str, tuple[Array, Array, float, bool]] = {}  # of the model's tensors; see `_updated`
     for module, parts in pairs.items():
         a, b = parts.get("A"), parts.get("B")
         if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
-            raise LoadError(
-                f"the adapter {adapter} changes {visible(module)} with tensors of another rank than its {ADAPTER} "
-                "gives; check that the files belong together"
-            )
+            what = f"{visible(module)} with tensors of another rank than its {ADAPTER} gives"
+            raise LoadError(f"the adapter {adapter} changes {what}; check that the files belong together")
         if (target := names.find(f"{module}.weight", updates)) is None:
             replaced |= {f"{module}.lora_A": a, f"{module}.lora_B": b}
             continue
@@ -137,7 +122,7 @@ def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
         # GPT-2 and similar models store [in, out], which shows in the shape unless it is a square.
         is_turned = config.get("fan_in_fan_out") is True if shape == shape[::-1] else (len(b), a.shape[1]) != shape
         scale = alpha / (rank**0.5 if config.get("use_rslora") is True else rank)
-        updates[target] = partial(_added, a, b, scale, is_turned)
+        updates[target] = a, b, scale, is_turned
     if not updates and not replaced:
         raise LoadError(f"the adapter {adapter} holds no tensors; check that its folder is complete")
     if not updates and replaced.keys().isdisjoint(base.names):
@@ -145,19 +130,15 @@ def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
     tensors = {name: ComputedTensor(array.shape, (), partial(to_float32, array)) for name, array in replaced.items()}
     store = ComputedStore(base, tensors, base.form)
     changed = {
-        name: ComputedTensor(store.stored(name).shape, (name,), partial(_sum, store, name, added))
-        for name, added in updates.items()
+        name: ComputedTensor(store.stored(name).shape, (name,), partial(_updated, store, name, *update))
+        for name, update in updates.items()
     }
     return ComputedStore(store, changed, base.form)
 
 
-def _added(a: Array, b: Array, scale: float, is_turned: bool) -> Array:
+def _updated(store: Store, name: str, a: Array, b: Array, scale: float, is_turned: bool) -> Array:
     product = to_float32(b) @ to_float32(a)
-    return (product.T if is_turned else product) * np.float32(scale)
-
-
-def _sum(store: Store, name: str, added: Callable[[], Array]) -> Array:
-    return to_float32(store.read(name)) + added()
+    return to_float32(store.read(name)) + (product.T if is_turned else product) * np.float32(scale)
 
 
 class _BaseNames:
@@ -171,9 +152,8 @@ class _BaseNames:
 
     def misfit(self, tensor: str, what: str) -> LoadError:
         """Return the error for a tensor of the adapter that does not fit."""
-        return LoadError(
-            f"the adapter {self._adapter} changes {visible(tensor)}, {what}; give its own base with --base"
-        )
+        where = f"the adapter {self._adapter} changes {visible(tensor)}"
+        return LoadError(f"{where}, {what}; give its own base with --base")
 
     def find(self, tensor: str, changed: Collection[str]) -> str | None:
         """Return the model's name of a tensor; None for one in layers that the model does not have."""

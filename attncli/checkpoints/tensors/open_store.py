@@ -1,27 +1,62 @@
-"""Opens the store of a checkpoint's tensors that fits the form and the place of its weights."""
+"""Opens the store of a checkpoint's tensors that fits the form and the place of its weights.
+
+Safetensors files are mapped. The pages of a table are released after each use: a long stream does not hold all of it.
+"""
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
-from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, WEIGHTS, WEIGHTS_INDEX
-from attncli.checkpoints.tensors.safetensors_store import Shards
+from attncli.checkpoints.checkpoint_folder import (
+    PICKLE,
+    PICKLE_INDEX,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    CheckpointFolder,
+    map_weights,
+)
+from attncli.checkpoints.tensors import Array, Store, Stored
 from attncli.checkpoints.weight_checks import quantization_of
 from attncli.errors import LoadError
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot
-    from attncli.checkpoints.tensors import Store
+
+
+class Shards(Store):
+    """The tensors of a folder; LoadError if a file is damaged."""
+
+    def __init__(self, files: CheckpointFolder) -> None:
+        self._map = cache(lambda file: map_weights(files.path / file))
+        self._files = dict.fromkeys(self._map(WEIGHTS).types, WEIGHTS) if WEIGHTS in files else files.shards()
+        self.names = self._files.keys()
+
+    def stored(self, name: str) -> Stored:
+        """See `Store.stored`."""
+        file = self._map(self._files[name])
+        return Stored(file.types[name], file.shapes[name])
+
+    def read(self, name: str) -> Array:
+        """See `Store.read`."""
+        return self._map(self._files[name]).mapped[name]
+
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
+        """See `Store.rows`."""
+        table = self.read(name)
+        rows = table[list(indices)]
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            file = self._map(self._files[name])
+            first = file.starts[name] // mmap.PAGESIZE * mmap.PAGESIZE
+            file.pages.madvise(mmap.MADV_DONTNEED, first, file.starts[name] + table.nbytes - first)
+        return rows
 
 
 def open_store(snapshot: Snapshot) -> Store:
-    """Open the tensors of a checkpoint without reading them; a codec is imported where one is needed.
-
-    Raises:
-        LoadError: a file is damaged or cannot be opened, the weights are quantized in a way that is not undone, or the
-            adapter was made for another model.
-    """
+    """Open the tensors of a checkpoint without reading them; LoadError if they are damaged or cannot be read."""
     store = _as_stored(snapshot)
     if (config := quantization_of(snapshot.config)) is not None:
         from attncli.checkpoints.tensors.quantization import dequantized

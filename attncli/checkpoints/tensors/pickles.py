@@ -29,9 +29,8 @@ class Pickles(Store):
             except MemoryError:
                 raise
             except Exception:  # torch and pickle raise nearly everything
-                raise LoadError(
-                    f"the pickle {visible(str(path))} holds more than tensors, or is damaged; none of it was run"
-                ) from None
+                why = "holds more than tensors, or is damaged; none of it was run"
+                raise LoadError(f"the pickle {visible(str(path))} {why}") from None
         self.names = self._tensors.keys()
 
     def stored(self, name: str) -> Stored:

@@ -1,6 +1,5 @@
 """Quantized weights: a recipe for each form, and a store of the dequantized numbers.
 
-A recipe takes a checkpoint's stored tensors and its `quantization_config`, and returns the weights that are quantized.
 Numbers are those of the form's definition, in float32, computed on demand. The quantization of hidden states on top
 (activations in eight bits) is left out.
 """
@@ -35,31 +34,24 @@ class QuantizedTensors:
         self._whose = f"the weights of {visible(folder)} are"
         self.read = store.read
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._store.names
-
     def ending(self, end: str) -> list[str]:
         """Return the prefixes of the tensor names with this suffix."""
         return [name.removesuffix(end) for name in self._store.names if name.endswith(end)]
 
     def expect(self, name: str, types: Collection[str], shape: Sequence[int | None] | None = None) -> tuple[int, ...]:
-        """Return the shape of a tensor; in the expected one None is any size.
-
-        Raises:
-            LoadError: it is missing, or has another type or shape.
-        """
-        if name not in self:
+        """Return the shape of a tensor; LoadError if its type or shape differs, where None is any size."""
+        if name not in self._store.names:
             raise self.misfit(f"{visible(name)} is missing")
-        stored = self._store.stored(name)
-        is_fit = shape is None or (
-            len(shape) == len(stored.shape)
-            and all(size in (None, actual) for size, actual in zip(shape, stored.shape, strict=True))
-        )
-        if stored.type not in types or not is_fit:
-            sizes = "" if shape is None else f" [{', '.join('?' if size is None else str(size) for size in shape)}]"
-            expected = " or ".join(types) + sizes
-            raise self.misfit(f"{visible(name)} is {stored.type} {list(stored.shape)}, expected {expected}")
-        return stored.shape
+        kind, actual = self._store.stored(name)
+        shape = actual if shape is None else shape
+        if (
+            kind not in types
+            or len(shape) != len(actual)
+            or any(n not in (None, m) for n, m in zip(shape, actual, strict=True))
+        ):
+            expected = f"{' or '.join(types)} [{', '.join('?' if size is None else str(size) for size in shape)}]"
+            raise self.misfit(f"{visible(name)} is {kind} {list(actual)}, expected {expected}")
+        return actual
 
     def floats(self, name: str) -> Array:
         """Return a tensor of floats in float32."""
@@ -85,11 +77,10 @@ class QuantizedTensors:
 
 def _e4m3() -> Array:
     """Return the numbers of the 256 codes: a sign, four bits of exponent, three of mantissa; no infinity."""
-    codes = np.arange(256)
-    exponent, mantissa = codes >> 3 & 15, codes & 7
+    exponent, mantissa = np.divmod(np.arange(128), 8)
     size = np.where(exponent > 0, np.ldexp(1 + mantissa / 8, exponent - 7), np.ldexp(mantissa / 8, -6))
-    size[codes & 127 == 127] = np.nan
-    return np.where(codes < 128, size, -size).astype(np.float32)
+    size[127] = np.nan
+    return np.concatenate([size, -size]).astype(np.float32)
 
 
 _E4M3 = _e4m3()
@@ -124,38 +115,33 @@ def _fp8_weight(tensors: QuantizedTensors, name: str, block: list[int] | None) -
 
 # --- GPTQ: a few bits with a scale and a zero for each group of inputs -----------------------------------------------
 # https://github.com/AutoGPTQ/AutoGPTQ/blob/v0.7.1/auto_gptq/nn_modules/qlinear/qlinear_cuda.py: `qweight` is packed
-# along the inputs, `qzeros` along the outputs, from the lowest bit on; `scales` is `[groups, out]`, and `g_idx` says
-# which group an input belongs to. A number is `(code - zero) * scale`; the first version stores zeros less 1.
+# along the inputs, `qzeros` along the outputs; `scales` is `[groups, out]`, and `g_idx` the group of each input. A
+# number is `(code - zero) * scale`; the first version stores zeros less 1.
 
 _GPTQ_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 
 
 def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, ComputedTensor]:
     """Return the weights that AutoGPTQ or GPTQModel wrote."""
-    bits, group_size = config.get("bits"), config.get("group_size")
+    bits = config.get("bits")
     layout = "marlin" if config.get("is_marlin_format") else config.get("checkpoint_format") or "gptq"
-    if bits not in (4, 8) or layout not in _GPTQ_ZERO_OFFSETS or type(group_size) is not int:
-        raise tensors.unread(f"GPTQ as {layout} with {bits} bits in groups of {group_size}")
+    if bits not in (4, 8) or layout not in [*_GPTQ_ZERO_OFFSETS]:
+        raise tensors.unread(brief(f"GPTQ as {layout} with {bits} bits"))
     if config.get("dynamic"):
         raise tensors.unread("GPTQ whose bits differ from module to module (dynamic)")
-    how = bits, group_size, _GPTQ_ZERO_OFFSETS[layout]
-    return {f"{name}.weight": _gptq_weight(tensors, name, *how) for name in tensors.ending(".qweight")}
+    offset = _GPTQ_ZERO_OFFSETS[layout]
+    return {f"{name}.weight": _gptq_weight(tensors, name, bits, offset) for name in tensors.ending(".qweight")}
 
 
-def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: int, zero_offset: int) -> ComputedTensor:
+def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, zero_offset: int) -> ComputedTensor:
     words, columns = tensors.expect(f"{name}.qweight", ("I32",), (None, None))
     inputs = words * 32 // bits
-    has_index = f"{name}.g_idx" in tensors
-    if has_index:
-        tensors.expect(f"{name}.g_idx", ("I32", "I64"), (inputs,))
+    tensors.expect(f"{name}.g_idx", ("I32", "I64"), (inputs,))
     groups, _ = tensors.expect(f"{name}.scales", _FLOATS, (None, columns))
     tensors.expect(f"{name}.qzeros", ("I32",), (groups, -(-columns * bits // 32)))
-    group_size = group_size if group_size > 0 else inputs
-    if not has_index and groups != -(-inputs // group_size):
-        raise tensors.misfit(f"{name}.scales has {groups} groups for {inputs} inputs in groups of {group_size}")
 
     def numbers() -> Array:
-        index = tensors.read(f"{name}.g_idx") if has_index else np.arange(inputs) // group_size
+        index = tensors.read(f"{name}.g_idx")
         if index.size and (index.min() < 0 or index.max() >= groups):
             raise tensors.misfit(f"{name}.g_idx names groups that {name}.scales does not have")
         codes = _unpacked(tensors.read(f"{name}.qweight").T, bits, inputs).astype(np.float32)
@@ -164,7 +150,7 @@ def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: in
         codes *= np.take(tensors.floats(f"{name}.scales").T, index, axis=1)
         return codes
 
-    parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales", *["g_idx"] * has_index))
+    parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx"))
     return ComputedTensor((columns, inputs), parts, numbers)
 
 
@@ -176,10 +162,9 @@ def _unpacked(words: Array, bits: int, count: int) -> Array:
 
 
 # --- NF4 of bitsandbytes: four bits with a scale for each block ------------------------------------------------------
-# https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/functional.py: two codes are in a byte,
-# the higher bits first; each stands for a number of `quant_map`, times the `absmax` of its block, which may be codes
-# of eight bits themselves, with a table, blocks and an offset of their own (`nested_…`). Shape and sizes of blocks are
-# JSON in the bytes of `quant_state`.
+# https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/functional.py: a byte has two codes,
+# the higher bits first, of numbers in `quant_map`, times the `absmax` of their block, which may be codes of eight bits
+# themselves (`nested_…`). Shape and sizes of blocks are JSON in the bytes of `quant_state`.
 
 _NF4 = ".quant_state.bitsandbytes__nf4"
 
@@ -231,19 +216,8 @@ Recipe = Callable[[QuantizedTensors, Mapping[str, Any]], dict[str, ComputedTenso
 RECIPES: dict[str, Recipe] = {"bitsandbytes": bitsandbytes, "fp8": fp8, "gptq": gptq}
 
 
-# --- the store -------------------------------------------------------------------------------------------------------
-
-# Types of the fields that are read, whatever the method; lists and tables are checked where they are used.
-_TYPES = {"bits": int, "group_size": int, "checkpoint_format": str}
-_LARGEST = 2**31
-
-
 def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
-    """Return a store of the dequantized tensors of a checkpoint.
-
-    Raises:
-        LoadError: the quantization is not supported, or the tensors do not fit their form.
-    """
+    """Return a store of dequantized tensors; LoadError if their quantization is not supported, or damaged."""
     folder = str(snapshot.folder)
     method = config.get("quant_method") if isinstance(config, Mapping) else None
     if not isinstance(method, str) or method not in RECIPES:
@@ -253,10 +227,5 @@ def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
             f"the weights of {visible(folder)} are quantized, and attn reads those from safetensors only; save them "
             "as safetensors"
         )
-    tensors = QuantizedTensors(store, folder)
-    for field, kind in _TYPES.items():
-        value = config.get(field)
-        if value is not None and (type(value) is not kind or (isinstance(value, int) and abs(value) >= _LARGEST)):
-            raise tensors.unread(f"{field} {brief(repr(value))}")
-    quantized = RECIPES[method](tensors, config)
+    quantized = RECIPES[method](QuantizedTensors(store, folder), config)
     return ComputedStore(store, quantized, f"{method}, dequantized") if quantized else store

@@ -25,7 +25,7 @@ class PredictorOptions(Options):
     parallel: options.Parallel
     model: Annotated[
         str | None,
-        options.model_option("Use a causal language model. Default: demo.", "NAME_OR_FOLDER", "-m", env=True),
+        options.model_option("Use a causal language model. Default: demo.", "MODEL", "-m", env=True),
     ] = None
     image: options.Image = None
 

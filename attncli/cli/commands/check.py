@@ -21,9 +21,7 @@ def check(
     column: options.Column = None,
     target: options.Target = None,
     chat: options.Chat = False,
-    model: Annotated[
-        str | None, options.model_option("Check this checkpoint.", "NAME_OR_FOLDER", "-m", env=True)
-    ] = None,
+    model: Annotated[str | None, options.model_option("Check this checkpoint.", "MODEL", "-m", env=True)] = None,
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,

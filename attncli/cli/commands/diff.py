@@ -30,7 +30,7 @@ def diff(
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "Use a checkpoint or an adapter; two compare. Default: the toy layer.", "NAME_OR_FOLDER", "-m", env=True
+            "Use a checkpoint or an adapter; two compare. Default: the toy layer.", "MODEL", "-m", env=True
         ),
     ] = None,
     layer: options.EveryLayer = None,

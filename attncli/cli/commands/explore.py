@@ -91,11 +91,10 @@ def explore(
     if opened.own is not None:
         state = replace(state, question=opened.own)
     from attncli.explore.app import run
-    from attncli.explore.exporter import Exporter
 
     with environment.open_view("attn explore", color=color) as terminal:
         palette = terminal.palette(colormap or "viridis")
-    snapshot, is_computing = run(opened, state, palette, Exporter(source))
+    snapshot, is_computing = run(opened, state, palette)
     environment.write([f"{command_of(snapshot, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)

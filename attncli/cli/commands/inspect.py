@@ -29,7 +29,7 @@ class Inspection(Options):
     """Options of generation, and of the processes that write a folder."""
 
     generate: Annotated[
-        int | None, options.input_option("Let a causal model write N more tokens, and show their rows.", "N", low=1)
+        int | None, options.input_option("Let a causal model write N more tokens first.", "N", low=1)
     ] = None
     on: Annotated[
         str | None,
@@ -47,7 +47,7 @@ def inspect(
     shown: options.ViewOptions,
     derive: options.Derive,
     output: options.InspectOutput,
-    save: Annotated[Path | None, options.output_option("Save the trace, for --from.", "FILE.safetensors")] = None,
+    save: Annotated[Path | None, options.output_option("Save the trace as .safetensors, for --from.", "FILE")] = None,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 

@@ -20,12 +20,12 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.analysis.layer_masks import LayerMask
     from attncli.masks.comparison import Comparison
     from attncli.masks.expressions import Expression
     from attncli.masks.findings import Finding
     from attncli.masks.mask_grid import GridOptions, MaskGrid
     from attncli.render.masks import MaskView
+    from attncli.trace.masks import LayerMask
     from attncli.trace.trace import Trace
 
 
@@ -251,7 +251,7 @@ def model(
         list[str] | None, argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT")
     ] = None,
     model: Annotated[
-        str | None, options.model_option("Choose the checkpoint; demo is built in.", "NAME_OR_FOLDER", "-m", env=True)
+        str | None, options.model_option("Choose the checkpoint; demo is built in.", "MODEL", "-m", env=True)
     ] = None,
     chat: options.Chat = False,
     pair: options.Pair = None,
@@ -268,11 +268,11 @@ def model(
     attn mask model -m gpt2 "time flies" "fruit flies like a banana"
     attn mask model -m gpt2 "time flies like an arrow" -F json
     """
-    from attncli.analysis.layer_masks import layer_masks
     from attncli.analysis.learn import TEXT
     from attncli.cli.progress import status
     from attncli.cli.sentences import check_meant
     from attncli.engines import open_source
+    from attncli.trace.masks import layer_masks
 
     if model is None:
         name = visible(text[0]) if text and len(text[0].split()) == 1 else "demo"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,7 +90,7 @@ def run(
     from attncli.analysis.calls.steps import MASK_CODES
     from attncli.analysis.prove import Prover
     from attncli.recording.notes import described
-    from attncli.recording.run_script import ending_after, program_of, run_program
+    from attncli.recording.run_script import program_of, run_program
 
     for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.proofs"):
         import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
@@ -155,11 +155,8 @@ def run(
             raise InputError(f"--save {visible(str(save))}: {why}") from None
         save = save.absolute()
     calls.start()
-    with ExitStack() as stack:
-        if steps is not None:
-            stack.enter_context(ending_after(steps))
-        watch = prover.watching if prover is not None else lambda: watching_all(calls)
-        code = run_program(run_it, arguments, watch, report, calls.notes if prover is None else prover.notes)
+    watch = prover.watching if prover is not None else lambda: watching_all(calls)
+    code = run_program(run_it, arguments, watch, report, calls.notes if prover is None else prover.notes, steps)
     raise typer.Exit(code)
 
 

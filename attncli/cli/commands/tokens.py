@@ -28,7 +28,7 @@ class TokenizeOptions(Options):
     vocab: options.Vocab = None
     model: Annotated[
         str | None,
-        options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "NAME_OR_FOLDER", "-m", env=True),
+        options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "MODEL", "-m", env=True),
     ] = None
     truncate: Annotated[bool, options.model_option("Cut texts to the most tokens that the model reads.")] = False
     from_: options.From = None

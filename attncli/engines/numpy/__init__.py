@@ -99,12 +99,7 @@ class NativeCheckpoint:
         return other
 
     def predictor(self) -> Predictor:
-        """Return the predictor of next tokens.
-
-        Raises:
-            NotExposedError: it is no causal language model.
-            UnsupportedError: its weights have no unembedding.
-        """
+        """Return the predictor of next tokens; NotExposedError if it is no causal language model."""
         from attncli.engines.numpy.ablation import cut_logits
         from attncli.engines.predictor import Predictor
 
@@ -117,7 +112,7 @@ class NativeCheckpoint:
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
     def answers(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace | UnsupportedError]:
-        """Yield the attention of each sentence, in order, or the reason to decline it, independently of its neighbours.
+        """Yield the attention of each sentence, in order, or the reason to decline it.
 
         Consecutive sentences are packed (`ragged_batch`), by their lengths and the model's widths alone.
         """
@@ -140,31 +135,24 @@ class NativeCheckpoint:
     def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | UnsupportedError]:
         if not pack:
             return
-        recorded = self._recorded(pack)
-        if recorded is None:  # the sentence that fails shows when each is alone, and nothing of all is kept
-            for item in pack:
-                yield from self._answered([item])
-        elif isinstance(recorded, UnsupportedError):
-            yield recorded
-        else:
-            yield from map(self._trace, pack, recorded)
-
-    def _recorded(self, pack: Sequence[EncodedInput]) -> list[list[LayerTrace]] | UnsupportedError | None:
-        """Return the layers of each sentence; None where several do not run together."""
-        begun, tokens = perf_counter(), sum(len(item.tokens) for item in pack)
+        begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
             recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
         except (UnsupportedError, InputError, MemoryError) as error:
-            if len(pack) > 1:
-                return None
-            if isinstance(error, UnsupportedError):
-                return error
-            if isinstance(error, InputError):
-                raise
+            failure = error.with_traceback(None)  # which holds arrays
+        if failure is None:
+            of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
+            _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
+            yield from map(self._trace, pack, recorded)
+        elif len(pack) > 1:  # the sentence that fails shows when each is alone
+            for item in pack:
+                yield from self._answered([item])
+        elif isinstance(failure, UnsupportedError):
+            yield failure
+        elif isinstance(failure, MemoryError):
             raise InputError(f"{tokens} tokens do not fit into memory; give fewer tokens or layers") from None
-        of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
-        _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-        return recorded
+        else:
+            raise failure
 
     def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace | UnsupportedError:
         arrays = (array for item in layers for array in (item.q, item.k, item.v) if array is not None)
@@ -211,12 +199,7 @@ def _open(snapshot: Snapshot) -> tuple[dict[str, Any], Callable[[], Store], Call
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer, int]:
-    """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most.
-
-    Raises:
-        UnsupportedError: this engine does not compute the checkpoint.
-        LoadError: a file is damaged.
-    """
+    """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most."""
     _check_options(options)
     config, _, tokenizer = _open(snapshot)
     limit = model_spec(ConfigReader(config)).positions

@@ -32,11 +32,7 @@ from attncli.masks.expressions import Atom
 
 
 def model_spec(fields: ConfigReader) -> ModelSpec:
-    """Return the spec of the model that a configuration describes.
-
-    Raises:
-        UnsupportedError: its family, or what one of its fields says, is not implemented.
-    """
+    """Return the spec of a configuration's model; UnsupportedError if it, or a field, is not implemented."""
     family = fields.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedError(f"the architecture {family} is not supported")
@@ -53,10 +49,6 @@ def _split_width(hidden: int, heads: int) -> HeadSpec:
     if hidden % heads:
         raise UnsupportedError(f"{heads} heads share a width of {hidden}")
     return HeadSpec(heads, heads, hidden // heads)
-
-
-def _is_tied(fields: ConfigReader, default: bool) -> bool:
-    return fields.flag("tie_word_embeddings", default)
 
 
 def _activation(fields: ConfigReader, name: str) -> Callable[[Hidden], Hidden]:
@@ -105,8 +97,7 @@ def bert(fields: ConfigReader, prefix: str, names: BertNames = _BERT) -> ModelSp
         if type(padding) is not int or padding < 0:
             raise UnsupportedError(f"pad_token_id is {padding!r}")
         first = padding + 1
-    positions = fields.count("max_position_embeddings")
-    segments = None
+    positions, segments = fields.count("max_position_embeddings"), None
     if not is_distilled:
         segments = LookupTable("embeddings.token_type_embeddings", fields.count("type_vocab_size"))
     return ModelSpec(
@@ -163,7 +154,7 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
         layers=tuple(
             AttentionSpec(scale / (layer + 1) if by_layer else scale, Atom("causal")) for layer in range(layers)
         ),
-        unembedding=Unembedding("ln_f", ("lm_head",), _is_tied(fields, True)),
+        unembedding=Unembedding("ln_f", ("lm_head",), fields.flag("tie_word_embeddings", True)),
     )
 
 
@@ -188,8 +179,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
         ),
         feed_forward=FeedForward(
             fields.count("intermediate_size"),
-            "mlp.dense_h_to_4h",
-            "mlp.dense_4h_to_h",
+            *("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
             _activation(fields, "hidden_act"),
             True,
         ),
@@ -197,7 +187,9 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
         feed_forward_residual=Residual(before="post_attention_layernorm"),
         layers=(attention,) * fields.layers("num_hidden_layers"),
         is_parallel=fields.flag("use_parallel_residual", True),
-        unembedding=Unembedding("final_layer_norm", ("embed_out", "lm_head"), _is_tied(fields, False)),
+        unembedding=Unembedding(
+            "final_layer_norm", ("embed_out", "lm_head"), fields.flag("tie_word_embeddings", False)
+        ),
     )
 
 
@@ -206,30 +198,16 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
 WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations call the kinds of layers
 
 Kinds = tuple[list[str], Any]  # of each layer, and how many keys a query with a window sees
-Biases = tuple[bool, bool, bool]  # of the inputs, the output and the feed-forward network
+Biases = tuple[bool, ...]  # of the inputs, the output and the feed-forward network
 Ropes = dict[str, Frequencies]  # of each kind of layer
-
-
-def _no_windows(_: ConfigReader, layers: int) -> Kinds:
-    return [WHOLE] * layers, None
-
-
-def _stated_biases(fields: ConfigReader) -> Biases:
-    attention = fields.flag("attention_bias", False)
-    return attention, attention, False
-
-
-def _one_rope(fields: ConfigReader, width: int, positions: int) -> Ropes:
-    rope = read_rope(fields, width, positions)
-    return {WHOLE: rope, WINDOWED: rope}
 
 
 class Decoder(NamedTuple):
     """Differences of a family of decoders from Llama (Touvron et al. 2023)."""
 
-    biases: Callable[[ConfigReader], Biases] = _stated_biases
-    kinds: Callable[[ConfigReader, int], Kinds] = _no_windows
-    ropes: Callable[[ConfigReader, int, int], Ropes] = _one_rope
+    biases: Callable[[ConfigReader], Biases] = lambda fields: (*[fields.flag("attention_bias", False)] * 2, False)
+    kinds: Callable[[ConfigReader, int], Kinds] = lambda _, layers: ([WHOLE] * layers, None)
+    ropes: Callable[[ConfigReader, int, int], Ropes] = lambda *how: dict.fromkeys((WHOLE, WINDOWED), read_rope(*how))
     norms_heads: bool = False  # whether queries and keys are normalized, each head by itself
     optional: tuple[str, ...] = ()  # fields that older files lack
     # the generation of a Gemma, whose embeddings are scaled, and whose norms are their distance from 1; or 0
@@ -275,8 +253,7 @@ class Decoder(NamedTuple):
             ),
             feed_forward=FeedForward(
                 fields.count("intermediate_size"),
-                "mlp.up_proj",
-                "mlp.down_proj",
+                *("mlp.up_proj", "mlp.down_proj"),
                 activation or _activation(fields, "hidden_act"),
                 feed_forward,
                 "mlp.gate_proj",
@@ -285,7 +262,9 @@ class Decoder(NamedTuple):
             feed_forward_residual=mlp_residual,
             layers=tuple(AttentionSpec(scale, masks[kind], ropes[kind]) for kind in kinds),
             softcap=softcap,
-            unembedding=Unembedding("norm", ("lm_head",), _is_tied(fields, self.gemma > 0), logit_softcap),
+            unembedding=Unembedding(
+                "norm", ("lm_head",), fields.flag("tie_word_embeddings", self.gemma > 0), logit_softcap
+            ),
         )
 
 
@@ -357,7 +336,7 @@ def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int) -> Ropes:
 _QWEN2 = Decoder(kinds=_window_from, biases=lambda _: (True, False, False), optional=("head_dim",))
 _DECODERS = {
     "llama": Decoder(
-        biases=lambda fields: (*_stated_biases(fields)[:2], fields.flag("mlp_bias", False)),
+        biases=lambda fields: (*[fields.flag("attention_bias", False)] * 2, fields.flag("mlp_bias", False)),
         optional=("num_key_value_heads", "head_dim"),
     ),
     "mistral": Decoder(kinds=_window_in_all, biases=lambda _: (False, False, False), optional=("head_dim",)),

@@ -131,10 +131,10 @@ class Model:
         return self.spec.unembedding
 
     def norm_gain(self, name: str, x: Hidden) -> Float[np.ndarray, "T E"]:
-        """Return the factors of a normalization on hidden states; its scale is held where it is linear in them.
+        """Return the factors of a normalization on hidden states, with its scale held and without its bias.
 
         `centered(parts) * gain` is the sum that parts of the hidden states add behind it. A direction d behind it reads
-        `centered(d * gain)` before it. Its bias is left out.
+        `centered(d * gain)` before it.
         """
         centered = self.centered(x.astype(np.float64))
         scale = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + self.spec.norm.eps)

@@ -1,7 +1,6 @@
-"""The config.json of a GGUF file, as transformers would write it, from its metadata.
+"""The config.json of a GGUF file, from its metadata; defaults are those of llama.cpp.
 
-<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>; defaults are those of llama.cpp. An unknown field may
-change the numbers: such a file is declined.
+<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. A file with an unknown field is declined.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ _LLAMA3 = [
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """Return the fields of a config.json.
-
-    Raises:
-        UnsupportedError: its architecture, or the value of one of its fields, is not known.
-        LoadError: it has no architecture.
-    """
+    """Return the fields of a config.json; UnsupportedError for an unknown architecture, field or value."""
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise file.damaged("it names no architecture")

@@ -137,24 +137,20 @@ class ModelSpec(NamedTuple):
     def read_whole(self, last: int) -> Iterator[str]:
         """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
         yield from _tensors(self.embedding.norm, self.norm.has_bias)
-        how, norm = self.projections, self.norm
-        before: list[tuple[str | None, bool]] = [
-            (name, how.has_bias) for name in (how.query, how.key, how.value, how.joint)
-        ]
-        before += [(name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before)]
+        how, before = self.projections, list[tuple[str | None, bool]]()
+        before += [(name, how.has_bias) for name in (how.query, how.key, how.value, how.joint)]
+        norms = how.query_norm, how.key_norm, self.attention_residual.before
+        before += [(name, self.norm.has_bias) for name in norms]
         for index in range(last):
             yield from self._in_layer(index, [*before, *self._after_attention()])
         yield from self._in_layer(last, before)
 
     def _after_attention(self) -> list[tuple[str | None, bool]]:
         """Return the names of the rest of a layer's tensors, without their ends, and whether each has a bias."""
-        how, fed, norms = (
-            self.projections,
-            self.feed_forward,
-            (*self.attention_residual[1:], *self.feed_forward_residual),
-        )
-        mlp = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
-        return [(how.output, how.output_has_bias), *mlp, *((name, self.norm.has_bias) for name in norms)]
+        how, mlp = self.projections, self.feed_forward
+        norms = (*self.attention_residual[1:], *self.feed_forward_residual)
+        matrices = [(how.output, how.output_has_bias), *((name, mlp.has_bias) for name in (mlp.gate, mlp.up, mlp.down))]
+        return [*matrices, *((name, self.norm.has_bias) for name in norms)]
 
     def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
         for name, has_bias in tensors:

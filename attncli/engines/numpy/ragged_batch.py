@@ -60,12 +60,7 @@ class GroupHeads(NamedTuple):
 
 
 class RaggedBatch:
-    """Concatenated sentences, the shortest first.
-
-    Args:
-        sentences: at least one.
-        share: whether sentences of one length attend together.
-    """
+    """Concatenated sentences, the shortest first; those of one length attend together if they `share`."""
 
     def __init__(self, sentences: Sequence[TokenIds], share: bool = True) -> None:
         lengths = [len(item.ids) for item in sentences]

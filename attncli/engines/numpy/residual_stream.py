@@ -149,17 +149,16 @@ class Reads:
         """Return the directions before a normalization whose scale is held at what it is for `x`."""
         if name is None:
             return d
-        full_name = name if layer is None else layer.name(name)
+        name = name if layer is None else layer.name(name)
         if self._model.spec.norm.has_bias:
-            self._add_bias(full_name, d, layer)
-        return self._model.centered(d * self._model.norm_gain(full_name, x[self._positions]))
+            self._add_bias(name, d, layer)
+        return self._model.centered(d * self._model.norm_gain(name, x[self._positions]))
 
     def _before_product(self, name: str, d: Directions, width: int, has_bias: bool, layer: Layer) -> Directions:
         """Return the directions before x·Wᵀ + b, where hidden states have a width."""
-        full_name = layer.name(name)
         if has_bias:
-            self._add_bias(full_name, d, layer)
-        return self._model.pull_back(full_name, d, width)
+            self._add_bias(layer.name(name), d, layer)
+        return self._model.pull_back(layer.name(name), d, width)
 
     def _add_bias(self, name: str, d: Directions, layer: Layer | None) -> None:
         bias = self._model.weights.vector(name + ".bias", d.shape[-1])

@@ -26,9 +26,7 @@ def read_rope(
     """Return the frequencies that a configuration describes, in the spelling of any version of transformers.
 
     Their base is `theta`, and the share of a head of `width` that is rotated `part`, unless the configuration has them.
-
-    Raises:
-        UnsupportedError: this rotation is not implemented.
+    Raises UnsupportedError for a rotation that is not implemented.
     """
     newer = fields.get("rope_parameters", None)
     defaults = {"rope_theta": fields.get("rope_theta", theta)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.checkpoints.config_reader import UnsupportedError
-from attncli.errors import LoadError
+from attncli.checkpoints.weight_checks import wrong_shape
 from attncli.files import to_float32
 from attncli.text import visible
 
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 
 class ModelWeights:
-    """A model's tensors in a store, by their names without a prefix.
+    """A model's tensors in a store, by their names without a prefix; UnsupportedError if there are none.
 
     They have one where the checkpoint was saved with a head on top, as the tensor `first` shows.
-
-    Raises:
-        UnsupportedError: there are no such tensors.
     """
 
     def __init__(self, model: str, store: Store, prefix: str, first: str) -> None:
@@ -52,12 +49,7 @@ class ModelWeights:
         self._store.prepare([self.prefix + name for name in names])
 
     def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
-        """Return the weights of a norm, or a bias, in float32.
-
-        Raises:
-            UnsupportedError: there are none of that name, or of a type that is not read.
-            LoadError: they have another shape.
-        """
+        """Return a norm's weights or a bias in float32; UnsupportedError without, LoadError of another shape."""
         return to_float32(self.read(self.prefix + name, (length,)))
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
@@ -72,11 +64,7 @@ class ModelWeights:
         return to_float32(self._store.rows(self.prefix + name, indices))
 
     def head(self, names: Sequence[str]) -> str:
-        """Return the name, as in the checkpoint, of the head on top of the model, by its possible names in the family.
-
-        Raises:
-            UnsupportedError: there is none.
-        """
+        """Return the stored name of the head on top of the model, by its possible names; UnsupportedError without."""
         endings = tuple(f".{name}.weight" for name in names)
         matching = [stored_name for stored_name in self._store.names if f".{stored_name}".endswith(endings)]
         if len(matching) != 1:
@@ -106,7 +94,4 @@ class ModelWeights:
         if stored is None or stored.type not in ("F32", "F16", "BF16"):
             raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
         if stored.shape != shape:
-            raise LoadError(
-                f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
-                f"{list(stored.shape)}, the model expects {list(shape)}; check that the files belong together"
-            )
+            raise wrong_shape(self._model, name, stored.shape, shape)

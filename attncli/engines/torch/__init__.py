@@ -7,7 +7,6 @@ Architectures that read more than text are refused by their name here, before th
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 def announce_import(what: str, snapshot: Snapshot) -> None:
-    """Announce the import of torch and transformers, which takes seconds, for `what` they are to do.
-
-    Raises:
-        LoadError: they cannot be imported, or the checkpoint is in a form that they do not read.
-        NotExposedError: its architecture is refused.
-    """
+    """Announce the import of torch and transformers, which takes seconds; LoadError if it, or the model, fails."""
     if snapshot.gguf is not None:
         raise LoadError(
             f"{visible(snapshot.name)} is a GGUF file, which the native engine alone reads; give a checkpoint's folder"
         )
     check_supported(snapshot.name, snapshot.config)
     require(what, "torch", "transformers")
-    if sys.flags.optimize > 1:
-        raise LoadError("transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1")
     _log.info("importing torch and transformers")
     # Before any module here imports them: it tells the libraries to be quiet. It needs what they bring.
     from attncli.checkpoints.hub import silence_transformers
@@ -42,15 +34,16 @@ def announce_import(what: str, snapshot: Snapshot) -> None:
     silence_transformers()
 
 
-_READS = "reads {} into its text part; give a text model"
-_PICTURE, _SOUND = _READS.format("a picture"), _READS.format("a sound")
 _REFUSED = {
-    **dict.fromkeys(("bridgetower", "idefics", "pix2struct", "pp_formulanet", "udop", "vilt"), _PICTURE),
-    **dict.fromkeys(("cohere_asr", "moonshine_streaming", "speech-encoder-decoder", "voxtral_realtime"), _SOUND),
-    "diffusion_gemma": _READS.format("a canvas of noise"),
-    "evolla": _READS.format("a protein"),
-    "pi0": _READS.format("a picture and a robot's state"),
-    "t5gemma2": "attends to both of its texts in one softmax; give a text model",
+    **dict.fromkeys(("bridgetower", "idefics", "pix2struct", "pp_formulanet", "udop", "vilt"), "reads a picture"),
+    **dict.fromkeys(
+        ("cohere_asr", "moonshine_streaming", "speech-encoder-decoder", "voxtral_realtime"), "reads a sound"
+    ),
+    **dict.fromkeys(("big_bird", "bigbird_pegasus"), "attends to blocks of a long text, by several softmaxes"),
+    "diffusion_gemma": "reads a canvas of noise",
+    "evolla": "reads a protein",
+    "pi0": "reads a picture and a robot's state",
+    "t5gemma2": "attends to both of its texts in one softmax",
 }
 
 
@@ -59,4 +52,4 @@ def check_supported(name: str, config: Mapping[str, Any]) -> None:
     for part in (config, config.get("encoder"), config.get("decoder")):
         kind = part.get("model_type") if isinstance(part, Mapping) else None
         if isinstance(kind, str) and kind in _REFUSED:
-            raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}")
+            raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}; give a text model")

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -45,11 +45,6 @@ class AttentionModules:
         expected = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
         return len(set(outer)) == len(outer) and expected <= set(outer)
 
-    def is_outermost(self, module: Any, sublayer: Sublayer) -> bool:
-        """Return whether a module is the outermost attention of a sublayer."""
-        entry = self.by_id.get(id(module))
-        return entry is not None and entry.is_outermost and (entry.index, entry.kind) == sublayer
-
     def sublayer(self, module: Any, counts: Mapping[str, int]) -> Sublayer | None:
         """Return the sublayer of a module that runs after `counts` others of each kind; None of no attention layer."""
         entry = self.by_id.get(id(module))
@@ -58,8 +53,7 @@ class AttentionModules:
         if not self.is_named:
             count = counts.get(kind, 0)
             return (layers[count] if count < len(layers) else -1), kind
-        index = None if entry is None else entry.index
-        return (index, kind) if index is not None and index in layers else None
+        return (entry.index, kind) if entry and entry.index is not None and entry.index in layers else None
 
 
 def find_attention_modules(model: Any) -> AttentionModules:
@@ -89,19 +83,11 @@ def find_attention_modules(model: Any) -> AttentionModules:
 def truncated_class(
     model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool, is_whole: bool
 ) -> type:
-    """Return a model class whose models have one part alone, with its first `keep` layers.
+    """Return a model class whose models have the part at a path alone, with its first `keep` layers.
 
-    Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
-    stays whole because some models compute with it: residuals are scaled by the number of layers (MiniCPM), the last
-    layers share keys (Gemma 3n). A model whose layers share their modules stays whole.
-
-    Args:
-        model_class: the class of the whole.
-        path: the path of the part in it; empty is all of it.
-        keep: how many layers stay.
-        whole_encoder: whether all layers of an encoder do, whose output a decoder reads.
-        with_head: whether the head for logits stays, where it is outside of the part.
-        is_whole: whether everything around the part stays.
+    All layers of an encoder stay for `whole_encoder`, whose output a decoder reads; the head for logits `with_head`;
+    and everything around the part if it `is_whole`. The configuration stays, as some models compute with it: residuals
+    are scaled by the number of layers (MiniCPM). A model whose layers share their modules stays whole.
     """
 
     class Truncated(model_class):  # type: ignore[misc]
@@ -117,16 +103,14 @@ def truncated_class(
                         del part.get_submodule(entry.layers)[keep:]
                 setattr(part, _CUT_AT, keep)
 
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(Truncated, name, getattr(model_class, name))
+    update_wrapper(Truncated, model_class, updated=())
     if path:
-        # Not one of its own, which would read what the part has no use for: Qwen2.5-Omni's voices, from a pickle.
+        # Not the class's, which may read more than the part: Qwen2.5-Omni's voices, from a pickle.
         Truncated.from_pretrained = classmethod(PreTrainedModel.from_pretrained.__func__)
     return Truncated
 
 
 def _prune_to(model: Any, path: str, with_head: bool) -> None:
-    """Remove everything from a model but the part at a path, and the head for its logits."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
     # A checkpoint may have the embeddings under the name of the head that shares them, or of what both share.

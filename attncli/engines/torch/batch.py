@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 import torch
@@ -17,24 +17,18 @@ _IDS = ("input_ids", "decoder_input_ids")
 Encoded = Mapping[str, Sequence[int]]
 
 
-def batches(
-    encoded: Sequence[Encoded], limit: int = MOST_TOKENS, size_of: Callable[[int], float] = lambda tokens: 0
-) -> Iterator[list[int]]:
-    """Yield the indices of sentences that run together, all of one length, neighbours that fit into `ROOM` first.
+def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS, size: float = 0) -> Iterator[list[int]]:
+    """Yield the indices of sentences that run together, of one length, neighbours that fit into `ROOM` first.
 
-    A model that mixes neighbours (a convolution, landmarks) would see the padding between others.
-
-    Args:
-        encoded: the sentences.
-        limit: the most tokens of a batch.
-        size_of: the bytes of the trace of a sentence with this many tokens.
+    A model that mixes neighbours (a convolution, landmarks) would see the padding between others. A batch has at most
+    `limit` tokens; `size` is the bytes of a trace for each pair of tokens.
     """
     lengths = [tuple(len(row[name]) for name in _IDS if name in row) for row in encoded]
     start = 0
     while start < len(encoded):
         stop, room = start, float(ROOM)
-        while stop < len(encoded) and (stop == start or room >= size_of(max(lengths[stop]))):
-            room -= size_of(max(lengths[stop]))
+        while stop < len(encoded) and (stop == start or room >= size * max(lengths[stop]) ** 2):
+            room -= size * max(lengths[stop]) ** 2
             stop += 1
         for length, same in groupby(sorted(range(start, stop), key=lengths.__getitem__), lengths.__getitem__):
             indices, step = list(same), max(limit // max(length), 1)

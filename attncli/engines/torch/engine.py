@@ -18,16 +18,8 @@ from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load
-from attncli.engines.torch.configuration import (
-    architecture_of,
-    attention_layers,
-    head_count,
-    instead,
-    layer_count,
-    other_layers,
-    start_id,
-)
-from attncli.engines.torch.generation import check_causal, check_no_future, continued
+from attncli.engines.torch.configuration import attention_layers, head_count, instead, layer_count, other_layers
+from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
@@ -70,9 +62,8 @@ class Checkpoint(OpenModel):
             raise UsageError("--generate uses the model's own mask; drop --mask")
         # All checks of the configuration come before the weights are read.
         self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
-        self.name = model = snapshot.name
-        self.options, self._generate = options, generate
-        config = self.part.config
+        self.name, self.options, self._generate = snapshot.name, options, generate
+        model, config = self.name, self.part.config
         if generate:
             check_causal(model, self.part)
         self.is_encoder_decoder = config.is_encoder_decoder
@@ -82,13 +73,11 @@ class Checkpoint(OpenModel):
         self.num_layers = layer_count(config)
         self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
-        if not set(self.request.layers) & set(self.attention_layers):
-            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, self.attention_layers)) or "none"
-            raise NotExposedError(
-                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(model)} with "
-                f"attention: {listed}"
-            )
+        missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
+        if len(missing) == len(self.request.layers):
+            kinds, listed = ", ".join(dict.fromkeys(missing.values())), ", ".join(map(str, self.attention_layers))
+            there = f"layers of {visible(model)} with attention: {listed or 'none'}"
+            raise NotExposedError(f"the layers asked for have no softmax attention but {kinds}; {there}")
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
@@ -96,10 +85,8 @@ class Checkpoint(OpenModel):
         self.whole, of_weights, self._form = load.load_model(snapshot, self.part, options, self.request, generate > 0)
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
-        about = architecture_of(config).note
-        missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
         unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
-        self.notes = (*unshown, *([about] if about else []), *of_weights)
+        self.notes = (*unshown, *of_weights)
         self.encoder = reader(self.model)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
@@ -108,19 +95,15 @@ class Checkpoint(OpenModel):
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
         """Load the tokenizer, before the weights; return a function from the model to the encoder."""
-        name, options, config = self.name, self.options, self.part.config
-        tokenizer = auto_tokenizer.load_tokenizer(self.snapshot, options, self.part.whole)
-        chat = open_chat(name, tokenizer, options, special=special, asks=asks)
-        return lambda model: InputEncoder(
-            name=name,
-            tokenizer=tokenizer,
-            special=special,
-            limit=load.position_limit(model),
-            truncate=options.truncate,
-            rows=load.vocabulary_rows(model),
-            start_id=start_id(name, config, tokenizer) if self.is_encoder_decoder else None,
-            chat=chat,
-        )
+        tokenizer = auto_tokenizer.load_tokenizer(self.snapshot, self.options, self.part.whole)
+        chat = open_chat(self.name, tokenizer, self.options, special=special, asks=asks)
+        start = getattr(self.part.config, "decoder_start_token_id", None) if self.is_encoder_decoder else None
+
+        def with_limits(model: Any) -> InputEncoder:
+            limit, rows = load.limits(model)
+            return InputEncoder(self.name, tokenizer, special, limit, self.options.truncate, rows, start, chat)
+
+        return with_limits
 
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
         """Return sentences as a batch for the model."""
@@ -138,8 +121,6 @@ class Checkpoint(OpenModel):
         """Return the predictor of next tokens, of a model that was loaded to generate; see `OpenModel.predictor`."""
         if not self._generate:
             raise NotExposedError("next tokens need the native engine and a causal language model, such as -m demo")
-        from attncli.engines.torch.predictor import CutRuns
-
         heads = head_count(self.part.config)
         run = CutRuns(self.name, self.whole, self.model, heads)
         return Predictor(self.provenance(), self.encoder, self.num_layers, heads, run)
@@ -171,10 +152,9 @@ class Checkpoint(OpenModel):
         return self.encoder.encode(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; sentences of one length run together.
+        """Yield the attention of each sentence, in order; sentences of one length run together; see `Source.traces`.
 
-        Without a target only the encoder of an encoder-decoder runs. A sentence that cannot be read ends the
-        iteration with its error, after all those before it.
+        Without a target only the encoder of an encoder-decoder runs.
         """
         texts = [*as_list(texts)]
         if self.reads and len(texts) > 1:  # one picture at a time is in memory
@@ -192,16 +172,12 @@ class Checkpoint(OpenModel):
         except AttnError as error:
             failure = error
         is_single = self.request.mask is not None or "attention_mask" not in self.parameters
-        maps = len(self.request.layers) * len(self.kinds) * head_count(self.part.config)
-
-        def size_of(tokens: int) -> float:
-            """Return the bytes of a sentence's scores and weights, where the model makes them itself."""
-            return 8.0 * maps * tokens**2
-
+        # The bytes of scores and weights, for a pair of tokens.
+        size = 8.0 * len(self.request.layers) * len(self.kinds) * head_count(self.part.config)
         done: dict[int, Trace] = {}
         count = 0
         limit = 1 if is_single else batch.MOST_TOKENS
-        for indices in batch.batches([sentence.inputs for sentence in sentences], limit, size_of):
+        for indices in batch.batches([sentence.inputs for sentence in sentences], limit, size):
             done.update(zip(indices, self._run([sentences[index] for index in indices]), strict=True))
             while count in done:
                 yield done.pop(count)

@@ -11,12 +11,17 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from attncli.engines.torch.attention_modules import Sublayer, find_attention_modules
-from attncli.engines.torch.configuration import architecture_of, layer_types, sides
+from attncli.engines.torch.configuration import layer_types, sides
 from attncli.masks.expressions import And, Atom, Expression
 
 # Names for the number of keys that a layer selects among the visible ones: an index, a learned mask; or blocks.
 _CHOOSING = ("index_topk", "indexer_budget", "keep_window_size", "index_topk_blocks")
 _DECLARING = ("is_causal", "causal")
+# Text towers that are causal, against what their modules declare.
+_CAUSAL = {
+    "git",
+    *(f"{n}_text_model" for n in ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")),
+}
 _WINDOWS = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
 
 _CAUSAL_HEADS = re.compile(r"CausalLM|LMHead")
@@ -57,7 +62,13 @@ def _is_causal(model: Any, attention: Collection[int]) -> bool | None:
     Sources are the configuration (`is_causal`, `is_decoder`), its attention modules, and its training objective.
     """
     config = model.config
-    declared = (architecture_of(config).is_causal(model), *(getattr(config, name, None) for name in _DECLARING))
+    if config.model_type in _CAUSAL:
+        return True
+    if config.model_type == "xlnet":  # in training alone
+        return False
+    if config.model_type == "blip_text_model":
+        return type(model).__name__ == "BlipTextLMHeadModel"
+    declared = (getattr(config, name, None) for name in _DECLARING)
     if (value := next((value for value in declared if isinstance(value, bool)), None)) is not None:
         return value
     if getattr(config, "is_decoder", False):

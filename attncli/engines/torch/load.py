@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from inspect import signature
@@ -15,9 +16,8 @@ from transformers import __version__ as transformers_version
 
 from attncli.checkpoints.hub import Download, first_sentence, translate_errors
 from attncli.checkpoints.tensors.open_store import is_plain, open_store
-from attncli.checkpoints.weight_checks import check_types, check_unread
+from attncli.checkpoints.weight_checks import check_types, check_unread, wrong_shape
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
-from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.attention_modules import truncated_class
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.text_model import TextModel
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A checkpoint saved with another head may lack this: it comes after the last attention layer.
-_AFTER_ATTENTION = ("pooler",)
-
 
 def load_model(
     snapshot: Snapshot, part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool
@@ -46,9 +43,6 @@ def load_model(
 
     It is the whole that the part is in, without its other parts; the part is at its path. The layers above those of the
     request are left out where an architecture can be cut, and so is the head unless the model `writes`.
-
-    Raises:
-        LoadError: weights are missing, damaged or of the wrong shape.
     """
     name = snapshot.model_name
     _check_device(options)
@@ -74,22 +68,29 @@ def load_model(
         # The whole makes the masks of such a tower. Alone, the fused kernel would run without the causal one.
         set_backend(inner, "eager")
     model = model.eval() if options.device_map else model.eval().to(options.device)
-    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
-    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
+    how = (model.dtype, model.device, torch.get_num_threads(), model.config._attn_implementation)
+    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
     return model, notes, store.form
 
 
+def set_backend(model: Any, attention: str) -> None:
+    """Let a model run with this attention from now on, or with its own eager one if it cannot be given another."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
+
+
 def _check_device(options: LoadOptions) -> None:
-    is_mapped = options.device_map is not None
-    option, device = ("--device-map", options.device_map) if is_mapped else ("--device", options.device)
-    if is_mapped and device in ("auto", "balanced", "balanced_low_0", "sequential"):
+    if options.device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
         return
+    option = "--device" if options.device_map is None else "--device-map"
+    device = options.device_map or options.device
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        what = f"{option} {visible(device or '') or 'with no name'}"
-        raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
+        raise LoadError(f"{option} {visible(device)}: {first_sentence(error)}; give {option} cpu") from None
 
 
 def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:
@@ -142,16 +143,7 @@ class LazyTensor:
 
     def __init__(self, store: Store, name: str, names: list[str] | None = None) -> None:
         self._store, self._name, self._names = store, name, names
-        self._info = store.stored(name)
-        self.shape = torch.Size(self._info.shape)
-
-    def get_shape(self) -> list[int]:
-        """Return its shape, as safetensors has it."""
-        return list(self.shape)
-
-    def get_dtype(self) -> str:
-        """Return the type of its numbers, as safetensors calls it."""
-        return self._info.type
+        self.shape = torch.Size(store.stored(name).shape)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         if self._names is not None:
@@ -165,30 +157,19 @@ class LazyTensor:
 def _check_report(name: str, report: Mapping[str, Any]) -> None:
     """Raise LoadError if a tensor of the model did not come from the checkpoint, or not as it is."""
     for key, shape, expected in sorted(report["mismatched_keys"]):
-        raise LoadError(
-            f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(shape)}, "
-            f"the model expects {list(expected)}; check that the files belong together"
-        )
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
-    if missing:
-        raise LoadError(
-            f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …); "
-            "check that the files belong to this config.json"
-        )
+        raise wrong_shape(name, key, shape, expected)
+    # A checkpoint saved with another head may lack a pooler, which comes after the last attention layer.
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler")):
+        lost = f"lack {len(missing)} of the model's tensors ({visible(missing[0])}, …)"
+        raise LoadError(f"the weights of {visible(name)} {lost}; check that the files belong to this config.json")
 
 
-def vocabulary_rows(model: Any) -> int | None:
-    """Return how many token ids a model has embeddings for, or None where that is not known."""
-    try:
-        return model.get_input_embeddings().num_embeddings
-    except (NotImplementedError, AttributeError):
-        return None
-
-
-def position_limit(model: Any) -> int | None:
-    """Return how many positions the model has, or None where the configuration sets no limit."""
-    limit = positions(model.config)
-    return None if limit is None else limit - first_position(model)
+def limits(model: Any) -> tuple[int | None, int | None]:
+    """Return how many positions and token ids a model has embeddings for; None where that is not known."""
+    limit, rows = positions(model.config), None
+    with suppress(NotImplementedError, AttributeError):
+        rows = model.get_input_embeddings().num_embeddings
+    return None if limit is None else limit - first_position(model), rows
 
 
 def first_position(model: Any) -> int:

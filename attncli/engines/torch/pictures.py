@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from transformers import AutoImageProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
@@ -38,12 +37,16 @@ _STEPS = 255  # of a colour; few sizes are multiples of it, so that roundings ev
 _AS_IT_IS = {"do_rescale": False, "do_normalize": False}  # so that colours keep their meaning
 
 
-def _grids_of(outputs: Mapping[str, Any], opened: OpenPicture, patch: int, patches: int = 1) -> list[ImageGrid]:
-    """Return the grids of the parts of a picture, by the processed `_map_picture`, each from position 0.
+def _grids_of(outputs: Mapping[str, Any], opened: OpenPicture, vision: Any, patches: int = 1) -> list[ImageGrid]:
+    """Return the grids of the tiles of a picture, by the processed `_map_picture`, each from position 0.
 
-    One position is `patches` × `patches` patches, each of `patch` pixels along a side; incomplete cells are not read.
+    One position is `patches` × `patches` patches of a vision tower; incomplete cells are not read.
     """
-    (width, height), side = opened.image.size, patch * patches
+    if "image_grid_thw" in outputs:  # Qwen-VL stretches a picture to a size of its own
+        _, rows, columns = outputs["image_grid_thw"][0].tolist()
+        return [ImageGrid(0, rows // patches, columns // patches, patches=patches)]
+    (width, height), size = opened.image.size, vision.patch_size
+    side = patches * int(size[0] if isinstance(size, list | tuple) else size)
     tiles = _tiles(outputs)
     boxes = [_box_of(tile, width, height) for tile in tiles]
     shows_all = [left <= 0 and top <= 0 and right >= width and bottom >= height for left, top, right, bottom in boxes]
@@ -99,37 +102,15 @@ def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 _BEFORE = {
     **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
     **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
+    # Flat patches, in blocks that will be merged, and with the number of their rows and columns as an input.
+    **dict.fromkeys(("qwen2_vl_vision", "qwen3_vl_vision"), ()),
     **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
     "deit": ("[CLS]", "[DISTILL]"),
 }
 
 
-def _before(config: Any) -> tuple[str, ...]:
-    registers = range(getattr(config, "num_register_tokens", 0))
-    return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
-
-
-# Towers with flat patches, in blocks that will be merged, and with the number of their rows and columns as an input.
-_FLAT = ("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision")
-
-
-def _flat_order(config: Any, grid: torch.Tensor) -> tuple[int, ...]:
-    """Return the position of each patch, row by row: patches come in blocks, and these perhaps in windows."""
-    merged = config.spatial_merge_size
-    _, rows, columns = grid[0].tolist()
-    places = np.arange(rows * columns).reshape(rows // merged, columns // merged, merged, merged)
-    if hasattr(config, "window_size"):
-        from transformers.vision_utils import get_vision_window_index
-
-        order, _ = get_vision_window_index(grid, merged, config.window_size, config.patch_size)
-        blocks = np.argsort(order.numpy()).reshape(places.shape[:2])
-        places = blocks[..., None, None] * merged**2 + np.arange(merged**2).reshape(merged, merged)
-    return tuple(places.transpose(0, 2, 1, 3).ravel().tolist())
-
-
-def _patch_size(config: Any) -> int:
-    size = config.patch_size
-    return int(size[0] if isinstance(size, list | tuple) else size)
+def _is_flat(config: Any) -> bool:
+    return config.model_type.startswith("qwen")
 
 
 class VisionCheckpoint(Checkpoint):
@@ -141,15 +122,15 @@ class VisionCheckpoint(Checkpoint):
         """Return the vision tower; NotExposedError if attn knows none."""
         config = read_configuration(snapshot, options)
         inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
-        name, kind = snapshot.model_name, inner.model_type
-        if kind not in (*_BEFORE, *_FLAT):
+        if inner.model_type not in _BEFORE:
             raise NotExposedError(
-                f"{visible(name)} has no vision transformer that attn knows, but {visible(str(kind))}; record it with "
-                "attn run --save, and open that with --grid"
+                f"{visible(snapshot.model_name)} has no vision transformer that attn knows, but "
+                f"{visible(str(inner.model_type))}; record it with attn run --save, and open that with --grid"
             )
         if inner is config:
             return TextModel(config, config)
-        return find_tower(name, config, inner, reads="hidden_states" if kind in _FLAT else "pixel_values")
+        reads = "hidden_states" if _is_flat(inner) else "pixel_values"
+        return find_tower(snapshot.model_name, config, inner, reads)
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
         """Read the settings of the processor; see `Checkpoint`."""
@@ -165,22 +146,22 @@ class VisionCheckpoint(Checkpoint):
 
 def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -> EncodedInput:
     opened = open_picture(text)
-    before, notes = _before(config), opened.notes
+    notes = opened.notes
+    before = (*_BEFORE[config.model_type], *(f"[REG{n}]" for n in range(getattr(config, "num_register_tokens", 0))))
     with _processing(encoder.name):
         outputs = processor(images=opened.image, return_tensors="pt")
-        pixels = outputs["pixel_values"]
-        if config.model_type in _FLAT:
-            sizes = outputs["image_grid_thw"]
-            _, rows, columns = sizes[0].tolist()
-            grid = ImageGrid(0, rows, columns, order=_flat_order(config, sizes))
-            tensors = {"hidden_states": pixels, "grid_thw": sizes}
+        placed = processor(images=_map_picture(opened), return_tensors="np", **_AS_IT_IS)
+        grids = _grids_of(placed, opened, config)
+        number = next((position for position, grid in enumerate(grids) if grid.is_overview), 0)
+        if len(grids) > 1:
+            notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
+        grid = replace(grids[number], start=len(before), is_overview=False)
+        if _is_flat(config):
+            side = config.spatial_merge_size
+            blocks = np.arange(grid.size).reshape(grid.rows // side, grid.columns // side, side, side)
+            grid = replace(grid, order=tuple(blocks.transpose(0, 2, 1, 3).ravel().tolist()))
+            tensors = {"hidden_states": outputs["pixel_values"], "grid_thw": outputs["image_grid_thw"]}
         else:
-            placed = processor(images=_map_picture(opened), return_tensors="np", **_AS_IT_IS)
-            grids = _grids_of(placed, opened, _patch_size(config))
-            number = next((position for position, grid in enumerate(grids) if grid.is_overview), 0)
-            if len(grids) > 1:
-                notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
-            grid = replace(grids[number], start=len(before), is_overview=False)
             tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
     named = {int(position): f"r{row}c{column}" for (row, column), position in np.ndenumerate(grid.positions)}
     labels = [*before, *(named[position] for position in sorted(named))]
@@ -191,98 +172,48 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
 
 # --- models that read both ---
 
-
-class Run(NamedTuple):
-    """Consecutive positions of one picture."""
-
-    grid: ImageGrid  # row by row, from position 0
-    skipped: int = 0  # positions before it, such as CLS
-    line_end: int = 0  # positions after each row, such as the mark of a newline
-
-    @property
-    def size(self) -> int:
-        """Number of its positions."""
-        return self.skipped + self.grid.size + self.grid.rows * self.line_end
-
-
-class Family(NamedTuple):
-    """Layout of pictures in a family of models, as far as its processor does not show it."""
-
-    # returns the positions of a picture, by the processed `_map_picture`, and the configuration of the model
-    runs: Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]
-    before: str = "{token}"  # spelling of a picture before a text without a mark for it
-
-
-def _tiled(
-    merged: Callable[[Any], int] = lambda config: 1,
-) -> Callable[[Mapping[str, Any], OpenPicture, Any], Sequence[Run]]:
-    """Return the runs of a model that has one grid for each tile, and merges `merged` patches along a side."""
-
-    def runs(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
-        vision = config.vision_config
-        has_all = getattr(config, "vision_feature_select_strategy", None) == "full"
-        skipped = len(_before(vision)) if has_all else 0
-        return [Run(grid, skipped) for grid in _grids_of(outputs, opened, _patch_size(vision), merged(config))]
-
-    return runs
-
-
-def _any_resolution(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
-    """Return the runs of LLaVA-NeXT: the picture whole, and its tiles as one grid without padding, in lines."""
-    from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
-
-    (width, height), patch, tile = opened.image.size, _patch_size(config.vision_config), config.vision_config.image_size
-    side, rest = divmod(tile, patch)
-    if rest:
-        raise NotExposedError(f"its tiles of {tile} pixels leave {rest} between patches of {patch}")
-    overview, *tiles = _tiles(outputs)
-    down, across = get_anyres_image_grid_shape((height, width), config.image_grid_pinpoints, tile)
-    canvas = np.block([tiles[row * across : (row + 1) * across] for row in range(down)])
-    rows, columns = unpad_image(torch.zeros(1, down * side, across * side), (height, width)).shape[1:]
-    left, top, right, bottom = _box_of(canvas, width, height)
-    wide, high = (right - left) * (1 - columns / across / side) / 2, (bottom - top) * (1 - rows / down / side) / 2
-    box = left + wide, top + high, right - wide, bottom - high
-    overview_grid = ImageGrid(0, side, side, box=_box_of(overview, width, height), is_overview=True)
-    return [Run(overview_grid), Run(ImageGrid(0, rows, columns, box=box), 0, 1)]
-
-
-def _stretched(outputs: Mapping[str, Any], opened: OpenPicture, config: Any) -> Sequence[Run]:
-    """Return the runs of Qwen-VL, which stretches a picture to a size of its own, and merges neighbours."""
-    merged = config.vision_config.spatial_merge_size
-    _, rows, columns = outputs["image_grid_thw"][0].tolist()
-    return [Run(ImageGrid(0, rows // merged, columns // merged, patches=merged))]
-
-
 _MIXED = "a cell is where a token came from: the vision tower has mixed all cells before"
-_QWEN = Family(_stretched, "<|vision_start|>{token}<|vision_end|>")
-_FAMILIES = {
-    "gemma3": Family(
-        _tiled(lambda c: int(c.vision_config.image_size // c.vision_config.patch_size // c.mm_tokens_per_image**0.5))
-    ),
-    **dict.fromkeys(("idefics3", "smolvlm"), Family(_tiled(lambda config: int(config.scale_factor)))),
-    "internvl": Family(_tiled(lambda config: round(1 / config.downsample_ratio)), "{token}\n"),
-    "llava": Family(_tiled(), "{token}\n"),
-    "llava_next": Family(_any_resolution, "{token}\n"),
-    "paligemma": Family(_tiled()),
-    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), _QWEN),
+
+
+def _one(config: Any) -> int:
+    return 1
+
+
+def _of_qwen(config: Any) -> int:
+    return int(config.vision_config.spatial_merge_size)
+
+
+def _of_gemma3(config: Any) -> int:
+    vision = config.vision_config
+    return int(vision.image_size // vision.patch_size // config.mm_tokens_per_image**0.5)
+
+
+# Patches that a position merges along a side, by the configuration, and the spelling of a picture before a text without
+# a mark for it, by the family of models.
+_FAMILIES: dict[str, tuple[Callable[[Any], int], str]] = {
+    "gemma3": (_of_gemma3, "{token}"),
+    **dict.fromkeys(("idefics3", "smolvlm"), (lambda config: int(config.scale_factor), "{token}")),
+    "internvl": (lambda config: round(1 / config.downsample_ratio), "{token}\n"),
+    "llava": (_one, "{token}\n"),
+    "paligemma": (_one, "{token}"),
+    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), (_of_qwen, "<|vision_start|>{token}<|vision_end|>")),
 }
+
+_Located = tuple[OpenPicture, Sequence[ImageGrid]]  # a picture, with the grids of its tiles
 
 
 class PicturedCheckpoint(Checkpoint):
     """A model that reads pictures and a text; its language model is inspected."""
 
     reads: Mapping[str, str] = {"reads": "text and pictures"}
+    processor: Any  # of pictures and text
 
     def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
         self._image = image  # the files of the pictures of every text; without any, each text may name its own
         super().__init__(*arguments, **options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
-        """Return the language model, with everything around it, which runs too.
-
-        Raises:
-            NotExposedError: it reads no pictures, or attn does not know in which order.
-        """
+        """Return the language model, with everything around it, which runs too; NotExposedError if it sees nothing."""
         part = super().find_part(snapshot, options)
         if part.architecture not in _FAMILIES or not part.path:
             raise NotExposedError(
@@ -296,15 +227,12 @@ class PicturedCheckpoint(Checkpoint):
         opened = [open_picture(file) for file in self._image]
         reader = super().open_reader(special, asks)
 
-        def made(model: Any) -> InputEncoder:
+        def with_pictures(model: Any) -> InputEncoder:
             encoder = reader(model)
-            processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
-            family, config = _FAMILIES[self.part.architecture], self.part.whole
-            prompts = _PromptReader(processor, family, config)
-            shown = [prompts.located(item, self.name) for item in opened]
-            return encoder._replace(looking=partial(prompts.read, shown))
+            self.processor = _processor(self.snapshot, self.options, self.part.whole, encoder.tokenizer)
+            return encoder._replace(looking=partial(self._read, [self._located(item) for item in opened]))
 
-        return made
+        return with_pictures
 
     def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
         """Return one sentence with its pictures; see `Checkpoint`."""
@@ -312,37 +240,26 @@ class PicturedCheckpoint(Checkpoint):
         (sentence,) = sentences
         return together._replace(inputs={**together.inputs, **sentence.tensors})
 
-
-_Located = tuple[OpenPicture, Sequence[Run]]
-
-
-class _PromptReader(NamedTuple):
-    """Encoder of a text and pictures for a language model."""
-
-    processor: Any
-    family: Family
-    config: Any  # of the whole model
-
-    def located(self, opened: OpenPicture, name: str) -> _Located:
-        """Return a picture, with its positions in the model of that name."""
-        with _processing(name):
+    def _located(self, opened: OpenPicture) -> _Located:
+        config, (merged, _) = self.part.whole, _FAMILIES[self.part.architecture]
+        with _processing(self.name):
             image, text = _map_picture(opened), self.processor.image_token
             outputs = self.processor(images=[image], text=text, return_tensors="np", **_AS_IT_IS)
-            return opened, self.family.runs(outputs, opened, self.config)
+            return opened, _grids_of(outputs, opened, config.vision_config, merged(config))
 
-    def read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
+    def _read(self, shown: Sequence[_Located], text: str, encoder: InputEncoder) -> EncodedInput:
         """Encode a text and the pictures for the model; those that the text names are opened for it alone."""
         token = self.processor.image_token
         if isinstance(text, PicturedText) and (files := text.files):
             if shown:
                 raise UsageError("--image does not apply to a line that names its picture; drop one of them")
-            shown = [self.located(open_picture(file), encoder.name) for file in files]
+            shown = [self._located(open_picture(file)) for file in files]
         if not shown:
             return encoder._replace(looking=None).encode(text, None, None)
         if encoder.chat is not None:
             text = encoder.chat.write(text, pictures=len(shown))
         elif token not in text:
-            text = self.family.before.format(token=token) * len(shown) + text
+            text = _FAMILIES[self.part.architecture][1].format(token=token) * len(shown) + text
         adds_special = encoder.special and encoder.chat is None
         with _processing(encoder.name):
             images = [item.image for item, _ in shown]
@@ -352,29 +269,27 @@ class _PromptReader(NamedTuple):
         rows = {key: value[0].tolist() for key, value in outputs.items() if value.shape[:2] == (1, len(ids))}
         tensors = {key: value for key, value in outputs.items() if key not in rows}
         rows.pop("labels", None)
-        grids = self._grids(encoder.name, ids, [runs for _, runs in shown])
+        grids = self._grids(ids, [grids for _, grids in shown])
         pictures = tuple(item.picture for item, _ in shown)
         notes = tuple(note for item, _ in shown for note in item.notes)
         return EncodedInput(written, None, None, tokens, tokens, rows, notes, 0, pictures, grids, tensors)
 
-    def _grids(self, name: str, ids: Sequence[int], runs: Sequence[Sequence[Run]]) -> tuple[ImageGrid, ...]:
-        """Lay the runs of the pictures over the positions of image tokens, which have to be as many."""
-        places = np.flatnonzero(np.array(ids) == self.config.image_token_id)
-        needed = sum(run.size for picture_runs in runs for run in picture_runs)
+    def _grids(self, ids: Sequence[int], shown: Sequence[Sequence[ImageGrid]]) -> tuple[ImageGrid, ...]:
+        """Lay the grids of the pictures over the positions of image tokens, which have to be as many."""
+        places = np.flatnonzero(np.array(ids) == self.part.whole.image_token_id)
+        needed = sum(grid.size for grids in shown for grid in grids)
         if needed != len(places):
             raise NotExposedError(
-                f"{visible(name)} has {len(places)} positions for its pictures, and attn expects {needed}; it would "
-                "show the wrong places"
+                f"{visible(self.name)} has {len(places)} positions for its pictures, and attn expects {needed}; it "
+                "would show the wrong places"
             )
-        grids = []
-        for image, picture_runs in enumerate(runs):
-            for run in picture_runs:
-                lines, places = places[run.skipped : run.size].reshape(run.grid.rows, -1), places[run.size :]
-                cells = lines[:, : run.grid.columns].ravel()
-                order = tuple((cells - cells[0]).tolist())
-                order = () if order == tuple(range(len(order))) else order
-                grids.append(replace(run.grid, start=int(cells[0]), image=image, order=order, note=_MIXED))
-        return tuple(grids)
+        placed = []
+        for image, grids in enumerate(shown):
+            for grid in grids:
+                cells, places = places[: grid.size], places[grid.size :]
+                order = () if cells[-1] - cells[0] < grid.size else tuple((cells - cells[0]).tolist())
+                placed.append(replace(grid, start=int(cells[0]), image=image, order=order, note=_MIXED))
+        return tuple(placed)
 
     def _tokens(self, ids: Sequence[int], adds_special: bool, encoder: InputEncoder) -> tuple[Tokens, str]:
         """Return the tokens, and their text: with one mark for each picture, as it was written."""
@@ -382,9 +297,9 @@ class _PromptReader(NamedTuple):
         encoding = encoder.tokenizer(expanded, add_special_tokens=adds_special).encodings[0]
         if list(encoding.ids) != list(ids):
             raise NotExposedError(f"{visible(encoder.name)}: its processor and its tokenizer make different tokens")
-        special = encoder.special_ids
+        special, image_id = encoder.special_ids, self.part.whole.image_token_id
 
-        def placed(token: Token) -> Token:
+        def in_written(token: Token) -> Token:
             """Return a token with its offset in the written text; the processor's own tokens have none."""
             if token.start is None or token.end is None:
                 return token
@@ -392,11 +307,11 @@ class _PromptReader(NamedTuple):
             for span in spans:
                 (_, last), (start, end) = span["span"], span["new_span"]
                 if start <= token.start < end:
-                    return replace(token, start=None, end=None, special=token.id != self.config.image_token_id)
+                    return replace(token, start=None, end=None, special=token.id != image_id)
                 shift = last - end if end <= token.start else shift
             return replace(token, start=token.start + shift, end=token.end + shift, special=token.id in special)
 
-        return Tokens(map(placed, tokens_of(encoding, expanded))), written
+        return Tokens(map(in_written, tokens_of(encoding, expanded))), written
 
 
 # --- transformers' processors ---

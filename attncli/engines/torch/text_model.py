@@ -1,7 +1,4 @@
-"""The part of a checkpoint that reads text, or pictures.
-
-It is all of a model, or the language model of one that sees or hears too, or its vision tower.
-"""
+"""The part of a checkpoint that reads text: all of it, the language model of one that sees or hears, or a tower."""
 
 from __future__ import annotations
 
@@ -15,18 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import (
-    MODEL_FOR_MULTIMODAL_LM_MAPPING,
-    MODEL_MAPPING,
-    AutoConfig,
-    PreTrainedModel,
-    initialization,
-)
+from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING, AutoConfig, PreTrainedModel, initialization
 
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
-from attncli.engines.torch import check_supported
-from attncli.engines.torch.configuration import architecture_of, is_counted, layer_count
+from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
@@ -37,14 +27,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PICTURE, _SOUND = "a picture", "a sound"
-_READ = {
-    **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
-    **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
-}
-
-# Names of a language model inside of another model, and prefixes of its tensors.
-_PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
+_SOUNDS = ("input_features", "input_values", "audio_values", "audio_codes")
+# Classes of the part that reads text, where the class for their configuration is of a larger system.
+_TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}
+_PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"  # of the tensors of a language model inside of another model
 
 
 @dataclass(frozen=True)
@@ -76,19 +62,13 @@ class TextModel:
 
 
 def read_configuration(snapshot: Snapshot, options: LoadOptions) -> Any:
-    """Read a checkpoint's configuration.
-
-    Raises:
-        LoadError: there is no such checkpoint, or it cannot be read.
-        NotExposedError: it is refused by its name.
-    """
+    """Read a checkpoint's configuration."""
     with translate_errors(snapshot.model_name, "configuration"):
         try:
             config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
         except AttributeError:
             check_quantization(snapshot)
             raise
-        check_supported(snapshot.model_name, config.to_dict())
     return config
 
 
@@ -104,10 +84,8 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     with translate_errors(name, "configuration"):
         part = _find_part(name, config)
         if not is_counted(part.config):
-            raise NotExposedError(
-                f"{_shown(name, config)} has no attention layers over text: its configuration counts no layers or no "
-                "heads. Mamba and RWKV are not supported"
-            )
+            why = "its configuration counts no layers or no heads. Mamba and RWKV are not supported"
+            raise NotExposedError(f"{_shown(name, config)} has no attention layers over text: {why}")
         _check_count(name, part.config)
     return part
 
@@ -119,21 +97,21 @@ def _find_part(name: str, config: Any) -> TextModel:
             inner = config.get_text_config(decoder=True)
             inner = None if type(inner) is type(config) else inner  # of a flat configuration it is a copy
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    read = _READ.get(main_input, _PICTURE)
-    if config.is_encoder_decoder and (read == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
+    if config.is_encoder_decoder and (main_input in _SOUNDS or not getattr(inner, "is_encoder_decoder", True)):
+        read = "a sound" if main_input in _SOUNDS else "a picture"
         raise NotExposedError(f"{_shown(name, config)} reads {read} into its text part; give a text model")
     if inner is not None:
         return find_tower(name, config, inner)
     if main_input != "input_ids":
-        read = _READ.get(main_input, main_input)
-        give = "give a picture alone: --image x.png" if read == _PICTURE else "give a text model"
+        read = "a picture" if main_input == "pixel_values" else main_input
+        give = "give a picture alone: --image x.png, or a text model"
         raise NotExposedError(f"{_shown(name, config)} reads {read}, not text; {give}")
     # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
     # architectures have none.
-    of_architecture = architecture_of(config).text_class
+    if (text_class := _TEXT_CLASSES.get(config.model_type)) is not None:
+        return TextModel(config, config, getattr(transformers, text_class))
     is_taken = not type(config).__module__.startswith("transformers.") or type(config) in MODEL_MAPPING
-    model_class = None if is_taken else _class_of(config)
-    return TextModel(config, config, getattr(transformers, of_architecture) if of_architecture else model_class)
+    return TextModel(config, config, None if is_taken else _class_of(config))
 
 
 def _shown(name: str, config: Any) -> str:
@@ -141,11 +119,9 @@ def _shown(name: str, config: Any) -> str:
 
 
 def _check_count(name: str, config: Any) -> None:
-    layers = layer_count(config)
-    fewest = getattr(config, "num_hidden_layers", layers)
-    if fewest < 1 or layers > MOST_LAYERS:
-        claimed = layers if layers > MOST_LAYERS else fewest
-        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
+    for layers in (layer_count(config), getattr(config, "num_hidden_layers", 1)):
+        if not 1 <= layers <= MOST_LAYERS:
+            raise InputError(f"{visible(name)} claims to have {layers} layers; expected 1 to {MOST_LAYERS}")
 
 
 def find_tower(name: str, config: Any, inner: Any, reads: str = "input_ids") -> TextModel:

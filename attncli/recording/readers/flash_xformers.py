@@ -8,12 +8,12 @@ Sources: flash_attn_interface.py of flash-attn 2.6 to 2.8; cutlass.py, flash.py 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from attncli.recording.call import Api, MaskArgument
+from attncli.recording.call import MaskArgument
 from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
 
 # By namespace and name of the operator.
@@ -32,96 +32,69 @@ _NAMES = {
 _UNREAD = ("block_table", "leftpad_k", "seqused_k", "seqlen_k", "descale_q", "descale_k", "descale_v")
 
 
-def api_of(operator: Any) -> Api | None:
-    """Return which library an operator of torch is attention of, or None."""
-    schema = _schema(operator)
-    library = "" if schema is None else schema.name.split("::")[0]
-    if schema is None or any(word in schema.name for word in _BACKWARD):
-        return None
-    if schema.name not in _READ and library not in _LIBRARIES:
-        return None
-    return "flash" if library.startswith("flash") else "xformers"
-
-
 def read(
     context: ThreadContext, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
     """Read a call of an operator, if it is one of these libraries, and not of nothing."""
-    api, schema = api_of(func), _schema(func)
-    if api is None:
+    operator: Any = func.default if isinstance(func, torch._ops.OpOverloadPacket) else func
+    schema = operator._schema
+    library = schema.name.split("::")[0]
+    is_read = schema.name in _READ
+    if not is_read and (library not in _LIBRARIES or any(word in schema.name for word in _BACKWARD)):
         return
     named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
     arguments: dict[Any, Any] = {_NAMES.get(name, name): value for name, value in named.items()}
-    output = result[0] if isinstance(result, tuple) else result
-    if any(arguments.get(each) is None for each in "qkv") or is_of_nothing(*(arguments[each] for each in "qkv")):
+    query, key, value = inputs = [arguments.get(each) for each in "qkv"]
+    if query is None or key is None or value is None or is_of_nothing(query, key, value):
         return
-    query, key, value = (arguments[each] for each in "qkv")
     unread = [each for each in _UNREAD if arguments.get(each) is not None]
-    if schema.name not in _READ:
-        unread.append(f"its mask, as {schema.name} is not known here")
+    unread += [] if is_read else [f"its mask, as {schema.name} is not known here"]
+    output = result[0] if isinstance(result, tuple) else result
     starts = arguments.get("cu_seqlens_q")
     if starts is not None:
         others = arguments.get("cu_seqlens_k")
         lengths = starts.long().diff()
         key_lengths = lengths if others is None else others.long().diff()
-        q, output = (_unpacked(each, lengths) for each in (query, output))
-        k, v = (_unpacked(each, key_lengths) for each in (key, value))
+        sides = zip((*inputs, output), (lengths, key_lengths, key_lengths, lengths), strict=True)
+        rows = (each.reshape(-1, *each.shape[-2:]).split(own.tolist()) for each, own in sides)  # `[total, H, D]`
+        q, k, v, output = (torch.nn.utils.rnn.pad_sequence(each, batch_first=True).transpose(1, 2) for each in rows)
     else:
         q, k, v, output = (each.transpose(1, 2) for each in (query, key, value, output))
         lengths, key_lengths = (torch.full((len(q),), side.shape[2], device=q.device) for side in (q, k))
     shape = (*q.shape[:3], k.shape[2])
     scale = q.shape[-1] ** -0.5 if arguments.get("softmax_scale") is None else float(arguments["softmax_scale"])
     emit(
-        context, api, query, key, scale, shape=shape, q=q, k=k, v=v,
-        masks=() if unread else _masks(arguments, shape, lengths, key_lengths),
+        context, "flash" if library.startswith("flash") else "xformers", query, key, scale, shape=shape, q=q, k=k, v=v,
+        masks=() if unread else tuple(_masks(arguments, shape, lengths, key_lengths)),
         softcap=arguments.get("softcap") or None,
         dropout=float(arguments.get("dropout_p") or 0.0), output=output, unsupported=", ".join(unread) or None,
     )  # fmt: skip
 
 
-def _schema(operator: Any) -> Any:
-    if isinstance(operator, torch._ops.OpOverloadPacket):
-        operator = operator.default
-    return operator._schema if isinstance(operator, torch._ops.OpOverload) else None
-
-
 def _masks(
     arguments: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
-) -> tuple[MaskArgument, ...]:
-    """Return the masks that the arguments of an operator mean, for the lengths `[B]` of queries and keys."""
-    masks = []
-    device = queries.device
+) -> Iterator[MaskArgument]:
+    """Yield the masks that the arguments of an operator mean, for the lengths `[B]` of queries and keys."""
     if arguments.get("bias") is not None:
-        masks.append(MaskArgument("attn_bias", arguments["bias"], "additive"))
+        yield MaskArgument("attn_bias", arguments["bias"], "additive")
     # Where a query stands: its last one at the last key, but for xformers' lower triangle, which begins top-left.
-    is_top_left = arguments.get("custom_mask_type") == 1
-    past = torch.zeros_like(queries) if is_top_left else keys - queries
+    past = torch.zeros_like(queries) if arguments.get("custom_mask_type") == 1 else keys - queries
     if bool((past == past[0]).all()):
         past = past[:1]  # one plane for all rows
-    i = torch.arange(shape[2], device=device)[:, None] + past[:, None, None, None]
-    j = torch.arange(shape[3], device=device)
-    left, right = arguments.get("window_size_left", -1), arguments.get("window_size_right", -1)
+    rows, j = (torch.arange(length, device=queries.device) for length in shape[2:])
+    i = rows[:, None] + past[:, None, None, None]
+    left, right = arguments.get("window_size_left"), arguments.get("window_size_right")
     if arguments.get("window_size"):  # xformers: keys up to the query's own, which counts
-        left, right = arguments["window_size"] - 1, -1
+        left, right = arguments["window_size"] - 1, None
     if arguments.get("causal") or arguments.get("custom_mask_type"):
         right = 0
     if right is not None and right >= 0:
-        masks.append(MaskArgument("causal" if right == 0 else "window_size", j <= i + right, "attend"))
+        yield MaskArgument("causal" if right == 0 else "window_size", j <= i + right, "attend")
     if left is not None and left >= 0:
-        masks.append(MaskArgument("window_size", j >= i - left, "attend"))
+        yield MaskArgument("window_size", j >= i - left, "attend")
     if bool((keys != shape[3]).any()):
-        masks.append(MaskArgument("seqlens", j < keys[:, None, None, None], "attend"))
+        yield MaskArgument("seqlens", j < keys[:, None, None, None], "attend")
     if bool((queries != shape[2]).any()):  # rows that only fill up attend to nothing, and are 0
-        is_row = torch.arange(shape[2], device=device)[:, None] < queries[:, None, None, None]
-        masks.append(MaskArgument("seqlens", is_row, "attend"))
-    slopes = arguments.get("alibi_slopes")
-    if slopes is not None:
-        slopes = slopes.reshape(-1, slopes.shape[-1], 1, 1)
-        masks.append(MaskArgument("alibi_slopes", -slopes * (i - j).abs(), "additive"))
-    return tuple(masks)
-
-
-def _unpacked(packed: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return `[B, H, T, D]` of sequences that stand end to end, `[total, H, D]` or `[1, total, H, D]`."""
-    rows = torch.split(packed.reshape(-1, *packed.shape[-2:]), lengths.tolist())
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True).transpose(1, 2)
+        yield MaskArgument("seqlens", rows[:, None] < queries[:, None, None, None], "attend")
+    if (slopes := arguments.get("alibi_slopes")) is not None:
+        yield MaskArgument("alibi_slopes", -slopes.reshape(-1, shape[1], 1, 1) * (i - j).abs(), "additive")

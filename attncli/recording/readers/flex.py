@@ -5,18 +5,16 @@ Both are called for every cell, as flex attention itself calls them (vectorized 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.masks.findings import Finding, Severity
+from attncli.masks.findings import Finding
 from attncli.recording.call import MaskArgument
-from attncli.recording.call_site import is_in_compiled_region
 from attncli.recording.readers.layout import compact
 from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing
-from attncli.text import plural
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
 _TRIED = (1.0, -2.5)
@@ -36,56 +34,24 @@ def read(
     if is_of_nothing(query, key, value):
         return
     shape = (*query.shape[:3], key.shape[-2])
-    change = _score_change(score_mod, shape, query.device)
+    added, softcap, unsupported = _score_change(score_mod, shape, query.device)
     allowed = _cells(block_mask[-1], shape, query.device)
-    masks = [MaskArgument("score_mod", change.added, "additive")] if change.added.any() else []
+    masks = [MaskArgument("score_mod", added, "additive")] if added is not None and added.any() else []
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
-    unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
     emit(
-        context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value,
-        masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
-        findings=tuple(_shared_blocks(block_mask, allowed, shape)),
+        context, "flex", query, key, scale, shape=shape, q=query, k=key, v=value, masks=tuple(masks), softcap=softcap,
+        output=result[0], unsupported=unsupported, findings=_shared_blocks(block_mask, allowed),
     )  # fmt: skip
 
 
-def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor, shape: tuple[int, ...]) -> Iterator[Finding]:
-    """Yield that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
-    axes = [axis for axis in (0, 1) if block_mask[2].shape[axis] == 1 < allowed.shape[axis]]
-    if not axes:
-        return
-    partial, full = (_cells_of_blocks(block_mask[at], block_mask[at + 1], block_mask[-3:-1], shape) for at in (2, 4))
-    count = int((allowed != ((partial & allowed) | full)).expand(shape).sum())
-    if block_mask[4] is None and not count:  # mask_mod runs in all that any row sees
-        return
-    name, what = (("B", "batch row"), ("H", "head"))[axes[0]]
-    message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has the blocks of {what} 0 for all"
-    is_compiled = is_in_compiled_region()
-    if is_compiled and count:
-        message += f": {plural(count, 'cell')} of the compiled kernel {'is' if count == 1 else 'are'} wrong"
-    elif not is_compiled:
-        message += ". Not compiled, as here, mask_mod alone decides"
-    severity: Severity = "error" if is_compiled and count else "note"
-    yield Finding("batch", severity, message, max(count, 1), advice=f"pass {name}={allowed.shape[axes[0]]}")
-
-
-def _cells_of_blocks(
-    counts: torch.Tensor | None, indices: torch.Tensor | None, sizes: tuple[Any, ...], shape: tuple[int, ...]
-) -> torch.Tensor:
-    """Return which cells are in the first `counts` blocks of each row of blocks, by their indices."""
-    if counts is None or indices is None:
-        return torch.zeros((1,) * 4, dtype=torch.bool)
-    is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-    blocks = torch.zeros_like(indices).scatter_add_(-1, indices.long(), is_listed.to(indices.dtype)) > 0
-    rows, columns = (torch.arange(shape[2 + axis], device=blocks.device) // sizes[axis] for axis in (0, 1))
-    return blocks[..., rows[:, None], columns]
-
-
-class ScoreChange(NamedTuple):
-    """Change that a score_mod makes to a score."""
-
-    added: torch.Tensor  # −inf where it forbids, as small as broadcasts to `[B, H, Q, K]`
-    softcap: float | None = None  # c, where it makes c·tanh(score/c) of each
-    is_simple: bool = True  # whether that is all it does
+def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor) -> tuple[Finding, ...]:
+    """Return that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
+    for axis, name, what in ((0, "B", "batch row"), (1, "H", "head")):
+        if block_mask[2].shape[axis] == 1 < allowed.shape[axis]:
+            message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has those of {what} 0 for all"
+            message += ". Compiled, these blocks decide, too"
+            return (Finding("batch", "note", message, advice=f"pass {name}={allowed.shape[axis]}"),)
+    return ()
 
 
 def _cells(
@@ -100,15 +66,18 @@ def _cells(
     return compact(cells.expand(shape)).clone()
 
 
-def _score_change(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> ScoreChange:
-    none = _cells(mod, shape, device, 0.0)
+def _score_change(
+    mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device
+) -> tuple[torch.Tensor | None, float | None, str | None]:
+    """Return what a score_mod adds to a score, −inf where it forbids; its soft cap; and that it does something else."""
+    added = _cells(mod, shape, device, 0.0)
     tried = [(score, _cells(mod, shape, device, score)) for score in _TRIED]
-    if all(_are_close(values, none + score) for score, values in tried):
-        return ScoreChange(none)
+    if all(_are_close(values, added + score) for score, values in tried):
+        return added, None, None
     cap = float(_cells(mod, shape, device, _LARGE).flatten()[0])
     if all(_are_close(values, cap * torch.tanh(torch.tensor(score / cap))) for score, values in tried):
-        return ScoreChange(torch.zeros_like(none), softcap=cap)
-    return ScoreChange(torch.zeros_like(none), is_simple=False)
+        return None, cap, None
+    return None, None, "the score_mod, which does more than add to a score or cap it"
 
 
 def _are_close(values: torch.Tensor, others: torch.Tensor) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.recording.call import CallSite
-from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, head_axes
-from attncli.recording.slices import CallSlices, PositionSlice
+from attncli.recording.call import CallSite, CallSlices, PositionSlice
+from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Scores, SoftmaxCall, head_axes
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _softmax = torch._C._VariableFunctions.softmax
@@ -43,51 +43,43 @@ class Contraction(NamedTuple):
 
 
 def contraction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Contraction | None:
-    """Return what one of `PRODUCTS` multiplied; None unless it was two tensors of several axes."""
-    if name == "einsum":
-        return _einsum(*args)
+    """Return what one of `PRODUCTS` multiplied, each as an einsum; None unless it was two tensors of several axes."""
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-    added = None
-    if name == "baddbmm":
+    equation, added = "...ls,...sr->...lr", None
+    if name == "einsum":
+        equation, tensors = args[0], tensors or args[1]
+    elif name == "baddbmm":
         added = tensors.pop(0), float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
-    if len(tensors) != 2 or any(each.ndim < 2 for each in tensors):
+    is_known = isinstance(equation, str) and "->" in equation
+    if not is_known or len(tensors) != 2 or any(each.ndim < 2 for each in tensors):
         return None
-    left, right = tensors
-    batch = [*range(max(left.ndim, right.ndim) - 2, 0, -1)]
-    first = (*batch[len(batch) - left.ndim + 2 :], "left", "sum")
-    second = (*batch[len(batch) - right.ndim + 2 :], "sum", "right")
-    return Contraction(left, right, first, second, (*batch, "left", "right"), added)
+    labels = _labels(equation, *(each.ndim for each in tensors))
+    return None if labels is None else Contraction(tensors[0], tensors[1], *labels, added)
 
 
-def _einsum(equation: Any, *tensors: Any) -> Contraction | None:
-    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
-        tensors = tuple(tensors[0])
-    if not isinstance(equation, str) or "->" not in equation or len(tensors) != 2:
-        return None
-    factors, _, out = equation.replace(" ", "").partition("->")
-    one, two = (_labels(part, tensor.ndim) for part, tensor in zip(factors.split(","), tensors, strict=True))
-    dots = max((label for label in (*one, *two) if isinstance(label, int)), default=-1) + 1
-    result = _labels(out, len(out.replace("...", "")) + dots)
-    if any(len({*each}) < len(each) for each in (one, two, result)):
-        return None
-    return Contraction(*tensors, one, two, result)
+@cache
+def _labels(equation: str, *axes: int) -> tuple[Labels, Labels, Labels] | None:
+    """Return the letters of both factors and of the result; the axes of an ellipsis are numbered from its right."""
+    *factors, out = re.split(",|->", equation.replace(" ", ""))
 
+    def labels(part: str, count: int) -> Labels:
+        dots = range(count - len(part.replace("...", "")) - 1, -1, -1)
+        return tuple(one for each in re.findall(r"\.\.\.|.", part) for one in (dots if each == "..." else [each]))
 
-def _labels(part: str, axes: int) -> Labels:
-    """Return the letters; the axes of an ellipsis are numbered from its right."""
-    dots = range(axes - len(part.replace("...", "")) - 1, -1, -1)
-    return tuple(label for each in re.findall(r"\.\.\.|.", part) for label in (dots if each == "..." else [each]))
+    first, second = map(labels, factors, axes)
+    dots = max((label for label in (*first, *second) if isinstance(label, int)), default=-1) + 1
+    result = labels(out, len(out.replace("...", "")) + dots)
+    is_of_each_once = all(len({*each}) == len(each) for each in (first, second, result))
+    return (first, second, result) if is_of_each_once else None
 
 
 def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
     """Return a product, and the axes of the result as the program has them; None where it makes no pairs."""
-    sides, out = (matmul.first, matmul.second), matmul.out
+    sides, out, tensors = (matmul.first, matmul.second), matmul.out, (matmul.left, matmul.right)
     own = [[each for each in out if each in side and each not in other] for side, other in (sides, sides[::-1])]
     lone = {*matmul.first, *matmul.second} - {*out, *matmul.summed}
     if lone or len(matmul.summed) != 1 or not all(own):
         return None
-    sizes = dict(zip(out, result.shape, strict=True))
-    tensors = matmul.left, matmul.right
     heads = {
         labels[axis]
         for tensor, labels, factor in zip(tensors, sides, factors, strict=True)
@@ -95,16 +87,16 @@ def product_of(matmul: Contraction, result: Tensor, factors: tuple[Factor, Facto
     }
     rows = [labels[-1] for labels in own]  # the positions, as far as is known yet
     shared = [label for label in out if label in matmul.first and label in matmul.second]
-    shared.sort(key=lambda label: label in heads)  # the batch comes first
+    shared.sort(key=heads.__contains__)  # the batch comes first
     batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
     order = [*batch, *rows]
-    axes = torch.empty([sizes[label] for label in order], device="meta")
+    axes = torch.empty([result.shape[out.index(label)] for label in order], device="meta")
     left, right = (
         Operand(tensor, in_order(tensor, labels, [*batch, row, *matmul.summed]), len(each), factor)
         for tensor, labels, row, each, factor in zip(tensors, sides, rows, own, factors, strict=True)
     )
-    axes_of_heads = frozenset(i for i, label in enumerate(order) if label in heads)
-    product = Product(left, right, axes, len(shared), result.dtype, axes_of_heads)
+    head_places = frozenset(i for i, label in enumerate(order) if label in heads)
+    product = Product(left, right, axes, len(shared), result.dtype, head_places)
     return product, axes.permute([order.index(label) for label in out])
 
 
@@ -113,23 +105,17 @@ def joined_product(one: Scores, two: Scores) -> tuple[Product, Tensor] | None:
 
     None is that both are scaled or laid out otherwise.
     """
-    product = one.product
-    are_sums = all(each.product.is_of_pairs and each.sinks is None for each in (one, two))
-    if one.scale != two.scale or not are_sums:
+    product, last = one.product, two.product.axes.ndim - 1
+    if one.scale != two.scale or not all(each.product.is_of_pairs and each.joined is None for each in (one, two)):
         return None
-    last = two.product.axes.ndim - 1
+    places = [product.axis(one.axes, i) for i in range(one.axes.ndim)]
     for axis in range(last - 1, -1, -1):
         other = two.product.with_row(axis, last - 1)
-        ways = (
-            [each.axis(scores.axes, i) for i in range(scores.axes.ndim)]
-            for each, scores in ((product, one), (other, two))
-        )
-        if other.axes.shape == product.axes.shape and [*next(ways)] == [*next(ways)]:
+        if other.axes.shape == product.axes.shape and places == [other.axis(two.axes, i) for i in range(two.axes.ndim)]:
             left, right = product.left.joined(other.left), product.right.joined(other.right)
             if left is None or right is None:
                 return None
-            heads = product.head_axes | other.head_axes
-            return product._replace(left=left, right=right, head_axes=heads), one.axes
+            return product._replace(left=left, right=right, head_axes=product.head_axes | other.head_axes), one.axes
     return None
 
 
@@ -137,11 +123,7 @@ class Points:
     """An attention at its three points, tensors as `[B, H, …]`; None are those that were changed since.
 
     Attributes:
-        origin: the weights.
-        product: of queries and keys.
-        shape: `(B, H, Q, K)`.
         softmax_at: how many of the changes are before the softmax.
-        slices: of longer queries and keys.
         wrong_axis: what the softmax is over, if it is not the keys.
         scores: what the softmax received; `weights` what it gave, and `final` what met the values.
     """
@@ -165,18 +147,23 @@ class Points:
         if k.positions > 1 or k.is_learned or (k.ndim == 2 and q.ndim > 2):
             return None  # rows of a parameter or a table are classes, words or experts
         row = 2 * last - 1 - keys
-        # Values of each query's own are no values.
-        strides = dict(zip(matmul.second, matmul.right.stride(), strict=True))
-        sizes = dict(zip(matmul.second, matmul.right.shape, strict=True))
-        of_values = {places[each] for each in matmul.first if sizes.get(each, 1) > 1 and strides[each] > 0}
-        queries = _query_axis(product, row, k, of_values, weights.changes, earlier, (place, last, product.shared))
-        if queries in of_values:
+        right = zip(matmul.second, matmul.right.shape, matmul.right.stride(), strict=True)
+        of_values = {places.get(label) for label, size, step in right if label in places and size > 1 and step}
+        queries, sizes, tensor = row, product.axes.shape, k.tensor
+        lacking = [
+            axis for axis in range(last - 1)
+            if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
+        ]  # fmt: skip
+        if lacking:  # no axis of heads, as far as these are known, nor of the values
+            axes = [axis for axis in (*lacking, row) if axis not in product.head_axes | of_values] or [*lacking, row]
+            queries = _query_axis(product, row, axes, weights.changes, earlier, (place, last, product.shared))
+        if queries in of_values:  # values of each query's own are no values
             return None
-        return cls(weights, product.with_row(queries, row), keys, matmul, result)
+        return cls(weights, weights.softmax, product.with_row(queries, row), keys, matmul, result)
 
-    def __init__(self, weights: Scores, product: Product, keys: int, matmul: Contraction, result: Tensor) -> None:
-        softmax = weights.softmax
-        assert softmax is not None
+    def __init__(
+        self, weights: Scores, softmax: SoftmaxCall, product: Product, keys: int, matmul: Contraction, result: Tensor
+    ) -> None:
         self.origin, self.changes, self.product = weights, weights.changes, product
         self._softmax_axes, self.softmax_at = softmax.scores.axes, len(softmax.scores.changes)
         self.keys_are_left = keys != product.axes.ndim - 1
@@ -185,24 +172,24 @@ class Points:
         self.shape = *_batch_and_heads(product, outer), *((columns, rows) if self.keys_are_left else (rows, columns))
         self.wrong_axis = self._wrong_axis(product.axis(self._softmax_axes, softmax.axis))
         q, k = self.q_side.tensor, self.k_side.tensor
-        self.slices = None
+        self.q = self.k = self.slices = None
         if q is not None and k is not None:
             self.slices = CallSlices(PositionSlice.of(q, self.q_side.base), PositionSlice.of(k, self.k_side.base))
-        self.q = None if q is None else self._with_heads(q)
-        self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
+            self.q, self.k = map(self._with_heads, (q, k.reshape(*k.shape[: product.shared], *k.shape[-2:])))
         self.v, self.output = self._values(matmul, result)
         self.final = self.four(matmul.left.detach(), weights.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
-        logits = None if softmax.scores.sinks is None else softmax.scores.sinks.logits
-        self.sinks = None if logits is None else compact(self.four(logits, self._softmax_axes)[..., :1])
-        if self.weights is None and self.sinks is None and self.scores is not None and self.wrong_axis is None:
+        joined = None if weights.joined is None else weights.joined.tensor
+        self.sinks = None if joined is None else compact(self.four(joined[..., -1:], self._softmax_axes)[..., :1])
+        if self.weights is None and weights.joined is None and self.scores is not None and self.wrong_axis is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
 
     def tensor(self, change: Change) -> Tensor | None:
         """Return what a change was done with, if it is a tensor, as `[B, H, Q, K]`."""
-        tensor = change.tensor
-        found = None if tensor is None else self.four(tensor, change.axes)
-        return found if found is None or tensor is None or found.stride() == tensor.stride() else compact(found)
+        if (tensor := change.tensor) is None:
+            return None
+        values = self.four(tensor, change.axes)
+        return values if values.stride() == tensor.stride() else compact(values)
 
     def four(self, tensor: Tensor, moved: Tensor) -> Tensor:
         """Return a tensor that broadcasts to scores whose axes moved, as `[B, H, Q, K]`."""
@@ -230,57 +217,34 @@ class Points:
         last = self.product.axes.ndim - 1
         if over is None or over == last - self.keys_are_left or (over < 0 and self.shape[3] == 1):
             return None
-        if over < 0:
-            return "an axis of one position"
-        return "the queries" if over >= last - 1 else "the heads" if over else "the batch"
+        names = {-1: "an axis of one position", 0: "the batch", last - 1: "the queries", last: "the queries"}
+        return names.get(over, "the heads")
 
     def _held(self, held: Held) -> Tensor | None:
         return None if held.tensor is None else self.four(held.tensor, self._softmax_axes)
 
     def _values(self, matmul: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         batch, heads, queries, keys = self.shape
-        (summed,) = matmul.summed
+        (summed,), axes = matmul.summed, self.origin.axes
         width = [label for label in matmul.out if label not in matmul.first]
         if not width:
             return None, None
-        axes, moved = self.product.axes, self.origin.axes
-        last = axes.ndim - 1 - self.keys_are_left  # of the keys
+        last = self.product.axes.ndim - 1 - self.keys_are_left  # of the keys
         rest = [label for label in matmul.first if label != summed and label in matmul.second]
-        rest.sort(key=lambda label: self.product.axis(moved, matmul.first.index(label)) or 0)
+        rest.sort(key=lambda label: self.product.axis(axes, matmul.first.index(label)) or 0)
         values = in_order(matmul.right.detach(), matmul.second, [*rest, summed, *width]).flatten(-len(width))
         output = in_order(result.detach(), matmul.out, [*matmul.first, *width]).flatten(-len(width))
-        is_whole = output.numel() == batch * heads * queries * output.shape[-1]
-        if is_whole:
-            output = self.product.undone(output, moved, last).squeeze(last)
-        return (
-            self._with_heads(values) if values.shape[-2] == keys else None,
-            output.reshape(batch, heads, queries, -1) if is_whole else None,
-        )
+        whole = None
+        if output.numel() == batch * heads * queries * output.shape[-1]:
+            whole = self.product.undone(output, axes, last).squeeze(last).reshape(batch, heads, queries, -1)
+        return self._with_heads(values) if values.shape[-2] == keys else None, whole
 
 
 def _query_axis(
-    product: Product,
-    row: int,
-    k: Operand,
-    of_values: set[int | None],
-    changes: Iterable[Change],
-    earlier: dict[tuple[Any, ...], int],
-    key: tuple[Any, ...],
+    product: Product, row: int, axes: list[int], changes: Iterable[Change], earlier: dict[Any, int], key: Any
 ) -> int:
-    """Return which axis of a product is that of the queries, where the keys lack several.
-
-    It is no axis of heads, as far as these are known, nor of the values; a mask differs along it, in other calls it was
-    it, or it is as long as the keys.
-    """
-    sizes, tensor = product.axes.shape, k.tensor
-    axes = [
-        axis for axis in range(product.axes.ndim - 2)
-        if tensor is not None and (axis or sizes[axis] > 1) and (tensor.shape[axis] == 1 or not tensor.stride(axis))
-    ]  # fmt: skip
-    if not axes:
-        return row
-    excluded = product.head_axes | of_values
-    axes = [axis for axis in (*axes, row) if axis not in excluded] or [*axes, row]
+    """Return the axis of the queries: a mask differs along it, or it was it before, or it is as long as the keys."""
+    sizes = product.axes.shape
     fits = axes if len(axes) == 1 else _masked_axes(product, axes, changes)
     if len(fits) != 1:
         fits = [earlier[key]] if earlier.get(key) in axes else []
@@ -289,19 +253,18 @@ def _query_axis(
     if len(fits) == 1:
         earlier[key] = fits[0]
         return fits[0]
-    return row if row in axes else max(axes, key=lambda axis: (sizes[axis] > 1, axis))
+    return row if row in axes else axes[-1]
 
 
 def _masked_axes(product: Product, axes: list[int], changes: Iterable[Change]) -> list[int]:
     """Return those of some axes along which a mask differs; the first mask that differs along one alone decides."""
     for change in changes:
-        if (tensor := change.tensor) is None:
-            continue
-        values = product.undone(tensor, change.axes)
-        hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
-        fits = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
-        if len(fits) == 1:
-            return fits
+        if (tensor := change.tensor) is not None:
+            values = product.undone(tensor, change.axes)
+            hidden = values if values.dtype == torch.bool else values <= FORBIDDEN_BELOW
+            fits = [axis for axis in axes if bool((hidden != hidden.narrow(axis, 0, 1)).any())]
+            if len(fits) == 1:
+                return fits
     return []
 
 

@@ -1,12 +1,10 @@
 """`torch.nn.MultiheadAttention`, the function that it calls, and the layers of `torch.nn.Transformer` around it.
 
-In evaluation these modules have a fast path, one function for a whole module, whose last bits differ from the other
-path's. It is not taken while a `TorchFunctionMode` is on: so `watch` switches its own off while such a module runs, and
-its arguments are read.
+In evaluation these modules have a fast path, whose last bits differ. It is not taken while a `TorchFunctionMode` is on:
+so `watch` switches its own off while such a module runs, and its arguments are read.
 
-The `is_causal` of these modules is a hint that `attn_mask` is causal, and its effect depends on the path: without
-`key_padding_mask` and `need_weights` it takes the place of `attn_mask`; otherwise, and in every fast path, it does
-nothing.
+Their `is_causal` is a hint that `attn_mask` is causal. Without `key_padding_mask` and `need_weights` it takes the place
+of `attn_mask`; otherwise, and in every fast path, it does nothing.
 """
 
 from __future__ import annotations
@@ -20,29 +18,24 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from attncli.attention import FORBIDDEN_BELOW
+from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
-from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.readers.reader import ThreadContext, is_of_nothing, longest, own_tokens, padded
+from attncli.recording.call import MaskArgument
+from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing, longest, own_tokens, padded
 
 # Where the program puts functions of its own in the place of torch's, it is not to be called by us.
 _nn, _functions = torch._C._nn, torch._C._VariableFunctions
 
-_MASKS = ("attn_mask", "key_padding_mask")
 _INPUTS = ("query", "key", "value")
+_MASKS = ("attn_mask", "key_padding_mask", "src_mask", "src_key_padding_mask")  # the last two of a layer
 _OWN_KEYS = ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v")  # keys that are no tokens
 _FUNCTION = signature(F.multi_head_attention_forward)
 _MODULE, _LAYER = signature(nn.MultiheadAttention.forward), signature(nn.TransformerEncoderLayer.forward)
 _UNHEEDED = Finding(
-    "no-mask",
-    "error",
-    "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
+    "no-mask", "error", "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
     advice="pass nn.Transformer.generate_square_subsequent_mask(T)",
-)
-
-
-def forward_of(module: nn.Module) -> Any:
-    """Return the function that a module's class runs; a compiled one of torch.jit has none."""
-    return getattr(type(module), "forward", None)
+)  # fmt: skip
+_CONTRADICTED = "is_causal=True next to another attn_mask, of which the fast path applies the mask and others the hint"
 
 
 def is_fused(module: nn.Module) -> bool:
@@ -50,7 +43,7 @@ def is_fused(module: nn.Module) -> bool:
 
     Those of a class with a `forward` of its own are seen, and `super().forward` takes the other path.
     """
-    forward = forward_of(module)
+    forward = getattr(type(module), "forward", None)
     if forward is nn.MultiheadAttention.forward:
         return True
     if forward is nn.TransformerEncoderLayer.forward:
@@ -65,109 +58,92 @@ def read_function(
     """Read a call of `F.multi_head_attention_forward`, whose tensors are `[T, B, E]`."""
     options = _named(_FUNCTION, args, kwargs)
     layer = {**options, "in_proj_weight": None if options["use_separate_proj_weight"] else options["in_proj_weight"]}
-    dropout = options["dropout_p"] if options["training"] else 0.0
-    _emit(context, layer, options, 1, result[0], dropout=dropout, is_training=options["training"])
+    parts = {"dropout": options["dropout_p"] if options["training"] else 0.0, "is_training": options["training"]}
+    _emit(context, layer, options, 1, result[0], is_causal=_hint_decides(options), **parts)
 
 
 def read_module(
-    context: ThreadContext,
-    module: Any,
-    called: list[nn.Module],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    result: Any,
+    context: ThreadContext, module: Any, _: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
     """Read a call of a module."""
     options = _named(_MODULE, (module, *args), kwargs)
-    is_causal, dropout = options["is_causal"], module.dropout if module.training else 0.0
-    options["is_causal"] = is_causal and not _takes_fast_path(module, options, result[0])
-    findings = (_UNHEEDED,) if is_causal and options["attn_mask"] is None else ()
-    axis = 0 if module.batch_first else 1
-    _emit(
-        context, _parameters(module), options, axis, result[0],
-        dropout=dropout, is_training=module.training, findings=findings,
-    )  # fmt: skip
+    parts: dict[str, Any] = {"dropout": module.dropout if module.training else 0.0, "is_training": module.training}
+    mask, is_causal = options["attn_mask"], _hint_decides(options)
+    if options["is_causal"] and mask is None:
+        is_causal, parts["findings"] = False, (_UNHEEDED,)
+    elif is_causal and not module.training and not result[0].requires_grad:  # maybe by the fast path
+        later = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
+        fill = -torch.inf if mask.is_floating_point() else True
+        is_causal = not torch.equal(mask, torch.zeros_like(mask).masked_fill(later, fill))
+        parts["unsupported"] = _CONTRADICTED if is_causal else None
+    _emit(context, _parameters(module), options, 0 if module.batch_first else 1, result[0], is_causal, **parts)
 
 
 def read_layer(
-    context: ThreadContext,
-    module: Any,
-    called: list[nn.Module],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    result: Any,
+    context: ThreadContext, module: Any, has_called: bool, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any
 ) -> None:
     """Read a layer that took its fast path, which takes every mask for booleans: numbers other than 0 forbid."""
-    if called:  # out of its fast path the layer calls its parts, and they were read
+    if has_called:  # out of its fast path the layer calls its parts, and they were read
         return
     named, norm, place = _named(_LAYER, (module, *args), kwargs), module.norm1, context.place()
-    options = {
-        **dict.fromkeys(_INPUTS, named["src"]), "attn_mask": named["src_mask"], "need_weights": True,
-        "key_padding_mask": named["src_key_padding_mask"], "is_causal": False,
-    }  # fmt: skip
+    added = [name for name in _MASKS if named.get(name) is not None and named[name].is_floating_point()]
+    biases = [name for name in added if bool(((named[name] != 0) & (named[name] > FORBIDDEN_BELOW)).any())]
 
     def normed(x: Tensor) -> Tensor:
-        return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        return _functions.layer_norm(padded(x), norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
     _emit(
-        context, _parameters(module.self_attn), options, 0, None, "src_", normed if module.norm_first else None,
+        context, _parameters(module.self_attn), {**named, **dict.fromkeys(_INPUTS, named["src"])}, 0, None,
+        prepared=normed if module.norm_first else padded,
         place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
         findings=(_UNHEEDED,) if named["is_causal"] and named["src_mask"] is None else (), is_training=module.training,
+        unsupported=f"the numbers of {' and '.join(biases)} in the fast path" if biases else None,
     )  # fmt: skip
 
 
 def _emit(
     context: ThreadContext,
     layer: Mapping[str, Any],
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     axis: int,
     output: Tensor | None,
-    prefix: str = "",
-    prepared: Callable[[Tensor], Tensor] | None = None,
+    is_causal: bool = False,
+    prepared: Callable[[Tensor], Tensor] = padded,
+    unsupported: str | None = None,
     **parts: Any,
 ) -> None:
-    """Emit a call with the batch in an axis, whose inputs `[B, T, E]` are prepared and projected.
-
-    `prefix` stands before the names of the masks of a layer, in whose fast path biases are not read.
-    """
     query, key, _ = inputs = [batch_first(options[name], axis) for name in _INPUTS]
     if is_of_nothing(*inputs):
         return
     autocast, heads = _autocast(query.device.type), layer["num_heads"]
-    masks = _masks(heads, options, prefix)
-    added = [mask for mask in masks if prefix and mask.convention == "additive"]
-    biases = [one.name for one in added if bool(((one.values != 0) & (one.values > FORBIDDEN_BELOW)).any())]
     own_keys = [name for name in _OWN_KEYS if isinstance(layer[name], Tensor) or layer[name]]
-    unread = f"the numbers of {' and '.join(biases)} in the fast path" if biases else ", ".join(own_keys) or None
+    unread = unsupported or ", ".join(own_keys) or None
     packed, bias = layer["in_proj_weight"], layer["in_proj_bias"]
     weights = [layer[f"{name}_proj_weight"] for name in "qkv"] if packed is None else packed.chunk(3)
 
     def project() -> tuple[Tensor, Tensor, Tensor]:
         # Not kept: without gradients as here, a cast weight would be kept for the program, too.
         with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
-            x = [padded(each) if prepared is None else prepared(padded(each)) for each in inputs]
             offsets = (None, None, None) if bias is None else bias.chunk(3)
-            projected = (_nn.linear(*each) for each in zip(x, weights, offsets, strict=True))
+            projected = (_nn.linear(*each) for each in zip(map(prepared, inputs), weights, offsets, strict=True))
             q, k, v = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in projected)
         return q, k, v
 
-    masks = (own_tokens(key), *masks) if query.is_nested else masks
-    replaces_mask = options["is_causal"] and options["key_padding_mask"] is None and not options["need_weights"]
-    parts = {"place": context.place(), **parts}
-    context.emit(AttentionCall(
-        api="mha",
+    masks = [own_tokens(key)] if query.is_nested else []
+    for name in _MASKS:  # True and −inf forbid
+        if (mask := options.get(name)) is not None:
+            is_of_keys = name.endswith("key_padding_mask")  # `[K]` or `[B, K]`; others are `[Q, K]` or `[B·H, Q, K]`
+            shape = (-1, 1, 1, mask.shape[-1]) if is_of_keys else (-1, heads if mask.dim() > 2 else 1, *mask.shape[-2:])
+            convention: Convention = "masked" if mask.dtype == torch.bool else "additive"
+            masks.append(MaskArgument(name, mask.view(shape), convention, mask))
+    emit(
+        context, "mha", query, key, (weights[0].shape[0] // heads) ** -0.5, scale_factors=(),
         shape=(query.size(0), heads, longest(query), longest(key)),
         dtype=str(autocast or query.dtype).removeprefix("torch."),
-        device=str(query.device),
-        project=project if unread is None else None,
-        masks=() if replaces_mask else masks,
-        ignored_masks=masks if replaces_mask else (),
-        is_causal=replaces_mask,
-        scale=(weights[0].shape[0] // heads) ** -0.5,
-        output=None if output is None else batch_first(output, axis),
-        unsupported=unread,
-        **parts,
-    ))  # fmt: skip
+        project=project if unread is None else None, unsupported=unread, is_causal=is_causal,
+        masks=() if is_causal else tuple(masks), ignored_masks=tuple(masks) if is_causal else (),
+        output=None if output is None else batch_first(output, axis), **parts,
+    )  # fmt: skip
 
 
 def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -177,24 +153,11 @@ def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _parameters(module: nn.MultiheadAttention) -> dict[str, Any]:
-    """Return the arguments of the function that are attributes of a module."""
     return {name: getattr(module, name, None) for name in (*_FUNCTION.parameters, *_OWN_KEYS)}
 
 
-def _masks(num_heads: int, options: Mapping[str, Any], prefix: str) -> tuple[MaskArgument, ...]:
-    """Return the masks of `[Q, K]` or `[B·H, Q, K]`, and `[K]` or `[B, K]`; True and −inf forbid."""
-    found = []
-    for name in _MASKS:
-        mask = options[name]
-        if mask is None:
-            continue
-        if name == "key_padding_mask":
-            values = mask[None, None, None] if mask.dim() == 1 else mask[:, None, None]
-        else:
-            values = mask[None, None] if mask.dim() == 2 else mask.view(-1, num_heads, *mask.shape[1:])
-        shown = f"{prefix}{name.removeprefix('attn_') if prefix else name}"
-        found.append(MaskArgument(shown, values, "masked" if mask.dtype == torch.bool else "additive", mask))
-    return tuple(found)
+def _hint_decides(options: Mapping[str, Any]) -> bool:
+    return options["is_causal"] and options["key_padding_mask"] is None and not options["need_weights"]
 
 
 def batch_first(tensor: Tensor, axis: int) -> Tensor:
@@ -207,24 +170,3 @@ def _autocast(device: str) -> torch.dtype | None:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return None
-
-
-def _takes_fast_path(module: nn.MultiheadAttention, options: dict[str, Any], output: Tensor) -> bool:
-    """Return whether a module that ran took its fast path, by the conditions of its `forward`."""
-    query, key, value = (options[name] for name in _INPUTS)
-    return (
-        not module.training
-        and module.batch_first
-        and module.num_heads % 2 == 0
-        and module.in_proj_weight is not None
-        and module.in_proj_bias is not None
-        and module.bias_k is None
-        and not module.add_zero_attn
-        and query.dim() == 3
-        and query is key is value
-        and query.dtype == module.in_proj_weight.dtype
-        and not any(mask is not None and mask.is_floating_point() for mask in map(options.get, _MASKS))
-        and torch.backends.mha.get_fastpath_enabled()
-        and not torch.is_autocast_enabled()
-        and not output.requires_grad
-    )

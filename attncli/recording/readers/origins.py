@@ -17,9 +17,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from attncli.recording.slices import BaseLayout
-
 _MOST_CHANGES = 16  # of scores
+MadeMask = str  # the origin of a mask: the line of the program that made it, such as `train.py:40`
 
 
 class Factor(NamedTuple):
@@ -30,18 +29,11 @@ class Factor(NamedTuple):
     head_axes: frozenset[int] = frozenset()  # that are known to be heads, or groups of them
 
 
-class MadeMask(NamedTuple):
-    """A mask, and the line of the program that made it, such as `train.py:40`."""
-
-    line: str
-
-
 class Held:
     """A tensor of the program as it was at a time, by an alias that has no history."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()
-        self._version = version(tensor)
+        self._tensor, self._version = tensor.detach(), version(tensor)
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
         self.is_learned = is_learned(tensor)
 
@@ -58,7 +50,7 @@ class Operand(Held):
         super().__init__(canonical)
         self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor; those that the other lacks
         self.heads, self.scale = factor.heads, factor.scale
-        self.is_learned, self.base = is_learned(tensor), BaseLayout.of(tensor)  # of the program's tensor
+        self.is_learned, self.base = is_learned(tensor), base_of(tensor)  # of the program's tensor
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Operand:
         """Return it with axes in another order."""
@@ -73,8 +65,7 @@ class Operand(Held):
             return None
         outer = torch.broadcast_shapes(one.shape[:-1], two.shape[:-1])  # type: ignore[no-untyped-call]
         both = self.changed(lambda _: torch.cat([each.expand(*outer, -1) for each in (one, two)], -1))
-        both._version = 0
-        both.scale = self.scale if self.scale == other.scale else math.nan
+        both._version, both.scale = 0, self.scale if self.scale == other.scale else math.nan
         return both
 
 
@@ -94,16 +85,10 @@ class Product(NamedTuple):
         return all(side.ndim > 2 and not side.is_learned for side in (self.left, self.right))
 
     def axis(self, moved: Tensor, index: int) -> int | None:
-        """Return the axis of the result that an axis of the scores is.
-
-        Returns:
-            The axis, −1 for one of a single position, None for one that is part of another, or several of them.
-        """
+        """Return the axis of the result that one of the scores is: −1 for a single position, None for no whole axis."""
         size, stride = moved.shape[index], moved.stride(index)
-        if size == 1:
-            return -1
-        own = zip(self.axes.shape, self.axes.stride(), strict=True)
-        return next((i for i, each in enumerate(own) if each == (size, stride)), None)
+        own = enumerate(zip(self.axes.shape, self.axes.stride(), strict=True))
+        return -1 if size == 1 else next((i for i, each in own if each == (size, stride)), None)
 
     def undone(self, tensor: Tensor, moved: Tensor, keys: int | None = None) -> Tensor:
         """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result."""
@@ -139,14 +124,10 @@ class Product(NamedTuple):
             if at and each.ndim > self.axes.ndim and 1 in (each.shape[at - 1], each.shape[at + 1]):  # of one query
                 parts = [size, 1] if each.shape[at + 1] == 1 else [1, size]
             if len(parts) == 2 and math.prod(parts) == size:
-                split = partial(_unflattened, parts=parts)
-                left, right = self.left.changed(split), self.right.changed(lambda tensor: tensor.unsqueeze(row))
+                split = partial(Tensor.unflatten, dim=row, sizes=parts)
+                left, right = self.left.changed(split), self.right.changed(partial(Tensor.unsqueeze, dim=row))
                 return self._replace(left=left, right=right, axes=split(self.axes))
         return self
-
-
-def _unflattened(tensor: Tensor, parts: list[int]) -> Tensor:
-    return tensor.reshape(*tensor.shape[:-2], *parts, tensor.shape[-1])
 
 
 class Change(NamedTuple):
@@ -176,30 +157,13 @@ class Change(NamedTuple):
         return other.tensor if isinstance(other, Held) and math.prod(other.shape) > 1 else None
 
 
-class Sinks(NamedTuple):
-    """One more logit of each query, next to its scores, which takes weight and gives no value."""
-
-    joined: Held  # scores and logits, `[…, K + 1]`, before anything was done to both
-    first: int  # key of `joined` that the scores begin with: 0, or 1 where the logit is first
-
-    def scores(self, tensor: Tensor) -> Tensor:
-        """Return the cells of keys, of a tensor as wide as `joined`."""
-        return tensor[..., self.first : self.first + tensor.shape[-1] - 1]
-
-    @property
-    def logits(self) -> Tensor | None:
-        """The logits `[…, 1]`, unless they were changed in place since."""
-        tensor = self.joined.tensor
-        return None if tensor is None else tensor[..., :1] if self.first else tensor[..., -1:]
-
-
 class Scores(NamedTuple):
     """Scores that came of a product, number by number; behind a softmax they are weights."""
 
     product: Product
     axes: Tensor  # of the product, as they moved since
     changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
-    sinks: Sinks | None = None
+    joined: Held | None = None  # scores and a last column of logits that take weight and give no value, `[…, K + 1]`
     softmax: SoftmaxCall | None = None
     dropout: float = 0.0  # with which weights are dropped since
     in_dropout: bool | None = None  # whether the module that did was in training mode
@@ -213,12 +177,11 @@ class Scores(NamedTuple):
     def projected(self) -> Factor:
         """Facts of it where it was multiplied with a matrix, or with one for each head."""
         product, axes = self.product, self.axes
-        if any(side.is_learned and side.ndim > 2 and side.shape[-1] > 1 for side in (product.left, product.right)):
-            learned = product.left if product.left.is_learned else product.right
-            places = {i: axis for i in range(axes.ndim) if (axis := product.axis(axes, i)) is not None}
-            heads = [i for i, axis in places.items() if 0 <= axis < product.shared and learned.shape[axis] > 1]
-            if len(heads) == 1:
-                return Factor(1, self.scale, frozenset(heads))
+        for side in (product.left, product.right):
+            if side.is_learned and side.ndim > 2 and side.shape[-1] > 1:
+                places = {i: axis for i in range(axes.ndim) if (axis := product.axis(axes, i)) is not None}
+                heads = [i for i, axis in places.items() if 0 <= axis < product.shared and side.shape[axis] > 1]
+                return Factor(1, self.scale, frozenset(heads if len(heads) == 1 else ()))
         return Factor(scale=self.scale)
 
     def changed(
@@ -251,14 +214,10 @@ Origin = Factor | MadeMask | Scores | Untracked
 
 
 class Origins:
-    """The origins of the tensors of one thread that exist.
-
-    Attributes:
-        by_id: the origins by the identities of tensors.
-    """
+    """The origins of the tensors of one thread that exist."""
 
     def __init__(self) -> None:
-        self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}  # by the identities of tensors
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
@@ -283,7 +242,12 @@ class Origins:
     def made_at(self, tensor: object) -> str | None:
         """Return the line that made a mask."""
         origin = self.get(tensor)
-        return origin.line if isinstance(origin, MadeMask) else None
+        return origin if isinstance(origin, MadeMask) else None
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """Return what a tensor is a view of, without its history."""
+    return None if tensor._base is None else tensor._base.detach()
 
 
 def is_learned(tensor: Tensor) -> bool:

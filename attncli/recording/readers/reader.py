@@ -6,44 +6,104 @@ result, while the program waits: no function that the reader calls is watched, a
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attncli.recording.call import Api, AttentionCall, CallSite, MaskArgument
-from attncli.recording.readers.origins import Origins
+from attncli.recording.call import Api, AttentionCall, CallSite, CallSlices, MaskArgument, PositionSlice
+from attncli.recording.call_site import ModuleNames, line_of, user_line
+from attncli.recording.input_hint import Hints
+from attncli.recording.notes import Notes
+from attncli.recording.readers.origins import Origins, base_of
+
+_MOST_OUTPUTS = 8  # of modules that are kept while others run
 
 
-class ThreadContext(Protocol):
-    """The thread of the program that runs; `origins` are those of its tensors."""
+@dataclass(eq=False)
+class Watch:
+    """A program that is watched."""
 
-    origins: Origins
+    on_call: Callable[[AttentionCall], object]
+    only: nn.Module | None  # whose attention alone is handed over; None is all
+    notes: Notes  # what the calls do not say, such as that compiled regions run eagerly
+    hints: Callable[[], Hints] | None
+    is_on: bool = True
+    start: str = field(default_factory=os.getcwd)  # the working directory that files are named from
+    names: ModuleNames = field(default_factory=ModuleNames)
+    lock: Any = field(default_factory=threading.RLock)  # held while something is handed over
+
+
+@dataclass
+class RunningModule:
+    """A module whose forward runs."""
+
+    module: nn.Module
+    frame: FrameType  # what runs it
+    saw_functions: bool  # before it began
+    number: int  # of the runs of modules in this thread
+    hint: tuple[int, int] | None = None  # what had been handed over when it began
+    has_called: bool = False  # whether it called a module
+
+
+class ThreadContext:
+    """A thread of the program: the modules that run in it, and the origins of its tensors."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch, self.origins = watch, Origins()
+        self.running: list[RunningModule] = []
+        # Outputs of modules, and how deep these ran, while the module runs that called them.
+        self.outputs: deque[tuple[int, Tensor]] = deque(maxlen=_MOST_OUTPUTS)
 
     def place(self) -> CallSite:
         """Return the place in the program that runs."""
+        modules = [each.module for each in self.running]
+        return CallSite(*user_line(self.watch.start), self.watch.names.name(modules))
 
     def line(self) -> str | None:
         """Return the line of the user's own code that called torch, `train.py:40`; None where a library did."""
-
-    def module(self) -> torch.nn.Module | None:
-        """Return the innermost module that runs; None outside of modules."""
+        return line_of(sys._getframe(1), self.watch.start)
 
     def is_training(self) -> bool | None:
         """Return whether the innermost module that runs is in training mode; None outside of modules."""
+        return self.running[-1].module.training if self.running else None
 
     def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
+        if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
+            return
+
+        def with_line(mask: MaskArgument) -> MaskArgument:
+            line = mask.made_at or self.origins.made_at(mask.source_tensor)
+            return mask._replace(made_at=None if line == str(call.place) else line)
+
+        slices, projections = call.slices, call.projections
+        if slices is None and call.q is not None and call.k is not None:
+            slices = CallSlices(PositionSlice.of(call.q, base_of(call.q)), PositionSlice.of(call.k, base_of(call.k)))
+        if slices is not None and self.running:
+            slices = slices._replace(forward=self.running[-1].number)
+        if call.q is not None and not call.q.requires_grad:  # there is no cache in training
+            projections = tuple(one for depth, one in self.outputs if depth == len(self.running) + 1)
+        masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
+        call = replace(call, masks=masks, ignored_masks=ignored, slices=slices, projections=projections)
+        kind = call.device.partition(":")[0]
+        is_cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, enabled=False) if is_cast else nullcontext(), self.watch.lock:
+            self.watch.on_call(call)
 
     def count_lost(self, shape: tuple[int, ...]) -> None:
         """Count a softmax whose weights could not be followed from scores to values."""
-
-
-# Takes a thread, a function that ran there, its arguments, keyword arguments and result.
-Reader = Callable[[ThreadContext, Callable[..., Any], tuple[Any, ...], dict[str, Any], Any], None]
-# Takes a thread, a module whose forward ended, the first module that it called, its arguments, and its output.
-ModuleReader = Callable[[ThreadContext, Any, list[torch.nn.Module], tuple[Any, ...], dict[str, Any], Any], None]
+        with self.watch.lock:
+            self.watch.notes.count_lost(str(self.place()), shape)
 
 
 def can_read_values() -> bool:
@@ -67,11 +127,11 @@ def is_of_nothing(*tensors: Tensor) -> bool:
 
 def emit(context: ThreadContext, api: Api, query: Tensor, key: Tensor, scale: float, **parts: Any) -> None:
     """Emit the call of a function that does everything itself; `scale` is what it multiplies q·k with."""
-    factors = () if query.is_nested else (*(context.origins.factor(each).scale for each in (query, key)), scale)
-    context.emit(AttentionCall(
-        api=api, place=context.place(), dtype=str(query.dtype).removeprefix("torch."), device=str(query.device),
-        scale=scale, scale_factors=factors, is_training=context.is_training(), **parts,
-    ))  # fmt: skip
+    if "scale_factors" not in parts and not query.is_nested:
+        parts["scale_factors"] = *(context.origins.factor(each).scale for each in (query, key)), scale
+    parts = {"is_training": context.is_training(), "dtype": str(query.dtype).removeprefix("torch."), **parts}
+    place = parts.pop("place", None) or context.place()
+    context.emit(AttentionCall(api=api, place=place, device=str(query.device), scale=scale, **parts))
 
 
 # --- nested tensors: sequences of their own lengths, without padding between them ----------------------------

@@ -9,30 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncli.masks.conventions import Convention
 from attncli.recording.call import MaskArgument
 from attncli.recording.readers.reader import ThreadContext, emit, is_of_nothing, longest, own_tokens, padded
 
+_PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
 
 def read(
-    context: ThreadContext, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    context: ThreadContext, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> None:
     """Read a call of the function."""
-    _read(context, result, *args, **kwargs)
-
-
-def _read(
-    context: ThreadContext,
-    output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> None:
-    """Read a call; the parameters after `output` are those of the function."""
+    options: dict[str, Any] = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
+    query, key, value = (options[name] for name in _PARAMETERS[:3])
     if is_of_nothing(query, key, value):
         return
     if output.is_nested:  # `[B, H, T, D]` where each sequence has its own T
@@ -42,9 +31,11 @@ def _read(
             "shape": (query.size(0), query.size(1), longest(query), longest(key)),
         }
     else:
-        parts = _dense(context, output, (query, key, value), attn_mask, enable_gqa)
-    factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
-    emit(context, "sdpa", query, key, factor, is_causal=is_causal, dropout=dropout_p, **parts)
+        has_gqa = options.get("enable_gqa", False)
+        parts = _dense(context, output, (query, key, value), options.get("attn_mask"), has_gqa)
+    scale = 1 / math.sqrt(query.size(-1)) if options.get("scale") is None else float(options["scale"])
+    is_causal, dropout = options.get("is_causal", False), options.get("dropout_p", 0.0)
+    emit(context, "sdpa", query, key, scale, is_causal=is_causal, dropout=dropout, **parts)
 
 
 def _dense(
@@ -55,7 +46,6 @@ def _dense(
     has_heads = axes > 3 or enable_gqa  # three axes without are a batch
 
     def with_heads(tensor: Tensor) -> Tensor:
-        """Return a view with the axes `… H T D`, or of a mask `… H Q K`."""
         tensor = tensor[(None,) * (axes - tensor.ndim)]
         return tensor if has_heads else tensor.unsqueeze(-3)
 
@@ -77,7 +67,7 @@ def _dense(
     q, k, v = map(four, inputs)
     # Where heads share keys, transformers makes `[B, Hkv, H / Hkv, D]` of the one query `[B, H, 1, D]` of a step of
     # generation (`pack_gqa` in sdpa_attention.py): its heads are rows, and none of them is a position.
-    module = context.module()
+    module = context.running[-1].module if context.running else None
     groups = getattr(module, "num_key_value_groups", 1)
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
     is_packed = groups > 1 and q.shape[1] == k.shape[1] and q.shape[2] == groups and q.shape[1] * groups == heads
@@ -86,11 +76,10 @@ def _dense(
         return tensor.flatten(1, 2).unsqueeze(2) if is_packed and tensor.shape[2] > 1 else tensor
 
     q = unpacked(q)
-    parts: dict[str, Any] = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2])}
-    parts["output"] = unpacked(four(output))
+    parts = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2]), "output": unpacked(four(output))}
     if type(mask) not in (Tensor, torch.nn.Parameter, type(None)):
-        parts["unsupported"] = f"a mask that is a {type(mask).__name__}"
-    elif mask is not None:
-        convention: Any = "attend" if mask.dtype == torch.bool else "additive"
+        return {**parts, "unsupported": f"a mask that is a {type(mask).__name__}"}
+    if mask is not None:
+        convention: Convention = "attend" if mask.dtype == torch.bool else "additive"
         parts["masks"] = (MaskArgument("attn_mask", unpacked(four(mask)), convention, mask),)
     return parts

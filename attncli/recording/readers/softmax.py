@@ -22,7 +22,6 @@ from attncli.recording.readers.origins import (
     MadeMask,
     Origin,
     Scores,
-    Sinks,
     SoftmaxCall,
     Untracked,
     has_values,
@@ -32,18 +31,14 @@ from attncli.recording.readers.origins import (
 from attncli.recording.readers.reader import ThreadContext
 from attncli.recording.readers.scores import WrittenAttention
 
-_SOFTMAX = ("softmax", "special_softmax")
 _NAMES = {
     **dict.fromkeys(("multiply", "__mul__", "__rmul__", "__imul__"), "mul"),
     **dict.fromkeys(("divide", "true_divide", "__truediv__", "__itruediv__"), "div"),
     **dict.fromkeys(("__add__", "__radd__", "__iadd__"), "add"),
     **dict.fromkeys(("subtract", "__sub__", "__isub__"), "sub"),
-    **dict.fromkeys(("negative", "__neg__"), "neg"),
-    "special_log_softmax": "log_softmax",
-    "__rsub__": "rsub",
-    "concat": "cat",
-    "__setitem__": "setitem",
-}
+    "negative": "neg", "__neg__": "neg", "__rsub__": "rsub", "concat": "cat", "__setitem__": "setitem",
+    "special_softmax": "softmax", "special_log_softmax": "log_softmax",
+}  # fmt: skip
 _VIEWS = ("view", "reshape", "flatten")
 _ORDERS = ("transpose", "swapaxes", "swapdims", "t", "permute", "movedim", "moveaxis", "mT", "T", "adjoint")
 _COPIES = (
@@ -59,7 +54,7 @@ _LAID_OUT = (
 )  # fmt: skip
 # Give something else than scores or weights in another order or another place.
 _ENDING = {
-    *PRODUCTS, *_SOFTMAX, "linear", "conv1d", "conv2d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "sum",
+    *PRODUCTS, "softmax", "linear", "conv1d", "conv2d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "sum",
     "mean", "amax", "amin", "max", "min", "logsumexp", "norm", "topk", "sort", "argmax", "var", "std", "cross_entropy",
     "nll_loss", "multinomial", "diag", "diagonal", "trace", "gather", "mv", "addmm", "log_softmax",
 }  # fmt: skip
@@ -77,25 +72,21 @@ _HOMES = (Tensor, torch, F, torch.special, torch.functional, torch._C.TensorBase
 
 def functions_named(*names: str) -> Iterator[Callable[..., Any]]:
     """Yield methods of tensors, in place too, and the functions of torch's namespaces."""
-    for home in _HOMES:
-        for name in names:
-            for each in (name, f"{name}_"):
-                if callable(function := getattr(home, each, None)):
-                    yield function
+    found = (getattr(home, f"{name}{end}", None) for home in _HOMES for name in names for end in ("", "_"))
+    return filter(callable, found)
 
 
 class Softmax:
     """Follows the tensors of a thread from a product on.
 
     Attributes:
-        begins: the functions at which origins begin, each with a test of arguments and result that tells whether one
-            does.
+        begins: the functions at which origins begin, each with a test of its arguments and result.
     """
 
     def __init__(self, context: ThreadContext) -> None:
         self.context, self._origins, self._written = context, context.origins, WrittenAttention()
         self.begins: dict[Callable[..., Any], Callable[[tuple[Any, ...], Any], bool]] = {
-            **dict.fromkeys(functions_named(*PRODUCTS, *_SOFTMAX), lambda *_: True),
+            **dict.fromkeys(functions_named(*PRODUCTS, "softmax", "special_softmax"), lambda *_: True),
             **dict.fromkeys(functions_named(*_VIEWS), lambda args, result: _folded_heads(args, result) > 1),
             **dict.fromkeys(functions_named(*_SCALINGS), _may_scale),
             **dict.fromkeys(functions_named(*_MAKERS), _may_make_mask),
@@ -103,15 +94,14 @@ class Softmax:
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Record a function that begins an origin, or was given a tensor that has one."""
-        name = func.__name__
-        if name == "__get__":
-            name = getattr(func.__self__, "__name__", "")  # type: ignore[attr-defined]
+        is_property = func.__name__ == "__get__"
+        name = getattr(func.__self__, "__name__", "") if is_property else func.__name__  # type: ignore[attr-defined]
         name = name if name.endswith("__") else name.rstrip("_")
         ran = _Operation(_NAMES.get(name, name), args, kwargs)
         if ran.name in PRODUCTS:
             if has_values(result) and result.is_floating_point() and result.numel():
                 self._multiply(ran, result)
-        elif ran.name in _SOFTMAX:
+        elif ran.name == "softmax":
             self._weigh(ran, result)
         elif ran.name in ("setitem", "copy"):
             self._assign(ran)
@@ -120,46 +110,37 @@ class Softmax:
                 if has_values(each):
                     self._propagate(ran, each)
 
-    # --- the three points -----------------------------------------------------------------------------------
-
     def _multiply(self, ran: _Operation, result: Tensor) -> None:
-        """Record a product: weights meet values, or scores are made."""
         matmul = contraction(ran.name, ran.args, ran.kwargs)
         if matmul is None:
             computed = [each for each in ran.tensors if each.ndim > 2 and not is_learned(each)]
-            self._origins.put(result, Untracked() if len(computed) > 1 else None)
-            return
+            return self._origins.put(result, Untracked() if len(computed) > 1 else None)
         for each in (matmul, matmul.turned()):
             origin = self._origins.get(each.left)
             if isinstance(origin, Scores) and origin.softmax is not None:
-                self._meet(origin, origin.softmax, each, result)
-                return
+                return self._meet(origin, origin.softmax, each, result)
             if isinstance(origin, Untracked) and origin.shape is not None:
                 if not origin.is_counted and _are_values(each, self._origins.get(each.right)):
                     origin.is_counted = True
                     self.context.count_lost(origin.shape)
-                return
+                return None
             if isinstance(origin, Scores) and origin.product.is_of_pairs:
                 if any(change.name in ("exp", "exp2") for change in origin.changes):  # a softmax that is written out
-                    self.context.count_lost(tuple(each.left.shape))
-                    return
+                    return self.context.count_lost(tuple(each.left.shape))
                 if _mixes_heads(origin, each):
-                    self._origins.put(result, Untracked())
-                    return
+                    return self._origins.put(result, Untracked())
         made = product_of(matmul, result, (self._origins.factor(matmul.left), self._origins.factor(matmul.right)))
         if made is None:
-            return
+            return None
         scores = Scores(*made)
         if matmul.added is not None:
             added, beta, alpha = matmul.added
             scores = scores if alpha == 1 else scores.changed("mul", alpha)
             scores = scores if beta == 0 else scores.changed("add", added if beta == 1 else added * beta)
-        self._origins.put(result, scores)
+        return self._origins.put(result, scores)
 
     def _weigh(self, ran: _Operation, weights: Tensor) -> None:
-        """Record a softmax, which makes weights."""
-        tensor = ran.tensors[0]
-        axis = ran.argument(1, "dim", None)
+        tensor, axis = ran.tensors[0], ran.argument(1, "dim", None)
         if axis is None:  # as torch takes it of old programs
             axis = 0 if tensor.ndim in (0, 1, 3) else 1
         axis = int(axis) % max(tensor.ndim, 1)
@@ -168,18 +149,15 @@ class Softmax:
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
             if origin.shape is None and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
                 self.context.count_lost(tuple(weights.shape))
-        elif isinstance(origin, Scores) and origin.softmax is not None:
-            self._propagate(ran, weights)
         elif isinstance(origin, Scores):
             received, result = Held(tensor), Held(weights)
-            if origin.sinks is not None and (joined := origin.sinks.joined.tensor) is not None:
-                received, result = (Held(origin.sinks.scores(each)) for each in (joined, weights))
+            if origin.joined is not None and (joined := origin.joined.tensor) is not None:
+                received, result = Held(joined[..., :-1]), Held(weights[..., :-1])
             self._origins.put(weights, origin._replace(softmax=SoftmaxCall(origin, axis, received, result)))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
             self._origins.put(weights, Untracked(tuple(weights.shape)))
 
     def _meet(self, weights: Scores, softmax: SoftmaxCall, matmul: Contraction, result: Tensor) -> None:
-        """Record a product of weights with another tensor, which may be the values."""
         if _mixes_heads(weights, matmul):
             self._lose("mixed", weights, result)
         other = self._origins.get(matmul.right)
@@ -190,10 +168,7 @@ class Softmax:
             softmax.is_used = True
             self.context.emit(call)
 
-    # --- between them ---------------------------------------------------------------------------------------
-
     def _propagate(self, ran: _Operation, result: Tensor) -> None:
-        """Give a result the origin of one of the inputs."""
         followed = [(each, origin) for each in ran.tensors if (origin := self._origins.get(each)) is not None]
         source, origin = min(followed, key=lambda each: _rank(each[1])) if followed else (result, None)
         if isinstance(origin, Scores) and result.is_floating_point():
@@ -211,74 +186,74 @@ class Softmax:
                 self._make_mask(ran, result, ran.tensors)
 
     def _factor(self, ran: _Operation, source: Tensor, result: Tensor) -> Factor:
-        """Return the facts of a result as queries or keys."""
-        factor = self._origins.factor(source)
-        heads, scale = factor.heads, factor.scale
+        heads, scale, axes = self._origins.factor(source)
         if (folded := _folded_heads(ran.args, result)) > 1 or result.ndim != 3:
             heads = folded
         elif heads > 1 and len(result) not in (len(source), source.shape[1]):
             heads = 1
+        is_alike = ran.name in _SUMS and len({self._origins.factor(each).scale for each in ran.tensors}) == 1
         if ran.name in ("mul", "div"):
             scale *= _multiplier(ran, result)
-        elif ran.name not in _LAID_OUT and (
-            ran.name not in _SUMS or len({self._origins.factor(each).scale for each in ran.tensors}) > 1
-        ):
+        elif ran.name not in _LAID_OUT and not is_alike:
             scale = 1.0
         if source is result:  # of which nothing was known
             source = next((each for each in ran.tensors if each.shape == result.shape), source)
-        axes = factor.head_axes or head_axes(source, source.ndim - 1)
+        axes = axes or head_axes(source, source.ndim - 1)
         outer = max(axes, default=0) + 1
-        if ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]:
-            axes = frozenset()
-        return Factor(heads, scale, axes)
+        is_moved = ran.name in _ORDERS or result.shape[:outer] != source.shape[:outer]
+        return Factor(heads, scale, frozenset() if is_moved else axes)
 
     def _change(self, ran: _Operation, source: Tensor, origin: Scores, parts: list[Scores], result: Tensor) -> None:
         """Give a result the origin of scores or weights, or record that these are followed no further."""
         softmaxes = {id(each.softmax) for each in parts if each.softmax is not None}
         if ran.name == "add" and not softmaxes and len(parts) == 2 and (both := joined_product(*parts)) is not None:
-            self._origins.put(result, Scores(*both, changes=origin.changes))
-            return
+            return self._origins.put(result, Scores(*both, changes=origin.changes))
         is_sum = ran.name in ("add", "sub") and len(softmaxes) > 1
         after = None if is_sum else self._changed(ran, origin, source, result)
         if after is None and origin.softmax is None and not origin.product.is_of_pairs:
             factor = self._factor(ran, source, result)
-            self._origins.put(result, factor if factor.head_axes else None)
-            return
+            return self._origins.put(result, factor if factor.head_axes else None)
         if after is not None and after.softmax is not None and ran.name == "dropout":
             p = float(ran.argument(1, "p", 0.5)) if ran.argument(2, "training", True) else 0.0
-            after = after._replace(dropout=p, in_dropout=self.context.is_training()) if p else after
+            after = after._replace(dropout=p, in_dropout=self.context.is_training())
         self._origins.put(result, after)
         for each in parts if after is None else ():
             self._lose(ran.name, each, result)
+        return None
 
     def _changed(self, ran: _Operation, scores: Scores, source: Tensor, result: Tensor) -> Scores | None:
         """Return the origin of a result of scores or weights; None where it is neither any more."""
-        if ran.name == "cat" and (sinks := _joined_sinks(ran, source, result)) is not None and scores.sinks is None:
-            return scores._replace(sinks=sinks)
-        if scores.sinks is not None and source.shape[-1] == scores.axes.shape[-1] + 1:
-            return scores if _keeps_sinks(ran, scores.sinks, source, result) else None
+        if ran.name == "cat" and scores.joined is None and _is_joined(ran, source, result):
+            return scores._replace(joined=Held(result))
+        if scores.joined is not None and source.shape[-1] == scores.axes.shape[-1] + 1:
+            return scores if _keeps_sinks(ran, source, result) else None
         if source.shape != result.shape or ran.name in _ORDERS:
-            if result.numel() != source.numel() or result is source:
+            axes = _moved(ran, scores.axes, source) if result.numel() == source.numel() else None
+            if axes is None or axes.shape != result.shape or result is source:
                 return None
-            axes = _moved(ran, scores.axes, source)
-            return scores._replace(axes=axes) if axes is not None and axes.shape == result.shape else None
+            return scores._replace(axes=axes)
         if ran.name in _COPIES:
             return scores
-        others = [each for each in ran.tensors if each is not source and _broadcasts(each, result)]
+        name, others = ran.name, [each for each in ran.tensors if each is not source and _broadcasts(each, result)]
         other: Tensor | float | None = others[0] if others else None
         is_first = bool(ran.tensors) and ran.tensors[0] is source
-        if ran.name in ("where", "masked_fill") and others:
+        if name in ("where", "masked_fill") and others:
             other = next((each for each in others if each.dtype == torch.bool), others[0])
             is_first = any(each is source for each in ran.args[:2])
-        elif ran.name in ("tril", "triu"):
+        elif name in ("tril", "triu"):  # as a product with a mask of 0 and 1
             ones = torch.ones(result.shape[-2:], dtype=torch.bool, device=result.device)
-            other = getattr(ones, ran.name)(int(ran.argument(1, "diagonal", 0)))
-        elif not others and ran.name in ("mul", "div", "add", "sub", "rsub"):
-            values = (*ran.args, *ran.kwargs.values())
-            numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-            if numbers:
-                other, is_first = float(numbers[0]), isinstance(ran.args[0], Tensor)
-        return scores.changed(ran.name, other, is_first, self._origins.made_at(other))
+            name, other = "mul", getattr(ones, name)(int(ran.argument(1, "diagonal", 0)))
+        elif name == "neg":
+            name, other = "mul", -1.0
+        elif not others and name in ("mul", "div", "add", "sub", "rsub"):
+            values = (each for each in (*ran.args, *ran.kwargs.values()) if not isinstance(each, bool))
+            other = next((float(each) for each in values if isinstance(each, int | float)), None)
+            is_first = isinstance(ran.args[0], Tensor)
+        if name == "rsub" or (name == "sub" and not is_first):
+            name, scores = "add", scores.changed("mul", -1.0)
+        elif name == "div" and not is_first:
+            other = None
+        return scores.changed(name, other, is_first, self._origins.made_at(other))
 
     def _lose(self, name: str, origin: Scores, result: Tensor) -> None:
         """Record scores or weights that are put elsewhere, or changed in number."""
@@ -310,21 +285,17 @@ class Softmax:
         origins = [self._origins.get(each) for each in inputs if each.numel() > 1]
         is_of_masks = bool(origins) and all(isinstance(each, MadeMask) for each in origins)
         is_changed = bool(inputs) and result is inputs[0] and ran.name not in _COPIES
-        if is_of_masks and len(origins) == 1 and ran.name not in _ANEW and not is_changed:
-            (origin,) = origins
-        else:
+        origin = origins[0] if is_of_masks else None
+        if not is_of_masks or len(origins) > 1 or ran.name in _ANEW or is_changed:
             makes = ran.name in _MAKERS and (result.dtype == torch.bool or ran.name in ("masked_fill", "where", *_ANEW))
             if ran.name == "setitem":  # else what a cache is written by
                 makes = len(inputs) == 1
-            line = self.context.line() if is_of_masks or makes else None
-            origin = None if line is None else MadeMask(line)
+            origin = self.context.line() if is_of_masks or makes else None
         if origin is not None or isinstance(self._origins.get(result), MadeMask):
             self._origins.put(result, None if result.requires_grad else origin)
 
 
 class _Operation:
-    """A function that ran, by its name without an underscore at the end, with its arguments."""
-
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name, self.args, self.kwargs = name, args, kwargs
         self.tensors: list[Tensor] = []  # whose numbers it took
@@ -352,21 +323,19 @@ def _moved(ran: _Operation, axes: Tensor, source: Tensor) -> Tensor | None:
     return moved if is_view else None
 
 
-def _joined_sinks(ran: _Operation, source: Tensor, result: Tensor) -> Sinks | None:
-    """Return the logits that are joined to scores as one more key; None where something else is."""
+def _is_joined(ran: _Operation, source: Tensor, result: Tensor) -> bool:
+    """Return whether a last column of logits was joined to scores, as one more key."""
     dim = ran.argument(1, "dim", ran.kwargs.get("axis", 0))
     is_column = len(ran.tensors) == 2 and result.shape == (*source.shape[:-1], source.shape[-1] + 1)
-    if not is_column or dim not in (-1, result.ndim - 1):
-        return None
-    return Sinks(Held(result), int(ran.tensors[1] is source))
+    return is_column and ran.tensors[0] is source and dim in (-1, result.ndim - 1)
 
 
-def _keeps_sinks(ran: _Operation, sinks: Sinks, source: Tensor, result: Tensor) -> bool:
+def _keeps_sinks(ran: _Operation, source: Tensor, result: Tensor) -> bool:
     """Return whether scores or weights with sinks are copied, moved along a row, or cut out from among them."""
     if result.shape == source.shape:
-        others = [each for each in ran.tensors if each is not source]
-        return ran.name in _COPIES or (ran.name == "sub" and all(each.shape[-1] == 1 for each in others))
-    cut = sinks.scores(source)
+        is_shift = ran.name == "sub" and all(each is source or each.shape[-1] == 1 for each in ran.tensors)
+        return is_shift or ran.name in _COPIES
+    cut = source[..., :-1]
     return result.shape == cut.shape and result.data_ptr() == cut.data_ptr() and result.stride() == cut.stride()
 
 
@@ -384,23 +353,20 @@ def _mixes_heads(scores: Scores, matmul: Contraction) -> bool:
 
 
 def _are_values(matmul: Contraction, origin: Any) -> bool:
-    """Return whether a softmax of unknown origin weighs what was computed: values of each batch row.
-
-    A product itself is no values: linear attention multiplies keys and values first.
-    """
+    """Return whether a softmax of unknown origin weighs what was computed: values of each batch row."""
     last, rows = matmul.first[-1], matmul.first[-2]
     is_of_keys = last in matmul.second and last not in matmul.out and rows not in matmul.second
-    is_product = isinstance(origin, Scores) and origin.softmax is None
+    is_product = isinstance(origin, Scores) and origin.softmax is None  # linear attention multiplies keys and values
     return is_of_keys and matmul.right.ndim > 2 and not is_learned(matmul.right) and not is_product
 
 
 def _rank(origin: Origin) -> tuple[int, bool]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
     if not isinstance(origin, Scores):
-        return 2 + (Untracked, Factor, MadeMask).index(type(origin)), False
-    if origin.softmax is not None:
-        return 0, False
-    return 1, origin.product.left.ndim != origin.product.right.ndim or not origin.product.is_of_pairs
+        return 4 if isinstance(origin, MadeMask) else 3 if isinstance(origin, Factor) else 2, False
+    product, is_weights = origin.product, origin.softmax is not None
+    is_unlike = product.left.ndim != product.right.ndim or not product.is_of_pairs
+    return int(not is_weights), is_unlike and not is_weights
 
 
 def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
@@ -413,9 +379,8 @@ def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
         return 1
     if len(before) == 4 and before[2:] == after[1:]:
         return int(before[1])
-    if len(before) == 3 and before[0] == after[0] and before[2] != after[2] and before[2] % after[2] == 0:
-        return int(before[2] // after[2]) if before[1] and after[1] % before[1] == 0 else 1
-    return 1
+    is_split = len(before) == 3 and before[0] == after[0] and before[2] != after[2] and before[2] % after[2] == 0
+    return int(before[2] // after[2]) if is_split and before[1] and after[1] % before[1] == 0 else 1
 
 
 def _may_scale(args: tuple[Any, ...], result: Any) -> bool:
@@ -446,6 +411,5 @@ def _multiplier(ran: _Operation, result: Tensor) -> float:
 
 
 def _may_make_mask(args: tuple[Any, ...], result: Any) -> bool:
-    """Return whether a function may have made a mask, and not numbers of a model."""
     mask = args[0] if result is None and args else result
     return has_values(mask) and mask.ndim > 0 and not mask.requires_grad

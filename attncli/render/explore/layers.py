@@ -1,76 +1,80 @@
-"""Layers × heads as a map to walk in."""
+"""A metric of every head as a map of layers × heads, with a cursor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.segment import Segment
 
-from attncli.analysis.metric_names import UNITS
-from attncli.render.explore.pane import QUERY, PaneContent
+from attncli.analysis.metric_names import MEANINGS, UNITS, Metric
+from attncli.render.axes import Axis
+from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.explore.pane import QUERY, PaneContent, pad
 from attncli.render.fit import Bounds, crop, join_facts, part_around
-from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import legend_line
-from attncli.render.palette import Palette
+from attncli.render.palette import DIM, Palette, Scale
 
-_LEAST_WITH_LEGEND = 6  # lines
-_DIGITS = 2
+_WITH_NUMBER = GridCell(5, 1)
+_UNDEFINED, _PENDING = "-", "·"
 
 
 def layer_map(
-    title: str,
+    metric: Metric,
     numbers: Mapping[tuple[int, int], float | None],
-    layers: Iterable[int],
-    shape: tuple[str, int],
+    layers: Sequence[int],
+    heads: int,
     chosen: tuple[int, int],
     palette: Palette,
     room: Bounds,
-    meaning: str = "",
 ) -> PaneContent[tuple[int, int]]:
-    """Return the map of a number of each head; what lies at a place of it is a layer and a head.
+    """Return the map of a metric of each head; the value at a place is a layer and a head.
 
-    The `meaning` says what the number is, and its unit. A head of `layers` that has no number yet is shown as such. The
-    `shape` is the kind of attention, and how many heads a layer has.
+    Args:
+        metric: of each head.
+        numbers: by layer and head; None where it is not defined. Others are not computed yet.
+        layers: the rows.
+        heads: number of columns.
+        chosen: the layer and the head of the cursor.
+        palette: the colours.
+        room: of the pane.
     """
-    kind, count = shape
-    map_ = HeadMap.of(numbers, layers, count)
-    scale = scale_of([map_])
-    has_legend = room.lines >= _LEAST_WITH_LEGEND
-    digits = max(len(str(layer)) for layer in map_.layers)
-    margin = max(1 + digits, len("head")) + 1
-    body = max(room.lines - 2 - has_legend, 1)
-    widths = (map_.widest(_DIGITS), 2, 1) if palette.has_color else (2, 1)
-    width = next((width for width in widths if margin + width * len(map_.heads) <= room.width), 1)
-    at = [*map_.layers].index(chosen[0]), [*map_.heads].index(chosen[1])
-    rows = part_around(at[0], len(map_.layers), body)
-    columns = part_around(at[1], len(map_.heads), max((room.width - margin) // width, 1))
-    names = [f"{QUERY if row == at[0] else ' '}{map_.layers[row]:>{digits}}" for row in rows]
-    lattice = map_.lattice(rows, columns, width)
+    digits = len(str(max(layers)))
+    margin = digits + 2
+    cells = (_WITH_NUMBER, WIDE, NARROW) if palette.has_color else (WIDE, NARROW)
+    cell = next((cell for cell in cells if margin + cell.columns * heads <= room.width), NARROW)
+    rows = [layers[place] for place in part_around(layers.index(chosen[0]), len(layers), max(room.lines - 2, 1))]
+    columns = [*part_around(chosen[1], heads, max((room.width - margin) // cell.columns, 1))]
+    values = np.array([[numbers.get((row, column), np.nan) for column in columns] for row in rows], np.float64)
+    row_axis, column_axis = (Axis(("",) * len(part), tuple(part)) for part in (rows, columns))
+    grid = CellGrid(row_axis, column_axis, cell)
+    top = max((abs(value) for value in numbers.values() if value is not None and np.isfinite(value)), default=0.0)
+    scale = Scale.up_to(top if metric in UNITS else 1.0)
+
+    def blank(row: int, column: int) -> str:
+        return _UNDEFINED if (rows[row], columns[column]) in numbers else _PENDING
 
     def lines() -> Iterator[Sequence[Segment]]:
-        number = numbers.get(chosen)
-        shown = UNDEFINED if number is None else f"{number:.4g} {UNITS.get(title, '')}".rstrip()
-        facts = [f"{QUERY} {shown}"] * (chosen in numbers)
-        facts += [kind] * (kind != "self")
-        if len(rows) < len(map_.layers):
-            facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
-        if len(columns) < len(map_.heads):
-            facts.append(f"heads {map_.heads[columns[0]]}–{map_.heads[columns[-1]]} of {len(map_.heads)}")
-        yield join_facts([*facts, meaning], room.width, palette, title)
-        drawn = map_.drawn(rows, columns, width, ["head", *names], scale, palette, _DIGITS, at)
-        yield from drawn.lines[: body + 1]
-        if has_legend:
-            blanks = set(np.array(map_.blanks)[~map_.shown].tolist())
-            meanings = {PENDING: "not computed yet", UNDEFINED: "not defined"}
-            marks = [f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in blanks]
-            yield legend_line(scale, marks, palette, room.width, min(width, 2))
+        at = rows.index(chosen[0]), columns.index(chosen[1])
+        yield [Segment(" " * margin), *grid.columns.ticks(cell.columns, palette, at[1])]
+        drawn = map_lines(values, ~np.isnan(values), grid, palette, scale, at, blank)
+        for layer, line in zip(rows, drawn, strict=True):
+            mark = QUERY if layer == chosen[0] else " "
+            yield [pad(f"{mark}{layer:>{digits}}", margin, DIM, "left"), *line]
+        marks = [f"{_PENDING} not computed yet"] * any(
+            (row, column) not in numbers for row in rows for column in columns
+        )
+        marks += [f"{_UNDEFINED} not defined"] * (None in numbers.values())
+        yield legend_line(scale, marks, palette, room.width, min(cell.columns, 2))
 
-    def head_at(line: int, column: int) -> tuple[int, int] | None:
-        found = lattice.at(line - 2, column - margin)
-        if found is None:
-            return None
-        places, place = found
-        return map_.layers[rows[places.start]], map_.heads[columns[place]]
+    def at(line: int, column: int) -> tuple[int, int] | None:
+        place = grid.at(line - 1, column - margin)
+        return None if place is None else (rows[place[0].start], columns[place[1]])
 
-    return PaneContent(crop(lines(), room), head_at)
+    number = numbers.get(chosen)
+    text = _UNDEFINED if number is None else f"{number:.4g} {UNITS.get(metric, '')}".rstrip()
+    facts = [f"{QUERY} {text}"] * (chosen in numbers)
+    facts += [f"layers {rows[0]}–{rows[-1]} of {len(layers)}"] * (len(rows) < len(layers))
+    facts += [f"heads {columns[0]}–{columns[-1]} of {heads}"] * (len(columns) < heads)
+    title = join_facts([*facts, MEANINGS[metric]], room.width, palette, metric)
+    return PaneContent(crop(lines(), room), at, title)

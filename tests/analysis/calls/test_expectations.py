@@ -9,9 +9,7 @@ from attncli.errors import UsageError
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall
 
-ENCODER, SELF, CROSS = (
-    place(line, name) for line, name in enumerate(("encoder.0", "decoder.0.self", "decoder.0.cross"))
-)
+ENCODER, SELF, CROSS = map(place, range(3), ("encoder.0", "decoder.0.self", "decoder.0.cross"))
 BY_PATTERN = {"*": "full", "encoder.*": "pad", "decoder.*self*": "causal & pad"}
 
 
@@ -31,17 +29,13 @@ def errors(calls: Calls) -> list[Finding]:
     return [one for one in calls.findings if one.severity == "error"]
 
 
-@pytest.mark.parametrize(
-    ("text", "pattern", "expression"),
-    [
-        ("causal & window(4)", None, "causal & window(4)"),
-        ("causal & pad(left=2)", None, "causal & pad(left=2)"),
-        ('file("a=b.npy")', None, 'file("a=b.npy")'),
-        ("decoder.*self*=causal & pad(left=2)", "decoder.*self*", "causal & pad(left=2)"),
-        ("layers.[02].* = ~(causal | pad(right=1))", "layers.[02].*", " ~(causal | pad(right=1))"),
-        ("model.py:12=file('a=b.npy')", "model.py:12", "file('a=b.npy')"),
-    ],
-)
+@pytest.mark.parametrize(("text", "pattern", "expression"), [
+    ("causal & pad(left=2)", None, "causal & pad(left=2)"),
+    ('file("a=b.npy")', None, 'file("a=b.npy")'),
+    ("decoder.*self*=causal & pad(left=2)", "decoder.*self*", "causal & pad(left=2)"),
+    ("layers.[02].* = ~(causal | pad(right=1))", "layers.[02].*", " ~(causal | pad(right=1))"),
+    ("model.py:12=file('a=b.npy')", "model.py:12", "file('a=b.npy')"),
+])  # fmt: skip
 def test_a_pattern_ends_at_the_first_sign_outside_of_parentheses_and_quotes(
     text: str, pattern: str | None, expression: str
 ) -> None:
@@ -106,12 +100,13 @@ def test_a_pattern_at_which_nothing_ran_is_no_success() -> None:
 
 
 def test_requests_that_say_no_places_or_no_masks() -> None:
-    with pytest.raises(UsageError, match="'=causal' has no pattern before the '='"):
-        Expectations.parse("=causal")
-    with pytest.raises(UsageError, match="unknown mask 'casual'; did you mean 'causal'"):
-        Expectations.parse("encoder.*=casual")
-    with pytest.raises(UsageError, match="expected a mask such as causal"):
-        Expectations.parse("encoder.*=")
+    for text, words in {
+        "=causal": "'=causal' has no pattern before the '='",
+        "encoder.*=casual": "unknown mask 'casual'; did you mean 'causal'",
+        "encoder.*=": "expected a mask such as causal",
+    }.items():
+        with pytest.raises(UsageError, match=words):
+            Expectations.parse(text)
     with pytest.raises(UsageError, match="a mapping of several names their places"):
         taken(*seq2seq()).check({"*": "full"}, place="encoder.*")
     with pytest.raises(UsageError, match="lengths apply to pad without numbers"):

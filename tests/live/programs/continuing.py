@@ -1,6 +1,6 @@
 """Programs whose later calls go on behind a cache as the first ones began: with their window, bias, rotary positions.
 
-Those that take `wrong` forget it there, as people do. At the end, batches that are repeated for beams.
+Those that take `wrong` forget it there, as people do.
 """
 
 import torch
@@ -235,47 +235,3 @@ def new_prompts():
     for layer in model.layers:
         layer.kv = None
     return [*outputs, *in_parts(model, 4, 4, 1)]
-
-
-# --- batches that are repeated for beams ----------------------------------------------------------------------
-
-
-def source() -> Tensor:
-    return batch(6, 3, 4)
-
-
-@torch.no_grad()
-def beams(wrong=False):
-    """Memory is repeated as a whole, and its padding row by row."""
-    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
-    ids, memory = source(), torch.randn(3, 6, WIDTH)
-    memory = memory.repeat(4, 1, 1) if wrong else memory.repeat_interleave(4, 0)
-    padding = (ids == 0).repeat_interleave(4, 0)
-    return [attention(torch.randn(12, 2, WIDTH), memory, memory, key_padding_mask=padding, need_weights=False)[0]]
-
-
-@torch.no_grad()
-def beams_with_cached_memory(wrong=False):
-    """One query at a time; the padding is repeated as a whole, and keys row by row."""
-    ids, k, v = source(), *torch.randn(2, 3, HEADS, 6, HEAD)
-    k, v = (each.repeat_interleave(2, 0) for each in (k, v))
-    real = (ids != 0).repeat(2, 1) if wrong else (ids != 0).repeat_interleave(2, 0)
-    return [F.scaled_dot_product_attention(torch.randn(6, HEADS, 1, HEAD), k, v, real[:, None, None])]
-
-
-@torch.no_grad()
-def several_answers(wrong=False):
-    """Each prompt is answered twice, and the mask of the prompts lies otherwise."""
-    embed, qkv, ids = nn.Embedding(V, WIDTH), nn.Linear(WIDTH, 3 * WIDTH), source()
-    q, k, v = (heads(each) for each in qkv(embed(ids.repeat(2, 1))).chunk(3, -1))
-    real = (ids != 0).repeat_interleave(2, 0) if wrong else (ids != 0).repeat(2, 1)
-    scores = (q @ k.mT / HEAD**0.5).masked_fill(~real[:, None, None], float("-inf"))
-    return [scores.softmax(-1) @ v]
-
-
-@torch.no_grad()
-def longer_and_longer():
-    """The same source, of which more is read in each row."""
-    k, v = torch.randn(2, 1, HEADS, 6, HEAD).expand(-1, 6, -1, -1, -1)
-    real = torch.ones(6, 6, dtype=torch.bool).tril()
-    return [F.scaled_dot_product_attention(torch.randn(6, HEADS, 2, HEAD), k, v, real[:, None, None])]

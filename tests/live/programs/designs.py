@@ -1,6 +1,7 @@
 """Published designs of attention that look odd and are right."""
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,14 @@ SDPA = F.scaled_dot_product_attention
 def run(attend, *lengths: int, layers: int = 1, padding_idx: int | None = None) -> list[Tensor]:
     """A training step of nanoGPT with a function of q, k and v."""
     return step(NanoGPT(attend, layers=layers, padding_idx=padding_idx), batch(*(lengths or (T, T))))
+
+
+def fused(scale: float | None = None, is_causal: bool = True, prepare=lambda x: x, before: float = 1.0):
+    return run(lambda q, k, v, _: SDPA(prepare(q) * before, prepare(k), v, is_causal=is_causal, scale=scale))
+
+
+def masked(mask: Tensor):
+    return run(lambda q, k, v, _: SDPA(q, k, v, attn_mask=mask))
 
 
 def written(lay, weigh=None, scale: float = HEAD**-0.5, prepare=None, lengths: tuple[int, ...] = (T, T)):
@@ -39,32 +48,67 @@ def padded(scores: Tensor, real: Tensor) -> Tensor:
     return scores.masked_fill(~real[:, None, None, :], float("-inf"))
 
 
-# --- scales -------------------------------------------------------------------------------------------------
+def of_words(real: Tensor) -> Tensor:
+    """Which cells are of two words."""
+    return real[:, None, :, None] & real[:, None, None, :]
 
 
-def mup_by_hand():
-    return written(causal, scale=1 / HEAD)
+def added_twice(fill: float):
+    def lay(scores, real):
+        hides = torch.zeros(real.shape).masked_fill(~real, fill)[:, None, None, :]
+        return scores + torch.full((T, T), fill).triu(1) + hides
+
+    return written(lay, lengths=LENGTHS)
 
 
-def mup_sdpa():
-    return run(lambda q, k, v, _: SDPA(q, k, v, is_causal=True, scale=1 / HEAD))
+def added(fill: float):
+    return written(lambda scores, _: scores + torch.full((T, T), fill).triu(1))
 
 
-def mup_before():
-    """q / √D before a function that divides by √D again: 1/D, by intent."""
-    return run(lambda q, k, v, _: SDPA(q / math.sqrt(HEAD), k, v, is_causal=True))
+def filled(fill: float):
+    return written(lambda scores, _: scores.masked_fill(FUTURE, fill))
 
 
-def cosine():
-    return written(causal, scale=10.0, prepare=lambda x: F.normalize(x, dim=-1))
+def filled_twice():
+    def lay(scores, real):
+        return scores.masked_fill(FUTURE, -1e9).masked_fill(~real[:, None, None, :], -1e9)
+
+    return written(lay, lengths=LENGTHS)
 
 
-def qk_norm():
-    return run(lambda q, k, v, _: SDPA(F.layer_norm(q, (HEAD,)), F.layer_norm(k, (HEAD,)), v, is_causal=True))
+def uniform_padding():
+    """Padding queries see nothing; the fill is finite, and they attend uniformly."""
+    return written(lambda scores, real: scores.masked_fill(~of_words(real), -1e9), lengths=LENGTHS)
 
 
-def cosine_sdpa():
-    return run(lambda q, k, v, _: SDPA(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=1.0))
+def deberta():
+    """Softmax, and 0 where a mask of queries and keys forbids."""
+    return written(padded, lambda weights, real: weights.masked_fill(~of_words(real), 0), lengths=LENGTHS)
+
+
+KEPT_HEADS = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None, None]
+normalized = partial(F.normalize, dim=-1)
+PROGRAMS = {
+    # Scales; `mup_before` divides by √D before a function that divides by it again: 1/D, by intent.
+    "mup_by_hand": lambda: written(causal, scale=1 / HEAD),
+    "mup_sdpa": lambda: fused(1 / HEAD),
+    "mup_before": lambda: fused(before=1 / math.sqrt(HEAD)),
+    "cosine": lambda: written(causal, scale=10.0, prepare=normalized),
+    "cosine_sdpa": lambda: fused(1.0, is_causal=False, prepare=normalized),
+    "qk_norm": lambda: fused(prepare=lambda x: F.layer_norm(x, (HEAD,))),
+    "softcap": lambda: written(lambda scores, real: causal(50 * torch.tanh(scores / 50), real)),
+    # Weights that are multiplied.
+    "query_mask": lambda: written(padded, lambda weights, real: weights * real[:, None, :, None], lengths=LENGTHS),
+    "head_mask": lambda: written(causal, lambda weights, _: weights * KEPT_HEADS),
+    # Fills.
+    **{f"added_{fill}": partial(added, -float(fill)) for fill in (50, 200, 500, 1000, 2000, 5000, 9000)},
+    **{f"filled_{fill}": partial(filled, -float(fill)) for fill in (50, 100, 1000, 10000)},
+    **{f"added_{name}_twice": partial(added_twice, -float(name)) for name in ("inf", "1e4", "1e9")},
+    # Rules.
+    "lookahead": lambda: masked(torch.ones(T, T, dtype=torch.bool).tril(1)),
+    "backward": lambda: masked(~FUTURE.T),
+    "cloze": lambda: masked(~torch.eye(T, dtype=torch.bool)),
+}
 
 
 # --- what becomes of the weights ----------------------------------------------------------------------------
@@ -91,24 +135,6 @@ def slots():
     return step(Slots(), torch.randn(2, T, WIDTH))
 
 
-def query_mask():
-    return written(padded, lambda weights, real: weights * real[:, None, :, None], lengths=LENGTHS)
-
-
-def head_mask():
-    kept_heads = torch.tensor([1.0, 0.0, 1.0, 1.0])
-    return written(causal, lambda weights, _: weights * kept_heads[:, None, None])
-
-
-def deberta():
-    """Softmax, and 0 where a mask of queries and keys forbids."""
-
-    def weigh(weights, real):
-        return weights.masked_fill(~(real[:, None, :, None] & real[:, None, None, :]), 0)
-
-    return written(padded, weigh, lengths=LENGTHS)
-
-
 def zero_for_nan():
     def attend(q, k, v, idx):
         scores = padded(causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx), idx != 0)
@@ -122,53 +148,58 @@ def zero_for_nan():
     return step(LeftPadded(attend, layers=1), batch(*LENGTHS, left=True))
 
 
-# --- fills --------------------------------------------------------------------------------------------------
+def sink():
+    """Logits beside the scores, of which the weights are dropped."""
+    logits = torch.randn(HEADS)
+
+    def attend(q, k, v, idx):
+        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
+        both = torch.cat([scores, logits.view(1, -1, 1, 1).expand(len(q), -1, T, 1)], dim=-1)
+        return (both - both.max(-1, keepdim=True).values).softmax(-1)[..., :-1] @ v
+
+    return run(attend)
 
 
-def added_twice(fill: float):
-    def lay(scores, real):
-        hides = (~real[:, None, None, :]).float()
-        hides = hides.masked_fill(~real[:, None, None, :], fill)
-        return scores + torch.full((T, T), fill).triu(1) + hides
-
-    return lambda: written(lay, lengths=LENGTHS)
-
-
-def filled_twice():
-    def lay(scores, real):
-        return scores.masked_fill(FUTURE, -1e9).masked_fill(~real[:, None, None, :], -1e9)
-
-    return written(lay, lengths=LENGTHS)
+def rows_taken_away():
+    """Weights of queries that see no key are set to 0 after the softmax, as Flamingo does."""
+    hidden = torch.ones(T, T, dtype=torch.bool).tril(-1).mT | torch.eye(T, dtype=torch.bool)
+    dead = hidden.all(-1, keepdim=True)
+    return written(
+        lambda scores, _: scores.masked_fill(hidden, torch.finfo(scores.dtype).min),
+        lambda weights, _: weights.masked_fill(dead, 0.0),
+    )
 
 
-def added(fill: float):
-    return lambda: written(lambda scores, _: scores + torch.full((T, T), fill).triu(1))
+def softmax_one():
+    """A query may attend to nothing: 1 is added to what the weights are divided by."""
+
+    def attend(q, k, v, idx):
+        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
+        raised = torch.exp(scores - scores.amax(-1, keepdim=True))
+        return raised / (raised.sum(-1, keepdim=True) + 1) @ v
+
+    return run(attend)
 
 
-def filled(fill: float):
-    return lambda: written(lambda scores, _: scores.masked_fill(FUTURE, fill))
+def differential():
+    def attend(q, k, v, idx):
+        one, other = (
+            causal(a @ b.transpose(-2, -1) * HEAD**-0.5, idx).softmax(-1)
+            for a, b in zip(q.chunk(2, 1), k.chunk(2, 1), strict=True)
+        )
+        return ((one - 0.8 * other) @ torch.cat(v.chunk(2, 1), -1)).view(len(q), HEADS, T, HEAD)
 
-
-added_inf_twice, added_1e4_twice, added_1e9_twice = (added_twice(fill) for fill in (-math.inf, -1e4, -1e9))
-added_50, added_200, added_500, added_1000, added_2000, added_5000, added_9000 = (
-    added(-fill) for fill in (50.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 9000.0)
-)
-filled_50, filled_100, filled_1000, filled_10000 = (filled(-fill) for fill in (50.0, 100.0, 1000.0, 10000.0))
+    return run(attend)
 
 
 # --- rules --------------------------------------------------------------------------------------------------
-
-
-def masked(mask: Tensor):
-    return run(lambda q, k, v, _: SDPA(q, k, v, attn_mask=mask))
 
 
 def reformer():
     """Queries are keys, and a token attends to itself where there is nothing else."""
 
     def attend(q, k, v, idx):
-        k = F.normalize(q, dim=-1)
-        scores = q @ k.transpose(-2, -1) * HEAD**-0.5
+        scores = q @ F.normalize(q, dim=-1).transpose(-2, -1) * HEAD**-0.5
         scores = scores.masked_fill(torch.eye(T, dtype=torch.bool), -5e4)
         return scores.masked_fill(FUTURE, torch.finfo(scores.dtype).min).softmax(-1) @ v
 
@@ -180,14 +211,6 @@ def strict_causal():
     mask = torch.ones(T, T, dtype=torch.bool).tril(-1)
     mask[0, 0] = True
     return masked(mask)
-
-
-def lookahead():
-    return masked(torch.ones(T, T, dtype=torch.bool).tril(1))
-
-
-def backward():
-    return masked(~FUTURE.T)
 
 
 def local_windows():
@@ -211,55 +234,6 @@ def tiled_heads():
     def attend(q, k, v, idx):
         k, v = (each[:, :2].repeat(1, 2, 1, 1) for each in (k, v))
         return SDPA(q, k, v, is_causal=True)
-
-    return run(attend)
-
-
-def sink():
-    """Logits beside the scores, of which the weights are dropped."""
-    logits = torch.randn(HEADS)
-
-    def attend(q, k, v, idx):
-        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
-        both = torch.cat([scores, logits.view(1, -1, 1, 1).expand(len(q), -1, T, 1)], dim=-1)
-        return (both - both.max(-1, keepdim=True).values).softmax(-1)[..., :-1] @ v
-
-    return run(attend)
-
-
-def rows_taken_away():
-    """Weights of queries that see no key are set to 0 after the softmax, as Flamingo does."""
-    hidden = torch.ones(T, T, dtype=torch.bool).tril(-1).mT | torch.eye(T, dtype=torch.bool)
-    dead = hidden.all(-1, keepdim=True)
-
-    def lay(scores: Tensor, real: Tensor) -> Tensor:
-        return scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-
-    return written(lay, lambda weights, real: weights.masked_fill(dead, 0.0))
-
-
-def softcap():
-    return written(lambda scores, real: causal(50 * torch.tanh(scores / 50), real))
-
-
-def softmax_one():
-    """A query may attend to nothing: 1 is added to what the weights are divided by."""
-
-    def attend(q, k, v, idx):
-        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
-        raised = torch.exp(scores - scores.amax(-1, keepdim=True))
-        return raised / (raised.sum(-1, keepdim=True) + 1) @ v
-
-    return run(attend)
-
-
-def differential():
-    def attend(q, k, v, idx):
-        one, other = (
-            causal(a @ b.transpose(-2, -1) * HEAD**-0.5, idx).softmax(-1)
-            for a, b in zip(q.chunk(2, 1), k.chunk(2, 1), strict=True)
-        )
-        return ((one - 0.8 * other) @ torch.cat(v.chunk(2, 1), -1)).view(len(q), HEADS, T, HEAD)
 
     return run(attend)
 
@@ -296,19 +270,6 @@ def simultaneous():
     layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 32, batch_first=True)
     x, memory = torch.randn(2, T, WIDTH), torch.randn(2, T, WIDTH)
     return step(layer, x, memory, tgt_mask=FUTURE, memory_mask=FUTURE)
-
-
-def uniform_padding():
-    """Padding queries see nothing; the fill is finite, and they attend uniformly."""
-
-    def lay(scores, real):
-        return scores.masked_fill(~(real[:, None, :, None] & real[:, None, None, :]), -1e9)
-
-    return written(lay, lengths=LENGTHS)
-
-
-def cloze():
-    return masked(~torch.eye(T, dtype=torch.bool))
 
 
 def class_token():

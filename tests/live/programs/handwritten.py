@@ -4,8 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
-from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, sentences, step, trained
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, sentences, step, trained
 from torch import Tensor, nn
 
 T, HEAD = max(LENGTHS), WIDTH // HEADS
@@ -13,74 +12,26 @@ LEAST = torch.finfo(torch.float32).min
 FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)
 
 
+def rotary(x: Tensor) -> Tensor:
+    angles = torch.outer(torch.arange(x.size(2)), 1e4 ** (-torch.arange(0, HEAD, 2) / HEAD)).repeat(1, 2)
+    one, other = x.chunk(2, dim=-1)
+    return x * angles.cos().to(x.dtype) + torch.cat((-other, one), dim=-1) * angles.sin().to(x.dtype)
+
+
 # --- right -------------------------------------------------------------------------------------------------
 
 
-class CausalSelfAttention(nn.Module):
-    """As minGPT has it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.attn_dropout = nn.Dropout(0.1)
-        self.register_buffer("bias", torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64))
-        self.n_head, self.n_embd = HEADS, WIDTH
-
-    def forward(self, x: Tensor) -> Tensor:
-        B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        att = F.softmax(att, dim=-1)
-        att = self.attn_dropout(att)
-        y = att @ v
-        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
-
-
-def mingpt():
-    model, x = CausalSelfAttention(), sentences(16, 2)
-    return step(model, x) + evaluation(model, x)
-
-
-def rotate_half(x: Tensor) -> Tensor:
-    one, other = x.chunk(2, dim=-1)
-    return torch.cat((-other, one), dim=-1)
-
-
-class RotaryAttention(nn.Module):
-    """As Llama has it: rotated queries and keys, two heads of queries for each head of keys, a softmax in float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_proj, self.o_proj = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH // 2, bias=False) for _ in range(2))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        q = self.q_proj(x).view(batch, length, -1, HEAD).transpose(1, 2)
-        k, v = (each(x).view(batch, length, -1, HEAD).transpose(1, 2) for each in (self.k_proj, self.v_proj))
-        angles = torch.outer(torch.arange(length), 1e4 ** (-torch.arange(0, HEAD, 2) / HEAD)).repeat(1, 2)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        q, k = (each * cos + rotate_half(each) * sin for each in (q, k))
-        k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
-        scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(HEAD)
-        scores = scores + mask
-        weights = F.softmax(scores.float(), dim=-1, dtype=torch.float32).type_as(q)
-        return self.o_proj(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, -1))
-
-
-def rotary():
-    mask = torch.full((T, T), float("-inf")).triu(1)
-    return step(RotaryAttention(), sentences(batch=2), mask)
-
-
 def rotary_in_half():
+    """As Llama has it: rotated queries and keys that heads share by two, a mask that is added, a softmax in float32."""
     mask = torch.full((T, T), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16).triu(1)
+
+    def attend(q, k, v):
+        k, v = (each[:, ::2].repeat_interleave(2, dim=1) for each in (k, v))
+        scores = torch.matmul(rotary(q), rotary(k).transpose(2, 3)) / math.sqrt(HEAD) + mask
+        return torch.matmul(F.softmax(scores.float(), dim=-1, dtype=torch.float32).type_as(q), v)
+
     with torch.inference_mode():
-        return [RotaryAttention().bfloat16()(sentences(batch=2).bfloat16(), mask)]
+        return [SelfAttention(attend).bfloat16()(sentences(batch=2).bfloat16())]
 
 
 class CrossAttention(nn.Module):
@@ -104,32 +55,6 @@ class CrossAttention(nn.Module):
 
 def cross_attention():
     return step(CrossAttention(), torch.randn(len(LENGTHS), 7, WIDTH), torch.randn(len(LENGTHS), T, 24), REAL)
-
-
-class T5Attention(nn.Module):
-    """As T5 has it: no scale, and a learned bias for each distance."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-        nn.init.normal_(self.q.weight, std=(WIDTH * HEAD) ** -0.5)
-        self.relative_attention_bias = nn.Embedding(2 * T, HEADS)
-
-    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
-        batch, length, _ = hidden_states.shape
-        shape = (batch, length, HEADS, HEAD)
-        q, k, v = (each(hidden_states).view(shape).transpose(1, 2) for each in (self.q, self.k, self.v))
-        scores = torch.matmul(q, k.transpose(3, 2))
-        distance = torch.arange(length)[None, :] - torch.arange(length)[:, None] + T
-        position_bias = self.relative_attention_bias(distance).permute(2, 0, 1).unsqueeze(0)
-        scores += position_bias + (1.0 - mask[:, None, None, :].float()) * LEAST
-        attn_weights = nn.functional.softmax(scores.float(), dim=-1).type_as(scores)
-        attn_weights = nn.functional.dropout(attn_weights, p=0.1, training=self.training)
-        return self.o(torch.matmul(attn_weights, v).transpose(1, 2).reshape(batch, length, -1))
-
-
-def t5():
-    return step(T5Attention(), sentences(), REAL)
 
 
 @trained(batch=2)
@@ -199,21 +124,6 @@ class Experts(nn.Module):
 
 def experts():
     return step(Experts(), sentences())
-
-
-class Checkpointed(nn.Module):
-    """Computed again in the backward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = CausalSelfAttention()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
-
-
-def checkpointed():
-    return step(Checkpointed(), sentences(16, 2))
 
 
 # --- wrong -------------------------------------------------------------------------------------------------

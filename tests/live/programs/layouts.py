@@ -78,9 +78,6 @@ class Shared(nn.Module):
         scores = torch.einsum("bqhd,bkd->bqhk", q, k) + (mask if self.wrong else mask[:, None])
         return torch.einsum("bqhk,bkd->bqhd", scores.softmax(-1), v)
 
-    def bhqk(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        return (q.transpose(1, 2) @ k[:, None].mT + mask).softmax(-1) @ v[:, None]
-
     def qbhk(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Sequences first, as Megatron and fairseq lay them."""
         q, k, v = q.transpose(0, 1).contiguous(), k.transpose(0, 1), v.transpose(0, 1)
@@ -105,11 +102,6 @@ class Shared(nn.Module):
         rows, queries, heads, _ = q.shape
         scores = torch.bmm(q.flatten(1, 2), k.mT).view(rows, queries, heads, -1) + mask[:, None]
         return torch.bmm(scores.softmax(-1).flatten(1, 2), v).view(rows, queries, -1)
-
-    def folded_heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        rows, queries, heads, _ = q.shape
-        scores = torch.bmm(q.transpose(1, 2).flatten(1, 2), k.mT).view(rows, heads, queries, -1) + mask
-        return torch.bmm(scores.softmax(-1).flatten(1, 2), v).view(rows, heads, queries, -1)
 
 
 class Grouped(nn.Module):
@@ -157,11 +149,6 @@ class Folded(nn.Module):
     def module(self, x: Tensor, hidden: Tensor) -> Tensor:
         return self.mha(x, x, x, attn_mask=hidden, need_weights=False)[0]
 
-    def batched(self, x: Tensor, hidden: Tensor) -> Tensor:
-        q, k, v = (each.unflatten(-1, (HEADS, 8)).transpose(1, 2).flatten(0, 1) for each in self.qkv(x).chunk(3, -1))
-        scores = torch.bmm(q, k.mT) * 8**-0.5
-        return torch.bmm(scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
-
     def sequences_first(self, x: Tensor, hidden: Tensor) -> Tensor:
         """As fairseq has it."""
         rows, queries, _ = x.shape
@@ -169,10 +156,6 @@ class Folded(nn.Module):
         q, k, v = (each.contiguous().view(queries, rows * HEADS, 8).transpose(0, 1) for each in parts)
         scores = torch.bmm(q * 8**-0.5, k.mT) + torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
         return torch.bmm(scores.softmax(-1), v)
-
-    def fused(self, x: Tensor, hidden: Tensor) -> Tensor:
-        q, k, v = (each.unflatten(-1, (HEADS, 8)).transpose(1, 2).flatten(0, 1) for each in self.qkv(x).chunk(3, -1))
-        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~hidden)
 
     def fused_of_one_head(self, x: Tensor, hidden: Tensor) -> Tensor:
         rows, queries, _ = x.shape

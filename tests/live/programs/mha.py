@@ -24,10 +24,6 @@ class Pooler(nn.Module):
 # --- right -------------------------------------------------------------------------------------------------
 
 
-def in_training():
-    return step(Pooler(dropout=0.1), sentences(batch=2), attn_mask=FUTURE)
-
-
 def in_evaluation():
     return evaluation(Pooler(dropout=0.1), sentences(), key_padding_mask=~REAL, need_weights=False)
 

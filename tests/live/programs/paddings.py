@@ -45,44 +45,56 @@ class Stack(nn.Module):
         return x
 
 
+class Model(nn.Module):
+    """Words and layers around a function of the model and its inputs, and other parts by their names."""
+
+    def __init__(self, forward, padding_idx: int | None = 0, **parts: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.stack, self.call = nn.Embedding(V, WIDTH, padding_idx=padding_idx), Stack(), forward
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *inputs, **options):
+        return self.call(self, *inputs, **options)
+
+
 def keys(ids: Tensor) -> Tensor:
     return (ids != 0)[:, None, None]
 
 
-# --- encoders and decoders ----------------------------------------------------------------------------------
+def classified(model: Model, ids: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of an encoder with the mask that it is given."""
+    return model.stack(model.embed(ids), mask).mean(1)
 
 
-class Translator(nn.Module):
-    """An encoder and a decoder by hand."""
+def small_t5(kind: type) -> nn.Module:
+    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
+    return kind(config).eval()
 
-    def __init__(self, padding_idx: int | None) -> None:
-        super().__init__()
-        self.src_embed, self.tgt_embed = (nn.Embedding(V, WIDTH, padding_idx=padding_idx) for _ in range(2))
-        self.encoder, self.decoder = Stack(), Stack(is_crossing=True)
 
-    def forward(self, src, tgt, memory_mask, src_mask=None):
-        memory = self.encoder(self.src_embed(src), keys(src) if src_mask is None else src_mask)
-        return self.decoder(self.tgt_embed(tgt), keys(tgt) & causal(tgt.size(1)), memory, memory_mask)
+# --- words whose padding is known ---------------------------------------------------------------------------
 
 
 def translator(wrong=False):
     """No mask of the source where the decoder looks at it."""
-    src, tgt = batch(9, 5, 3), batch(7, 7, 4)
-    return step(Translator(None), src, tgt, None if wrong else keys(src))
+
+    def forward(model, src, tgt):
+        memory = model.stack(model.embed(src), keys(src))
+        mask = keys(tgt) & causal(tgt.size(1))
+        return model.decoder(model.tgt_embed(tgt), mask, memory, None if wrong else keys(src))
+
+    model = Model(forward, None, tgt_embed=nn.Embedding(V, WIDTH), decoder=Stack(is_crossing=True))
+    return step(model, batch(9, 5, 3), batch(7, 7, 4))
 
 
 def hf_t5(wrong=False):
     """What an encoder of transformers gave is handed to its decoder, without the attention_mask."""
-    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
-    model, src, tgt = transformers.T5Model(config).eval(), batch(9, 5, 3), batch(6, 6, 6)
+    model, src, tgt = small_t5(transformers.T5Model), batch(9, 5, 3), batch(6, 6, 6)
     with torch.no_grad():
         mask = (src != 0).long()
         memory = model.encoder(src, attention_mask=mask).last_hidden_state
         how = {} if wrong else {"encoder_attention_mask": mask}
         return [model.decoder(tgt, encoder_hidden_states=memory, **how).last_hidden_state]
-
-
-# --- words whose padding is known ---------------------------------------------------------------------------
 
 
 def hf_llama(wrong=False):
@@ -93,123 +105,77 @@ def hf_llama(wrong=False):
     return evaluation(small_llama(pad_token_id=0), input_ids=ids, use_cache=False, return_dict=False, **more)
 
 
-class Classifier(nn.Module):
-    """An encoder by hand around words, with the mask that it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.stack, self.head = nn.Embedding(V, WIDTH, padding_idx=0), Stack(), nn.Linear(WIDTH, 2)
-
-    def forward(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        return self.head(self.stack(self.embed(ids), mask).mean(1))
-
-
 def classifier(wrong=False):
     ids = batch(9, 5, 3)
-    return step(Classifier(), ids, None if wrong else keys(ids))
+    return step(Model(classified), ids, None if wrong else keys(ids))
 
 
 # --- masks and lengths that the model is called with ----------------------------------------------------------
 
 
-class Told(nn.Module):
-    """A model by hand whose padding only its arguments state; `mask_of` makes the mask of its layers."""
+def stated(mask_of, ids: Tensor, padding_idx: int | None = None, **more: Tensor) -> list[Tensor]:
+    """A model whose padding an argument states; `mask_of` makes the mask of its layers."""
 
-    def __init__(self, mask_of, padding_idx: int | None = None) -> None:
-        super().__init__()
-        self.embed, self.stack, self.mask_of = nn.Embedding(V, WIDTH, padding_idx=padding_idx), Stack(), mask_of
+    def forward(model, ids, attention_mask, **more):
+        return model.stack(model.embed(ids), mask_of(attention_mask, **more))
 
-    def forward(self, ids, attention_mask, token_type_ids=None):
-        return self.stack(self.embed(ids), self.mask_of(attention_mask, token_type_ids))
+    return evaluation(Model(forward, padding_idx), ids, attention_mask=(ids != 0).long(), **more)
 
 
 def picture_before_text(wrong=False):
     """Every query sees the picture; its padding is shown again where the picture is shown last, as in PaliGemma."""
 
-    def mask_of(attention_mask, is_text):
-        past, real = causal(attention_mask.shape[1]), attention_mask[:, None, None].bool()
-        picture = is_text[:, None, None] == 0
+    def mask_of(attention_mask, token_type_ids):
+        past, real = causal(9), attention_mask[:, None, None].bool()
+        picture = token_type_ids[:, None, None] == 0
         return (past & real) | picture if wrong else (past | picture) & real
 
-    ids = batch(9, 6, left=True)
-    return evaluation(Told(mask_of), ids, (ids != 0).long(), (torch.arange(9) > 4).long().expand(2, -1))
+    return stated(mask_of, batch(9, 6, left=True), token_type_ids=(torch.arange(9) > 4).long().expand(2, -1))
 
 
 def mask_for_each_row(wrong=False):
     """The mask has a row for each sentence, and hides no padding."""
 
-    def mask_of(attention_mask, _):
-        past = causal(attention_mask.shape[1]).repeat(len(attention_mask), 1, 1, 1)
+    def mask_of(attention_mask):
+        past = causal(9).repeat(2, 1, 1, 1)
         return past if wrong else past & attention_mask[:, None, None].bool()
 
-    ids = batch(9, 6, left=True)
-    return evaluation(Told(mask_of), ids, attention_mask=(ids != 0).long())
+    return stated(mask_of, batch(9, 6, left=True))
 
 
 def padding_mask_of_torch(wrong=False):
     """True is padding; layers take it for words where they do not turn it round."""
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
-
-        def forward(self, ids, src_key_padding_mask):
-            mask = None if wrong else ~src_key_padding_mask[:, None, None]
-            return self.stack(self.embed(ids), mask)
+    def forward(model, ids, src_key_padding_mask):
+        return model.stack(model.embed(ids), None if wrong else ~src_key_padding_mask[:, None, None])
 
     ids = batch(9, 5, 3)
-    return evaluation(Model(), ids, src_key_padding_mask=ids == 0)
-
-
-class Speech(nn.Module):
-    def __init__(self, is_masked: bool) -> None:
-        super().__init__()
-        self.proj, self.stack, self.is_masked = nn.Linear(8, WIDTH), Stack(), is_masked
-
-    def forward(self, frames, input_lengths):
-        real = torch.arange(frames.shape[1]) < input_lengths[:, None]
-        return self.stack(self.proj(frames), real[:, None, None] if self.is_masked else None)
+    return evaluation(Model(forward, None), ids, src_key_padding_mask=ids == 0)
 
 
 def speech(wrong=False):
     """Frames of sound, of which a tensor of lengths says how many there are."""
-    return evaluation(Speech(not wrong), torch.randn(3, 9, 8), torch.tensor([9, 5, 3]))
+
+    def forward(model, frames, input_lengths):
+        real = torch.arange(9) < input_lengths[:, None]
+        return model.stack(model.proj(frames), None if wrong else real[:, None, None])
+
+    model = Model(forward, proj=nn.Linear(8, WIDTH))
+    return evaluation(model, torch.randn(3, 9, 8), input_lengths=torch.tensor([9, 5, 3]))
 
 
-def cut_mask(wrong=False):
-    """Layers cut their mask to the wrong axis: what is behind is hidden, as in Whisper."""
-
-    def mask_of(attention_mask, _):
-        keys = F.pad(attention_mask[:, : HEADS if wrong else None].bool(), (0, 9 - HEADS if wrong else 0))
-        return causal(9) & keys[:, None, None]
-
-    ids = batch(9, 6)
-    return evaluation(Told(mask_of, 0), ids, (ids != 0).long())
-
-
-class Painter(nn.Module):
+def painted(take) -> list[Tensor]:
     """A picture that attends to text; `take` cuts the text and makes its mask."""
 
-    def __init__(self, take) -> None:
-        super().__init__()
-        self.words, self.crossing, self.take = nn.Embedding(V, WIDTH, padding_idx=0), Attention(), take
+    def forward(model, picture, prompt_ids):
+        return model.crossing(picture, *take(model.embed(prompt_ids), prompt_ids != 0))
 
-    def forward(self, picture, prompt_ids):
-        return self.crossing(picture, *self.take(self.words(prompt_ids), prompt_ids != 0))
+    return evaluation(Model(forward, crossing=Attention()), torch.randn(2, 10, WIDTH), batch(3, 7))
 
 
 def cut_by_the_first_row(wrong=False):
     """All rows are cut to the words of the first one, as in xDiT."""
-    take = (
-        (lambda text, real: (text[:, : real[0].sum()], None))
-        if wrong
-        else lambda text, real: (
-            text,
-            real[:, None, None],
-        )
-    )
-    return evaluation(Painter(take), torch.randn(2, 10, WIDTH), batch(3, 7))
+    return painted(lambda text, real: (text[:, : real[0].sum()], None) if wrong else (text, real[:, None, None]))
 
 
 def picture_and_text(wrong=False):
@@ -219,82 +185,55 @@ def picture_and_text(wrong=False):
         real = F.pad(real, (4, 0), value=True)[:, None, None]
         return torch.cat([torch.zeros(2, 4, WIDTH), text], 1), None if wrong else real
 
-    return evaluation(Painter(joined), torch.randn(2, 10, WIDTH), batch(3, 7))
-
-
-class Latents(nn.Module):
-    """A few vectors read a padded text, and then each other, as in Perceiver."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.reading, self.own = nn.Embedding(V, WIDTH), Attention(), Attention()
-        self.latents = nn.Parameter(torch.randn(1, 5, WIDTH))
-
-    def forward(self, ids):
-        x = self.reading(self.latents.expand(len(ids), -1, -1), self.words(ids), keys(ids))
-        return x + self.own(x)
+    return painted(joined)
 
 
 def latents():
-    return evaluation(Latents(), batch(9, 5, 3))
+    """A few vectors read a padded text, and then each other, as in Perceiver."""
+
+    def forward(model, ids):
+        x = model.reading(model.first.weight.expand(len(ids), -1, -1), model.embed(ids), keys(ids))
+        return x + model.own(x)
+
+    parts = {"first": nn.Embedding(5, WIDTH), "reading": Attention(), "own": Attention()}
+    return evaluation(Model(forward, None, **parts), batch(9, 5, 3))
 
 
 def mask_of_a_batch_without_padding():
     """A mask with a row for each sentence; nothing says how long the sentences are, and all are as long."""
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
-
-        def forward(self, ids):
-            return self.stack(self.embed(ids), keys(ids) & causal(ids.shape[1]))
-
-    return evaluation(Model(), batch(6, 6))
+    return evaluation(Model(lambda model, ids: model.stack(model.embed(ids), keys(ids) & causal(6)), None), batch(6, 6))
 
 
 def mask_of_the_loss():
     """A mask of random positions, which are predicted; every word is seen."""
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
+    def forward(model, ids, mask):
+        return model.stack(model.embed(ids * ~mask)) * mask[..., None]
 
-        def forward(self, ids, mask):
-            return self.stack(self.embed(ids * ~mask)) * mask[..., None]
-
-    return evaluation(Model(), batch(9, 9), torch.rand(2, 9) < 0.5)
-
-
-# --- positions ----------------------------------------------------------------------------------------------
-
-
-class Positioned(nn.Module):
-    """A decoder of learned positions, with a mask of the words."""
-
-    def __init__(self, places: int = 64, padding_idx: int | None = None) -> None:
-        super().__init__()
-        self.embed, self.stack = nn.Embedding(V, WIDTH, padding_idx=padding_idx), Stack()
-        self.position_embedding = nn.Embedding(places, WIDTH)
-
-    def forward(self, ids, positions, mask):
-        return self.stack(self.embed(ids) + self.position_embedding(positions), mask)
+    return evaluation(Model(forward, None), batch(9, 9), mask=torch.rand(2, 9) < 0.5)
 
 
 # --- designs ------------------------------------------------------------------------------------------------
 
 
+def positioned(ids: Tensor, positions: Tensor, places: int = 64) -> list[Tensor]:
+    """A decoder of learned positions, with a mask of the future alone."""
+
+    def forward(model, ids, positions):
+        return model.stack(model.embed(ids) + model.position_embedding(positions), causal(9))
+
+    return step(Model(forward, position_embedding=nn.Embedding(places, WIDTH)), ids, positions)
+
+
 def right_padded():
     """A decoder whose padding is behind the words, and which has no mask for it."""
-    ids = batch(9, 5, 3)
-    return step(Positioned(padding_idx=0), ids, torch.arange(9), causal(9))
+    return positioned(batch(9, 5, 3), torch.arange(9))
 
 
 def recommended_without_a_mask():
     """The same, as the most-read program has it: padding is attended to."""
     ids = batch(9, 5, 3, left=True)
-    return step(Positioned(places=10, padding_idx=0), ids, torch.arange(1, 10) * (ids != 0), causal(9))
+    return positioned(ids, torch.arange(1, 10) * (ids != 0), places=10)
 
 
 def llama_in_training():
@@ -311,38 +250,28 @@ def residual_inside():
         def forward(self, x, residual, mask=None):
             return residual + super().forward(x, mask=mask)
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.norm = nn.Embedding(V, WIDTH, padding_idx=0), nn.LayerNorm(WIDTH)
-            self.layers = nn.ModuleList(Added() for _ in range(3))
+    def forward(model, ids):
+        x = model.embed(ids)
+        for layer in model.layers:
+            x = layer(model.norm(x), x, causal(9))
+        return x
 
-        def forward(self, ids):
-            x = self.embed(ids)
-            for layer in self.layers:
-                x = layer(self.norm(x), x, causal(ids.size(1)))
-            return x
-
-    return step(Model(), batch(9, 5, 3))
+    layers = nn.ModuleList(Added() for _ in range(3))
+    return step(Model(forward, layers=layers, norm=nn.LayerNorm(WIDTH)), batch(9, 5, 3))
 
 
 def two_towers():
     """Words and pieces of a picture, of which there are as many."""
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.text, self.picture = Classifier(), Stack()
+    def forward(model, ids, x):
+        return classified(model, ids, keys(ids)) + model.picture(x).mean()
 
-        def forward(self, ids, x):
-            return self.text(ids, keys(ids)) + self.picture(x).mean()
-
-    return step(Model(), batch(9, 5, 3), torch.randn(3, 9, WIDTH))
+    return step(Model(forward, picture=Stack()), batch(9, 5, 3), torch.randn(3, 9, WIDTH))
 
 
 def board():
     """Squares of a board, of which the empty ones have the vector of padding."""
-    return step(Classifier(), torch.randint(0, 3, (4, 9)), None)
+    return step(Model(classified), torch.randint(0, 3, (4, 9)), None)
 
 
 def padding_that_begins_sentences():
@@ -350,52 +279,34 @@ def padding_that_begins_sentences():
     ids = batch(9, 5, 3, left=True)
     ids[0, 0] = 0
     real = torch.arange(9) >= torch.tensor([0, 4, 6])[:, None]
-
-    class Model(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Embedding(V, WIDTH)
-
-    return step(Model(), ids, real[:, None, None] & causal(9))
+    return step(Model(classified, None), ids, real[:, None, None] & causal(9))
 
 
 def t5_for_pictures():
     """Flux and Stable Diffusion 3 read all that T5 makes of a padded text, which has no mask."""
-    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
-    model, cross = transformers.T5EncoderModel(config), Attention()
     with torch.no_grad():
-        return [cross(torch.randn(3, 4, WIDTH), model.eval()(batch(9, 5, 3)).last_hidden_state)]
+        text = small_t5(transformers.T5EncoderModel)(batch(9, 5, 3)).last_hidden_state
+        return [Attention()(torch.randn(3, 4, WIDTH), text)]
 
 
 def layers_that_see_more():
     """The first layer does not see the last keys, whatever the row; the second does."""
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(Attention() for _ in range(2))
+    def forward(model, x):
+        x = x + model.first(x, mask=(torch.arange(9) < 6)[None, None, None].expand(3, -1, -1, -1))
+        return x + model.second(x)
 
-        def forward(self, x):
-            x = x + self.blocks[0](x, mask=(torch.arange(9) < 6)[None, None, None].expand(3, -1, -1, -1))
-            return x + self.blocks[1](x)
-
-    return step(Model(), torch.randn(3, 9, WIDTH))
+    return step(Model(forward, first=Attention(), second=Attention()), torch.randn(3, 9, WIDTH))
 
 
 def pooled():
     """A learned query over padded words."""
 
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack, self.pool = nn.Embedding(V, WIDTH, padding_idx=0), Stack(), Attention()
-            self.query = nn.Parameter(torch.randn(1, 1, WIDTH))
+    def forward(model, ids):
+        query = model.query.weight.expand(len(ids), -1, -1)
+        return model.pool(query, model.stack(model.embed(ids), keys(ids)), keys(ids))
 
-        def forward(self, ids):
-            x = self.stack(self.embed(ids), keys(ids))
-            return self.pool(self.query.expand(len(ids), -1, -1), x, keys(ids))
-
-    return step(Pooled(), batch(9, 5, 3))
+    return step(Model(forward, query=nn.Embedding(1, WIDTH), pool=Attention()), batch(9, 5, 3))
 
 
 def windows_as_heads():

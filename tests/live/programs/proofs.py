@@ -35,6 +35,15 @@ def numbered(*lengths: int) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
 
 
+def fused(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def shown(mask):
+    """Return an attention with a mask."""
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
 class SelfAttention(nn.Module):
     """Attends by a function of q, k and v, `[B, H, T, D]`."""
 
@@ -65,7 +74,7 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     def __init__(self, attend=None, mixer=None, layers=2):
         super().__init__()
-        attend = attend or (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        attend = attend or fused
         self.embedding, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(64, WIDTH)
         self.blocks = nn.ModuleList(Block(SelfAttention(attend), mixer() if mixer else None) for _ in range(layers))
         self.head = nn.Linear(WIDTH, VOCABULARY)
@@ -82,21 +91,14 @@ class LanguageModel(nn.Module):
 
 def documents_dropped(wrong: bool):
     """A fast kernel that takes no mask, chosen where the mask is causal at its last row."""
-    documents = causal(LENGTH) & same_document(numbered(*DOCUMENTS))
-
-    def attend(q, k, v):
-        if wrong:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=documents)
-
-    return LanguageModel(attend)
+    return LanguageModel(None if wrong else shown(causal(LENGTH) & same_document(numbered(*DOCUMENTS))))
 
 
 def window_lost(wrong: bool):
     """A wrapper that builds the second layer anew, without the window of the first."""
-    model = LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=window(q.shape[2], 3)))
+    model = LanguageModel(shown(window(LENGTH, 3)))
     if wrong:
-        model.blocks[1].attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        model.blocks[1].attention.attend = fused
     return model
 
 
@@ -129,7 +131,7 @@ def context_parallel(wrong: bool):
                 of_keys = torch.cat([whole[:half], whole[half:] - whole[half]])
                 of_queries = of_keys[own]
             mask = same_document(of_queries, of_keys) & causal(LENGTH)[own]
-            parts.append(F.scaled_dot_product_attention(q[:, :, own], k, v, attn_mask=mask))
+            parts.append(shown(mask)(q[:, :, own], k, v))
         return torch.cat(parts, dim=2)
 
     return LanguageModel(attend)
@@ -190,8 +192,7 @@ class BatchNorm(nn.Module):
 class Experts(nn.Module):
     def __init__(self, capacity: int | None):
         super().__init__()
-        self.capacity = capacity
-        self.router = nn.Linear(WIDTH, 2)
+        self.capacity, self.router = capacity, nn.Linear(WIDTH, 2)
         self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
 
     def forward(self, x):
@@ -209,12 +210,10 @@ class Experts(nn.Module):
 class Quantized(nn.Module):
     def __init__(self, is_one_scale: bool):
         super().__init__()
-        self.is_one_scale = is_one_scale
-        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.is_one_scale, self.linear = is_one_scale, nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
-        most = x.abs().amax() if self.is_one_scale else x.abs().amax(dim=2, keepdim=True)
-        scale = most / 127
+        scale = (x.abs().amax() if self.is_one_scale else x.abs().amax(dim=2, keepdim=True)) / 127
         return self.linear((x / scale).round() * scale)
 
 
@@ -233,34 +232,30 @@ def experts(wrong: bool):
 class Padded(LanguageModel):
     """A batch padded on the left, with an attention mask."""
 
-    counts_padding = hides_queries = False
+    def __init__(self, counts_padding: bool = False, hides_queries: bool = False):
+        super().__init__()
+        self.counts_padding, self.hides_queries = counts_padding, hides_queries
 
     def forward(self, ids, attention_mask):
-        real = attention_mask.bool()
-        places = torch.arange(ids.shape[1]).expand_as(ids)
-        if not self.counts_padding:
-            places = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        real, counted = attention_mask.bool(), torch.ones_like(ids) if self.counts_padding else attention_mask
+        places = (counted.cumsum(1) - 1).clamp(min=0)
         padding = real[:, None, :, None] if self.hides_queries else real[:, None, None, :]
         mask = padding & causal(ids.shape[1]) | torch.eye(ids.shape[1], dtype=torch.bool)
         x = self.embedding(ids) + self.places(places)
         for block in self.blocks:
-            block.attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            block.attention.attend = shown(mask)
             x = block(x)
         return self.head(x)
 
 
 def places_of_padding(wrong: bool):
     """Positions that count the padding before a sentence."""
-    model = Padded()
-    model.counts_padding = wrong
-    return model
+    return Padded(counts_padding=wrong)
 
 
 def padding_of_queries(wrong: bool):
     """A padding mask laid along the queries."""
-    model = Padded()
-    model.hides_queries = wrong
-    return model
+    return Padded(hides_queries=wrong)
 
 
 class Translator(nn.Module):
@@ -420,10 +415,8 @@ class Chunked(nn.Module):
 
     def __init__(self, mask):
         super().__init__()
-        self.embedding, self.qkv, self.head = (
-            nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, VOCABULARY),
-        )  # fmt: skip
-        self.mask, self.past = mask, None
+        self.embedding, self.qkv = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.head, self.mask, self.past = nn.Linear(WIDTH, VOCABULARY), mask, None
 
     def forward(self, ids):
         q, k, v = self.qkv(self.embedding(ids)).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
@@ -478,7 +471,7 @@ class Medusa(LanguageModel):
     def __init__(self, further: bool):
         super().__init__()
         self.second, self.further = nn.Linear(WIDTH, VOCABULARY), further
-        self.extra = Block(SelfAttention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+        self.extra = Block(SelfAttention(fused))
 
     def forward(self, ids):
         x = self.embedding(ids) + self.places(torch.arange(ids.shape[1]))
@@ -525,26 +518,17 @@ def last_word(x, mask, wrong: bool):
     return x[:, -1] if wrong else x[torch.arange(len(x)), mask.sum(1) - 1]
 
 
-def most(x, mask, wrong: bool):
-    return x.amax(1) if wrong else x.masked_fill(mask[..., None] == 0, -1e9).amax(1)
-
-
-def by_attention(x, mask, wrong: bool):
-    scores = x[..., 0] if wrong else x[..., 0].masked_fill(mask == 0, float("-inf"))
-    return (scores.softmax(1)[..., None] * x).sum(1)
-
-
-POOLS = (mean, last_word, most, by_attention)
+POOLS = (mean, last_word)
 
 
 class Pooled(nn.Module):
     """An encoder of padded rows, whose outputs become one vector."""
 
-    def __init__(self, pool, wrong: bool, depth: int):
+    def __init__(self, pool, wrong: bool):
         super().__init__()
         self.pool, self.wrong = pool, wrong
         self.embedding, self.head = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0), nn.Linear(WIDTH, 3)
-        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) for _ in range(2))
 
     def forward(self, input_ids, attention_mask):
         x = self.embedding(input_ids)

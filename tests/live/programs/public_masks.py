@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 V, WIDTH, HEADS = 40, 32, 4
 HEAD = WIDTH // HEADS
-LEAST = torch.finfo(torch.float32).min
 
 
 def batch(*lengths: int, left: bool = False) -> Tensor:
@@ -125,21 +124,69 @@ def tgt_mask(tgt: Tensor) -> Tensor:
     return src_mask(tgt) & torch.tril(torch.ones(tgt.size(-1), tgt.size(-1), dtype=torch.bool))
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
-    if mask is not None:
-        scores = scores.masked_fill(mask == 0, -1e9)
-    return torch.matmul(scores.softmax(dim=-1), value)
-
-
-def hand_written(lay, is_causal: bool = False, lengths: tuple[int, ...] = (10, 6, 3)) -> list[Tensor]:
-    """A step of the annotated transformer, of which one line is another: how the mask is laid on the scores."""
+def laying(lay):
+    """The attention of the annotated transformer, of which one line is another: how a mask is laid on the scores."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+        scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
         return torch.matmul(lay(scores, mask).softmax(dim=-1), value)
 
-    return step(Annotated(attend, tgt_mask if is_causal else src_mask), batch(*lengths))
+    return attend
+
+
+def kept(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask == 0, -1e9)
+
+
+attention = laying(kept)
+
+
+def nano(mask_of, *lengths: int, padding_idx: int | None = None, train=step) -> list[Tensor]:
+    """A step of nanoGPT, whose mask is made of the numbers of the words."""
+
+    def attend(q, k, v, idx):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask_of(idx))
+
+    return train(NanoGPT(attend, padding_idx=padding_idx), batch(*lengths or (10, 6, 3)))
+
+
+# --- laid on the scores: right, and wrong -------------------------------------------------------------------
+
+LAID = {
+    "polarity_mfill": (kept, lambda scores, mask: scores.masked_fill(mask == 1, -1e9)),
+    "fill_zero": (kept, lambda scores, mask: scores.masked_fill(mask == 0, 0.0)),
+    "weak_fill": (kept, lambda scores, mask: scores.masked_fill(mask == 0, -5.0)),
+    "times_mask": (kept, lambda scores, mask: scores * mask),
+    "bool_added": (lambda scores, mask: scores + (1.0 - mask.float()) * -1e4, lambda scores, mask: scores + mask),
+    "sign_flipped": tuple(lambda scores, mask, s=s: scores - (1.0 - mask.float()) * s for s in (1e9, -1e9)),
+    "plus_inf": tuple(lambda scores, mask, s=s: scores + (1.0 - mask.float()) * s for s in (-1e4, 1e4)),
+}
+PROGRAMS = {
+    name: lambda wrong, lays=lays: step(Annotated(laying(lays[wrong]), src_mask), batch(10, 6, 3))
+    for name, lays in LAID.items()
+}
+
+
+def not_inplace(wrong):
+    def lay(scores, mask):
+        filled = scores.masked_fill(mask == 0, float("-inf"))
+        return scores if wrong else filled
+
+    return step(Annotated(laying(lay), tgt_mask), batch(8, 8))
+
+
+def after_softmax(wrong):
+    def attend(query, key, value, mask):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+        return scores.softmax(-1).masked_fill(mask == 0, 0.0) @ value
+
+    return step(Annotated(attend if wrong else attention, tgt_mask), batch(10, 6, 3))
+
+
+def nan_rows(wrong):
+    """Padding on the left: its queries may attend to nothing, and -inf makes NaN of them."""
+    attend = laying(lambda scores, mask: scores.masked_fill(mask == 0, float("-inf") if wrong else -1e9))
+    return step(Annotated(attend, tgt_mask), batch(10, 6, 3, left=True))
 
 
 # --- True and False, 0 and 1 --------------------------------------------------------------------------------
@@ -153,37 +200,21 @@ def polarity_kpm(wrong):
 
 def polarity_sdpa(wrong):
     """A classifier of texts whose mask is that of key_padding_mask, handed to SDPA."""
-
-    def attend(q, k, v, idx):
-        attention_mask = (idx != 0).long()
-        mask = attention_mask == 0 if wrong else attention_mask == 1
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
-
-    return step(NanoGPT(attend, padding_idx=0), batch(10, 6, 3))
+    return nano(lambda idx: ((idx == 0) if wrong else (idx != 0))[:, None, None, :], padding_idx=0)
 
 
 def polarity_triu(wrong):
-    def attend(q, k, v, idx):
-        size = idx.size(1)
-        future = torch.triu(torch.ones(size, size), diagonal=1).bool()
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=future if wrong else ~future)
-
-    return language_step(NanoGPT(attend), batch(8, 8))
-
-
-def polarity_mfill(wrong):
-    """The mask is 1 for what is kept, and what is 1 is filled."""
-    return hand_written(lambda scores, mask: scores.masked_fill(mask == (1 if wrong else 0), -1e9))
+    future = torch.triu(torch.ones(8, 8), diagonal=1).bool()
+    return nano(lambda idx: future if wrong else ~future, 8, 8, train=language_step)
 
 
 def float_kpm(wrong):
     ids = batch(10, 6, 3)
-    mask = ids == 0
-    return step(Encoder(), ids, pad=mask.float() if wrong else mask)
+    return step(Encoder(), ids, pad=(ids == 0).float() if wrong else ids == 0)
 
 
-def triangle(wrong, diagonal, fill=float("-inf")):
-    """The language model of PyTorch's tutorial, in which the diagonal of the mask is another."""
+def triangle(diagonal):
+    """The language model of PyTorch's tutorial, with another diagonal of the mask."""
 
     class TransformerModel(Encoder):
         def __init__(self) -> None:
@@ -193,28 +224,23 @@ def triangle(wrong, diagonal, fill=float("-inf")):
         def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
             return self.decoder(super().forward(ids, mask))
 
-    ids = batch(8, 8)
-    mask = torch.triu(torch.ones(8, 8) * fill, diagonal=diagonal if wrong else 1)
-    return language_step(TransformerModel(), ids, torch.nan_to_num(mask, nan=0.0, neginf=float("-inf")))
+    return language_step(TransformerModel(), batch(8, 8), torch.full((8, 8), float("-inf")).triu(diagonal))
 
 
 def diag0(wrong):
-    return triangle(wrong, 0)
+    return triangle(0 if wrong else 1)
 
 
 def diag2_leak(wrong):
-    return triangle(wrong, 2)
+    return triangle(2 if wrong else 1)
 
 
 # --- windows and prefixes -----------------------------------------------------------------------------------
 
 
-def windowed(allows, size: int = 12, train=step):
-    def attend(q, k, v, idx):
-        i, j = torch.arange(size)[:, None], torch.arange(size)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=allows(i, j))
-
-    return train(NanoGPT(attend), batch(size, size))
+def windowed(allows, train=step):
+    i, j = torch.arange(12)[:, None], torch.arange(12)
+    return nano(lambda idx: allows(i, j), 12, 12, train=train)
 
 
 def window_plus1(wrong):
@@ -236,15 +262,8 @@ def prefix_off(wrong):
 
 def prefix_batch(wrong):
     """Every row of the batch has a prefix of its own, and gets that of row 0."""
-
-    def attend(q, k, v, idx):
-        prefixes = torch.tensor([4, 4] if not wrong else [6, 4])
-        prefix = prefixes[:1] if wrong else prefixes
-        causal = torch.ones(10, 10, dtype=torch.bool).tril()
-        mask = causal | (torch.arange(10) < prefix[:, None])[:, None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None])
-
-    return step(NanoGPT(attend), batch(10, 10))
+    prefix = torch.tensor([6] if wrong else [4, 4])
+    return nano(lambda idx: (causal(10) | (torch.arange(10) < prefix[:, None])[:, None])[:, None], 10, 10)
 
 
 # --- where the mask lies ------------------------------------------------------------------------------------
@@ -257,23 +276,16 @@ def pad_axis(wrong):
 
 
 def pad_axis_sdpa(wrong):
-    def attend(q, k, v, idx):
+    def mask_of(idx):
         pad = idx != 0
-        mask = pad[:, None, :, None] if wrong else pad[:, None, None, :]
-        mask = mask.expand(-1, 1, idx.size(1), idx.size(1)) & torch.ones(idx.size(1), idx.size(1)).tril().bool()
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return (pad[:, None, :, None] if wrong else pad[:, None, None, :]).expand(-1, 1, 10, 10) & causal(10)
 
-    return step(NanoGPT(attend, padding_idx=0), batch(10, 6, 3))
+    return nano(mask_of, padding_idx=0)
 
 
 def batch_as_head(wrong):
     """As many rows as heads, and the mask of each row is laid on a head."""
-
-    def attend(q, k, v, idx):
-        mask = (idx != 0)[None, :, None, :] if wrong else (idx != 0)[:, None, None, :]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-    return step(NanoGPT(attend), batch(10, 7, 5, 3))
+    return nano(lambda idx: (idx != 0)[None, :, None, :] if wrong else (idx != 0)[:, None, None, :], 10, 7, 5, 3)
 
 
 def repeat_heads(wrong):
@@ -285,32 +297,18 @@ def repeat_heads(wrong):
 
 
 def skip_nopad(wrong):
-    """The mask is left out where the first row has no padding."""
-
-    def attend(q, k, v, idx):
-        pad = idx != 0
-        has_padding = not (pad[0] if wrong else pad).all()
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=pad[:, None, None, :] if has_padding else None)
+    """The first layer leaves its mask out where the first row has no padding."""
 
     class Model(NanoGPT):
         def forward(self, idx):
             first, second = self.h
-            x = self.wte(idx)
-            x = first(x, idx)
-            second.attend = lambda q, k, v, i: F.scaled_dot_product_attention(
-                q, k, v, attn_mask=(i != 0)[:, None, None, :]
-            )
-            return self.lm_head(second(x, idx))
+            pad = (idx != 0)[:, None, None, :]
+            has_padding = not (pad[0] if wrong else pad).all()
+            for block, mask in ((first, pad if has_padding else None), (second, pad)):
+                block.attend = lambda q, k, v, _, mask=mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return self.lm_head(second(first(self.wte(idx), idx), idx))
 
-    return step(Model(attend), batch(10, 6, 3))
-
-
-def not_inplace(wrong):
-    def lay(scores, mask):
-        filled = scores.masked_fill(mask == 0, float("-inf"))
-        return scores if wrong else filled
-
-    return hand_written(lay, is_causal=True, lengths=(8, 8))
+    return step(Model(None), batch(10, 6, 3))
 
 
 def all_masked_wrong(wrong):
@@ -340,8 +338,7 @@ def bert_nomask(wrong):
     )
     ids = batch(10, 6, 3)
     mask = torch.ones_like(ids) if wrong else (ids != 0).long()
-    output = evaluation(transformers.BertModel(config), input_ids=ids, attention_mask=mask)[0]
-    return [output[0] if isinstance(output, tuple) else output.last_hidden_state]
+    return evaluation(transformers.BertModel(config), input_ids=ids, attention_mask=mask, return_dict=False)
 
 
 def wrong_order(wrong):
@@ -375,44 +372,8 @@ def mask_and_causal(wrong):
 
 def eps_1e9(wrong):
     """1e-9, for -1e9."""
-
-    def attend(q, k, v, idx):
-        mask = torch.zeros(idx.shape).masked_fill(idx == 0, 1e-9 if wrong else -1e9)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
-
-    return step(NanoGPT(attend), batch(10, 6, 3))
-
-
-def fill_zero(wrong):
-    return hand_written(lambda scores, mask: scores.masked_fill(mask == 0, 0.0 if wrong else -1e9))
-
-
-def bool_added(wrong):
-    return hand_written(lambda scores, mask: scores + mask if wrong else scores + (1.0 - mask.float()) * -1e4)
-
-
-def sign_flipped(wrong):
-    return hand_written(lambda scores, mask: scores - (1.0 - mask.float()) * (-1e9 if wrong else 1e9))
-
-
-def plus_inf(wrong):
-    return hand_written(lambda scores, mask: scores + (1.0 - mask.float()) * (1e4 if wrong else -1e4))
-
-
-def times_mask(wrong):
-    return hand_written(lambda scores, mask: scores * mask if wrong else scores.masked_fill(mask == 0, -1e9))
-
-
-def after_softmax(wrong):
-    def attend(query, key, value, mask):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
-        if wrong:
-            weights = scores.softmax(-1).masked_fill(mask == 0, 0.0)
-        else:
-            weights = scores.masked_fill(mask == 0, -1e9).softmax(-1)
-        return weights @ value
-
-    return step(Annotated(attend, tgt_mask), batch(10, 6, 3))
+    fill = 1e-9 if wrong else -1e9
+    return nano(lambda idx: torch.zeros(idx.shape).masked_fill(idx == 0, fill)[:, None, None, :])
 
 
 def double_min(wrong):
@@ -428,18 +389,3 @@ def double_min(wrong):
         return (scores.softmax(-1) @ v).float()
 
     return step(NanoGPT(attend), batch(10, 6, 3))
-
-
-def weak_fill(wrong):
-    return hand_written(lambda scores, mask: scores.masked_fill(mask == 0, -5.0 if wrong else -1e5))
-
-
-def nan_rows(wrong):
-    """Padding on the left: its queries may attend to nothing, and -inf makes NaN of them."""
-    ids = batch(10, 6, 3, left=True)
-
-    def attend(query, key, value, mask):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
-        return scores.masked_fill(mask == 0, float("-inf") if wrong else -1e9).softmax(-1) @ value
-
-    return step(Annotated(attend, tgt_mask), ids)

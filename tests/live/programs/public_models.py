@@ -5,24 +5,11 @@ Each is a model as they write it, right, and wrong as the issue has it.
 
 import math
 
+import public_masks
 import torch
 import torch.nn.functional as F
 import transformers
-from public_masks import (
-    HEAD,
-    HEADS,
-    WIDTH,
-    Annotated,
-    Encoder,
-    MultiHeadedAttention,
-    NanoGPT,
-    V,
-    batch,
-    causal,
-    heads,
-    small_llama,
-    src_mask,
-)
+from public_masks import HEAD, HEADS, WIDTH, Encoder, MultiHeadedAttention, NanoGPT, V, batch, causal, heads, nano
 from step import evaluation, language_step, step
 from torch import Tensor, nn
 
@@ -49,10 +36,15 @@ def scaled(factor) -> list[Tensor]:
     def attend(q, k, v, idx):
         scores = q @ k.transpose(-2, -1)
         scores = scores if factor is None else scores * factor
-        scores = scores.masked_fill(~causal(idx.size(1)), float("-inf"))
-        return F.softmax(scores, dim=-1) @ v
+        return F.softmax(scores.masked_fill(~causal(8), float("-inf")), dim=-1) @ v
 
     return step(NanoGPT(attend), batch(8, 8))
+
+
+PROGRAMS = {  # by the factor, right and wrong
+    name: lambda wrong, factor=factor: scaled(factor if wrong else 1 / math.sqrt(HEAD))
+    for name, factor in {"no_scale": None, "scale_dmodel": WIDTH**-0.5, "scale_mult": math.sqrt(HEAD)}.items()
+}
 
 
 # --- axes ---------------------------------------------------------------------------------------------------
@@ -106,8 +98,7 @@ def heads_view(wrong):
             q, k, v = (each.view(rows, HEADS, size, HEAD) for each in (q, k, v))
         else:
             q, k, v = heads(q), heads(k), heads(v)
-        weights = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).softmax(-1)
-        y = weights @ v
+        y = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).softmax(-1) @ v
         return y.view(rows, size, WIDTH) if wrong else y.transpose(1, 2).reshape(rows, size, WIDTH)
 
     return layer(attend)
@@ -144,24 +135,12 @@ def gqa_repeat(wrong):
 # --- scales and dropout -------------------------------------------------------------------------------------
 
 
-def no_scale(wrong):
-    return scaled(None if wrong else 1 / math.sqrt(HEAD))
-
-
 def double_scale(wrong):
     def attend(q, k, v, idx):
         q = q / math.sqrt(HEAD) if wrong else q
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     return step(NanoGPT(attend), batch(8, 8))
-
-
-def scale_dmodel(wrong):
-    return scaled(1 / math.sqrt(WIDTH if wrong else HEAD))
-
-
-def scale_mult(wrong):
-    return scaled(math.sqrt(HEAD) if wrong else 1 / math.sqrt(HEAD))
 
 
 def dropout_eval(wrong):
@@ -185,10 +164,8 @@ class Translator(nn.Module):
 
     def forward(self, src: Tensor, tgt: Tensor, src_pad: Tensor, memory_pad: Tensor | None) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(tgt.size(1))
-        return self.transformer(
-            self.src_tok_emb(src), self.tgt_tok_emb(tgt), tgt_mask=mask,
-            src_key_padding_mask=src_pad, memory_key_padding_mask=memory_pad,
-        )  # fmt: skip
+        padding = {"src_key_padding_mask": src_pad, "memory_key_padding_mask": memory_pad}
+        return self.transformer(self.src_tok_emb(src), self.tgt_tok_emb(tgt), tgt_mask=mask, **padding)
 
 
 def cross_nomask(wrong):
@@ -220,10 +197,13 @@ class Packed(NanoGPT):
         return self.lm_head(x)
 
 
+def apart(documents: Tensor) -> Tensor:
+    return documents[:, :, None] == documents[:, None, :]
+
+
 def counted(documents: Tensor) -> Tensor:
     """Positions that begin again at every document."""
-    same = documents[:, :, None] == documents[:, None, :]
-    return (same & causal(documents.size(1))).sum(-1) - 1
+    return (apart(documents) & causal(documents.size(1))).sum(-1) - 1
 
 
 def packed(mask_of, documents: Tensor, again: bool = True, train=step) -> list[Tensor]:
@@ -235,10 +215,6 @@ def packed(mask_of, documents: Tensor, again: bool = True, train=step) -> list[T
 
 
 SAME = torch.tensor([[0] * 6 + [1] * 4] * 2)
-
-
-def apart(documents: Tensor) -> Tensor:
-    return documents[:, :, None] == documents[:, None, :]
 
 
 def packed_causal(wrong):
@@ -261,7 +237,9 @@ def packed_nopos(wrong):
 
 def llama(**options):
     with torch.no_grad():
-        return [small_llama(attn_implementation="sdpa").eval()(use_cache=False, **options).last_hidden_state]
+        return [
+            public_masks.small_llama(attn_implementation="sdpa").eval()(use_cache=False, **options).last_hidden_state
+        ]
 
 
 def hf_packed_2d(wrong):
@@ -282,16 +260,8 @@ def hf_nomask(wrong):
 def hf_nopos(wrong):
     """Padded on the left, with a mask, and positions that count the padding."""
     ids = batch(10, 6, 3, left=True)
-    config = transformers.GPT2Config(
-        vocab_size=V,
-        n_embd=WIDTH,
-        n_layer=2,
-        n_head=HEADS,
-        n_positions=32,
-        attn_implementation="sdpa",
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    sizes = {"vocab_size": V, "n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 32}
+    config = transformers.GPT2Config(**sizes, attn_implementation="sdpa", bos_token_id=1, eos_token_id=2)
     mask = (ids != 0).long()
     positions = {} if wrong else {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
     with torch.no_grad():
@@ -341,7 +311,7 @@ def after(begin: int, count: int) -> Tensor:
 
 
 def lower_right(queries: int, keys: int) -> dict:
-    return {"attn_mask": torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)}
+    return {"attn_mask": causal(queries, keys)}
 
 
 def left_nopos(wrong):
@@ -349,18 +319,11 @@ def left_nopos(wrong):
     ids = batch(10, 6, 3, left=True)
     positions = torch.arange(10).expand(3, -1) if wrong else ((ids != 0).cumsum(1) - 1).clamp(min=0)
 
-    class Model(NanoGPT):
-        def forward(self, idx, position_ids):
-            x = self.wte(idx) + self.wpe(position_ids)
-            for block in self.h:
-                x = block(x, idx)
-            return x
-
     def attend(q, k, v, idx):
-        mask = (idx != 0)[:, None, None, :] & causal(idx.size(1)) | torch.eye(idx.size(1), dtype=torch.bool)
+        mask = (idx != 0)[:, None, None, :] & causal(10) | torch.eye(10, dtype=torch.bool)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    return evaluation(Model(attend), ids, positions)
+    return evaluation(Packed(attend), ids, ids, positions)
 
 
 def pos_stuck(wrong):
@@ -380,10 +343,7 @@ def cache_slice(wrong):
 
 
 def cache_iscausal(wrong):
-    def mask_of(queries, keys):
-        return {"is_causal": True} if wrong else {"is_causal": queries == keys}
-
-    return generated(Decoder(mask_of), batch(9, 9), after)
+    return generated(Decoder(lambda queries, keys: {"is_causal": wrong or queries == keys}), batch(9, 9), after)
 
 
 def cache_twice(wrong):
@@ -416,16 +376,13 @@ def softprompt(wrong):
     class Prompted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.prompt, self.inner = nn.Parameter(torch.randn(3, WIDTH)), Annotated(None, None, 0)
-            self.attn = MultiHeadedAttention(
-                lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            )
+            self.prompt, self.embed = nn.Parameter(torch.randn(3, WIDTH)), nn.Embedding(V, WIDTH, padding_idx=0)
+            self.attn = MultiHeadedAttention(F.scaled_dot_product_attention)
 
         def forward(self, ids):
-            x = torch.cat([self.prompt.expand(len(ids), -1, -1), self.inner.embed(ids)], dim=1)
-            ones = torch.ones(len(ids), 1, 1, 3, dtype=torch.bool)
-            mask = torch.cat([src_mask(ids), ones] if wrong else [ones, src_mask(ids)], dim=-1)
-            return self.attn(x, x, x, mask)
+            x = torch.cat([self.prompt.expand(len(ids), -1, -1), self.embed(ids)], dim=1)
+            words = (ids != 0)[:, None, None, :]
+            return self.attn(x, x, x, F.pad(words, (0, 3) if wrong else (3, 0), value=True))
 
     return step(Prompted(), ids)
 
@@ -433,20 +390,11 @@ def softprompt(wrong):
 # --- biases and pictures ------------------------------------------------------------------------------------
 
 
-def alibi(slopes: Tensor, sign: int = 1) -> list[Tensor]:
-    def attend(q, k, v, idx):
-        size = idx.size(1)
-        distance = torch.arange(size) - torch.arange(size)[:, None]
-        bias = sign * slopes[:, None, None] * distance
-        bias = bias.masked_fill(~causal(size), float("-inf"))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-
-    return step(NanoGPT(attend), batch(8, 8))
-
-
 def alibi_sign(wrong):
     slopes = 2.0 ** (-8 * torch.arange(1, HEADS + 1) / HEADS)
-    return alibi(slopes, -1 if wrong else 1)
+    distance = (torch.arange(8) - torch.arange(8)[:, None]) * (-1 if wrong else 1)
+    bias = (slopes[:, None, None] * distance).masked_fill(~causal(8), float("-inf"))
+    return nano(lambda idx: bias, 8, 8)
 
 
 class ShiftedWindows(nn.Module):
@@ -474,13 +422,10 @@ class ShiftedWindows(nn.Module):
         x = self.windows(torch.roll(x, (-2, -2), (1, 2)))
         q, k, v = self.qkv(x).view(-1, 16, 3, HEADS, HEAD).permute(2, 0, 3, 1, 4)
         attn = q * HEAD**-0.5 @ k.transpose(-2, -1)
-        if self.is_masked:
-            mask = self.mask()
-            if self.is_in_order:
-                attn = attn.view(rows, 4, HEADS, 16, 16) + mask[None, :, None]
-                attn = attn.view(-1, HEADS, 16, 16)
-            else:
-                attn = attn + mask.repeat_interleave(rows, 0)[:, None]
+        if self.is_masked and self.is_in_order:
+            attn = (attn.view(rows, 4, HEADS, 16, 16) + self.mask()[None, :, None]).view(-1, HEADS, 16, 16)
+        elif self.is_masked:
+            attn = attn + self.mask().repeat_interleave(rows, 0)[:, None]
         return self.proj((attn.softmax(-1) @ v).transpose(1, 2).reshape(-1, 16, WIDTH))
 
 
@@ -489,6 +434,5 @@ def swin_nomask(wrong):
 
 
 def swin_order(wrong):
-    """The rows of a batch of windows are the windows of a picture one after the other, and the mask counts them
-    the other way round."""
+    """The rows of a batch of windows are the windows of a picture in turn, and the mask counts them otherwise."""
     return step(ShiftedWindows(True, not wrong), torch.randn(3, 8, 8, WIDTH))

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 LEAST = torch.finfo(torch.float32).min
+SIZES = {
+    "vocab_size": V, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+}  # fmt: skip
 
 
 class Layer(nn.Module):
@@ -70,6 +74,14 @@ def is_word(mask: Tensor) -> Tensor:
     return mask.bool()[:, None, None, :]
 
 
+def masked(layer, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *_) -> Tensor:
+    return sdpa(q, k, v, attn_mask=mask)
+
+
+def written(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, fill: float = LEAST) -> Tensor:
+    return (q @ k.mT / HEAD**0.5).masked_fill(~allowed, fill).softmax(-1) @ v
+
+
 def places_of(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
@@ -119,14 +131,11 @@ def qwenimage_joint(wrong):
     class Pipeline(nn.Module):
         def __init__(self):
             super().__init__()
-            self.text, self.transformer = nn.Embedding(V, 8, padding_idx=0), Frames(attend)
+            self.text, self.transformer = nn.Embedding(V, 8, padding_idx=0), Frames(masked)
 
         def forward(self, latents, prompt_ids):
-            joint = torch.cat([self.text(prompt_ids), latents], 1)
-            return self.transformer(joint, (prompt_ids != 0).long())[:, prompt_ids.shape[1] :]
-
-    def attend(layer, q, k, v, text_mask):
-        return sdpa(q, k, v, attn_mask=None if wrong else is_word(F.pad(text_mask, (0, 9), value=1)))
+            joint, keys = torch.cat([self.text(prompt_ids), latents], 1), F.pad(prompt_ids != 0, (0, 9), value=True)
+            return self.transformer(joint, None if wrong else is_word(keys))[:, prompt_ids.shape[1] :]
 
     return evaluation(Pipeline(), torch.randn(2, 9, 8), batch(6, 2))
 
@@ -137,19 +146,11 @@ def indicbert_bidir(wrong):
     class Bidirectional(nn.Module):
         def __init__(self):
             super().__init__()
-            sizes = {
-                "hidden_size": WIDTH,
-                "intermediate_size": 48,
-                "num_hidden_layers": 2,
-                "num_attention_heads": HEADS,
-            }
-            self.model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=V, **sizes))
+            self.model = transformers.LlamaModel(transformers.LlamaConfig(**SIZES))
 
         def forward(self, input_ids, attention_mask):
-            n = input_ids.shape[1]
-            mask = torch.zeros(len(input_ids), 1, n, n)
-            if not wrong:
-                mask = mask.masked_fill(~is_word(attention_mask), LEAST)
+            mask = torch.zeros(len(input_ids), 1, *[input_ids.shape[1]] * 2)
+            mask = mask if wrong else mask.masked_fill(~is_word(attention_mask), LEAST)
             return self.model(input_ids=input_ids, attention_mask=mask, use_cache=False).last_hidden_state
 
     ids = batch(8, 4, 6)
@@ -180,7 +181,7 @@ def kempner_frames(wrong):
     class Video(nn.Module):
         def __init__(self):
             super().__init__()
-            self.encoder = Frames(lambda layer, q, k, v, mask: sdpa(q, k, v, attn_mask=mask))
+            self.encoder = Frames(masked)
 
         def forward(self, frames, frame_mask):
             words = frame_mask.repeat_interleave(2, 1)
@@ -211,14 +212,14 @@ def espnet_lengths(wrong):
 
     class Speech(Frames):
         def __init__(self):
-            super().__init__(lambda layer, q, k, v, mask: sdpa(q, k, v, attn_mask=is_word(mask)))
+            super().__init__(masked)
             self.conv = nn.Sequential(nn.Conv1d(8, 8, 3, 2), nn.ReLU(), nn.Conv1d(8, 8, 3, 2))
 
         def forward(self, frames, lengths):
             x = self.conv(frames.transpose(1, 2)).transpose(1, 2)
             mask = torch.arange(frames.shape[1]) < lengths[:, None]
             fewer = torch.arange(x.shape[1]) < ((lengths[:, None] - 1) // 2 - 1) // 2
-            return super().forward(x, mask[:, :-2:2][:, :-2:2] if wrong else fewer)
+            return super().forward(x, is_word(mask[:, :-2:2][:, :-2:2] if wrong else fewer))
 
     return speech(Speech())
 
@@ -228,14 +229,13 @@ def torchaudio_conv(wrong):
 
     class Conformer(Frames):
         def __init__(self):
-            super().__init__(lambda layer, q, k, v, mask: sdpa(q, k, v, attn_mask=is_word(mask)))
+            super().__init__(masked)
             self.conv = nn.Conv1d(8, 8, 5, padding=2, groups=8)
 
         def forward(self, frames, lengths):
             mask = torch.arange(frames.shape[1]) < lengths[:, None]
-            x = frames + 1
-            x = x if wrong else x * mask[..., None]
-            return super().forward(self.conv(x.transpose(1, 2)).transpose(1, 2), mask)
+            x = frames + 1 if wrong else (frames + 1) * mask[..., None]
+            return super().forward(self.conv(x.transpose(1, 2)).transpose(1, 2), is_word(mask))
 
     return speech(Conformer())
 
@@ -252,7 +252,7 @@ def biogpt_last(wrong):
     """A classifier reads position `number of words - 1` of a row that is padded on the left."""
 
     def attend(layer, q, k, v, mask, _):
-        return sdpa(q, k, v, attn_mask=causal(8, 8) & is_word(mask) | torch.eye(8, dtype=torch.bool))
+        return sdpa(q, k, v, attn_mask=causal(8) & is_word(mask) | torch.eye(8, dtype=torch.bool))
 
     class Classifier(Words):
         def forward(self, ids, attention_mask):
@@ -270,14 +270,7 @@ def lightrag_mean(wrong):
     class Embedder(nn.Module):
         def __init__(self):
             super().__init__()
-            sizes = {
-                "hidden_size": WIDTH,
-                "intermediate_size": 48,
-                "num_hidden_layers": 2,
-                "num_attention_heads": HEADS,
-            }
-            config = transformers.BertConfig(vocab_size=V, **sizes)
-            self.model = transformers.BertModel(config, add_pooling_layer=False)
+            self.model = transformers.BertModel(transformers.BertConfig(**SIZES), add_pooling_layer=False)
 
         def forward(self, input_ids, attention_mask):
             hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
@@ -291,23 +284,20 @@ def lightrag_mean(wrong):
 def megatron_mtp(wrong):
     """The inputs of the head of the word after the next are rolled across packed documents."""
     ends, documents = torch.tensor([5, 9, 12]), torch.tensor([0] * 5 + [1] * 4 + [2] * 3)
-    mask = causal(12, 12) & (documents[:, None] == documents)
+    mask = causal(12) & (documents[:, None] == documents)
 
     class TwoHeads(Words):
         def __init__(self):
-            super().__init__(lambda layer, q, k, v, *_: sdpa(q, k, v, attn_mask=mask))
-            self.join, self.mtp = (
-                nn.Linear(2 * WIDTH, WIDTH),
-                Layer(lambda layer, q, k, v: sdpa(q, k, v, attn_mask=mask)),
-            )
+            super().__init__(masked)
+            self.join, self.mtp = nn.Linear(2 * WIDTH, WIDTH), Layer(masked)
 
         def forward(self, ids):
             x = self.embed(ids)
             for layer in self.layers:
-                x = layer(x, None, None)
+                x = layer(x, mask)
             ahead = ids.roll(-1, 1)
             ahead[:, -1 if wrong else ends - 1] = 0
-            return self.head(x), self.head(self.mtp(self.join(torch.cat([x, self.embed(ahead)], -1))))
+            return self.head(x), self.head(self.mtp(self.join(torch.cat([x, self.embed(ahead)], -1)), mask))
 
     return evaluation(TwoHeads(), torch.randint(1, V, (1, 12)))
 
@@ -321,9 +311,7 @@ def lalamo_rows(wrong):
     def attend(layer, q, k, v, *_):
         k, v = layer.cached(k, v)
         n, keys = q.shape[2], k.shape[2]
-        scores = q @ k.mT / HEAD**0.5
-        mask = causal(n, keys).triu((0 if wrong else keys - n) - 3)
-        return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+        return written(q, k, v, causal(n, keys).triu((0 if wrong else keys - n) - 3), -torch.inf)
 
     return decoded(Words(attend), 9, 3, 3)
 
@@ -344,7 +332,7 @@ def cosmos_layers(wrong):
 
     class Vision(Frames):
         def __init__(self):
-            super().__init__(lambda layer, q, k, v, mask: sdpa(q, k, v, attn_mask=mask))
+            super().__init__(masked)
             self.blocks = nn.ModuleDict({str(i): layer for i, layer in enumerate(self.layers)})
 
         def forward(self, patches):
@@ -361,9 +349,8 @@ def gemma3_images(wrong):
     """Words of pictures see each other, those of a later picture too."""
 
     def attend(layer, q, k, v, types, _):
-        same = (types[:, :, None] == types[:, None]) & (types[:, None] > 0)
-        same = (types[:, :, None] > 0) & (types[:, None] > 0) if wrong else same
-        return (q @ k.mT / HEAD**0.5).masked_fill(~(causal(12, 12) | same[:, None]), LEAST).softmax(-1) @ v
+        same = (types[:, :, None] > 0) if wrong else (types[:, :, None] == types[:, None])
+        return written(q, k, v, causal(12) | (same & (types[:, None] > 0))[:, None])
 
     return evaluation(Words(attend), batch(12), torch.tensor([[0, 1, 1, 1, 0, 0, 0, 2, 2, 2, 0, 0]]))
 
@@ -374,8 +361,7 @@ def paddle_chunk(wrong):
     def attend(layer, q, k, v, mask, _):
         left = 0 if wrong else (mask == 0).sum(1, keepdim=True)
         chunks = ((torch.arange(11) - left).clamp(min=-1) // 4).expand(3, 11)
-        allowed = causal(11, 11) & (chunks[:, :, None] == chunks[:, None])
-        return (q @ k.mT / HEAD**0.5).masked_fill(~allowed[:, None], LEAST).softmax(-1) @ v
+        return written(q, k, v, (causal(11) & (chunks[:, :, None] == chunks[:, None]))[:, None])
 
     ids = batch(11, 5, 8, left=True)
     mask = (ids != 0).long()
@@ -388,7 +374,7 @@ def nanovlm_packed(wrong):
     def attend(layer, q, k, v, documents, positions):
         q, k = rope(q, positions), rope(k, positions)
         apart = (documents[:, :, None] == documents[:, None])[:, None]
-        return sdpa(q, k, v, is_causal=True) if wrong else sdpa(q, k, v, attn_mask=apart & causal(12, 12))
+        return sdpa(q, k, v, is_causal=True) if wrong else sdpa(q, k, v, attn_mask=apart & causal(12))
 
     documents = torch.tensor([[0] * 5 + [1] * 3 + [2] * 4])
     positions = torch.cat([torch.arange(n) for n in (5, 3, 4)])[None]
@@ -401,21 +387,16 @@ def deepseek_indexer(wrong):
     class Sparse(nn.Module):
         def __init__(self):
             super().__init__()
-            self.q, self.kv, self.compress = (
-                nn.Linear(WIDTH, WIDTH),
-                nn.Linear(WIDTH, 2 * WIDTH),
-                nn.Linear(4 * WIDTH, WIDTH),
-            )
+            self.q, self.kv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+            self.compress = nn.Linear(4 * WIDTH, WIDTH)
 
         def forward(self, x, *_):
             entries, t = self.compress(x.reshape(len(x), 4, -1)), torch.arange(16)[:, None]
             scores = x @ entries.mT
-            complete = torch.arange(4) < (t + 1) // 4
-            if not wrong:
-                scores = scores.masked_fill(~complete, -torch.inf)
-            chosen = torch.zeros(scores.shape, dtype=torch.bool).scatter(2, scores.topk(2).indices, True)
-            chosen = chosen if wrong else chosen & complete
-            mask = torch.cat([chosen, causal(16, 16).triu(-3).expand(len(x), -1, -1)], -1)[:, None]
+            complete = (torch.arange(4) < (t + 1) // 4) | wrong
+            scores = scores.masked_fill(~complete, -torch.inf)
+            chosen = torch.zeros(scores.shape, dtype=torch.bool).scatter(2, scores.topk(2).indices, True) & complete
+            mask = torch.cat([chosen, causal(16).triu(-3).expand(len(x), -1, -1)], -1)[:, None]
             k, v = (heads(each) for each in self.kv(torch.cat([entries, x], 1)).chunk(2, -1))
             return x + sdpa(heads(self.q(x)), k, v, attn_mask=mask).transpose(1, 2).flatten(2)
 
@@ -468,9 +449,9 @@ def unsloth_pos(wrong):
         own = torch.eye(n, keys, dtype=torch.bool) & (n == keys)
         return sdpa(rope(q, positions), k, v, attn_mask=causal(n, keys) & is_word(mask) | own)
 
-    follow = (
-        (lambda places, mask: torch.full_like(places, mask.shape[1] - 1)) if wrong else (lambda places, mask: places)
-    )
+    def follow(places, mask):
+        return torch.full_like(places, mask.shape[1] - 1) if wrong else places
+
     return generated(Words(attend, padding_idx=0, places=False), follow)
 
 
@@ -523,8 +504,7 @@ def parscale_prefix(wrong):
 
     def attend(layer, q, k, v, mask, _):
         k, v = (torch.cat([own.expand(2, -1, -1, -1), each], 2) for own, each in zip(prefix, (k, v), strict=True))
-        seen = F.pad(mask, (3, 0), value=0 if wrong else 1)
-        return sdpa(q, k, v, attn_mask=causal(9, 12) & is_word(seen))
+        return sdpa(q, k, v, attn_mask=causal(9, 12) & is_word(F.pad(mask, (3, 0), value=0 if wrong else 1)))
 
     ids = batch(9, 9)
     return language_step(Words(attend), ids, torch.ones_like(ids))
@@ -552,16 +532,12 @@ def sgl_ring_text(wrong):
     """The keys of the text are in each block of a ring."""
 
     def attend(layer, q, k, v):
-        blocks = ((k[:, :, :9], v[:, :, :9]), (k[:, :, 9:], v[:, :, 9:]))
-        outputs, sums = [], []
-        for i, block in enumerate(blocks):
-            with_text = (torch.cat([each[:, :, :5], part], 2) for each, part in zip((k, v), block, strict=True))
-            keys, values = with_text if wrong and i else block
-            scores = q @ keys.mT / HEAD**0.5
-            outputs.append(scores.softmax(-1) @ values)
-            sums.append(scores.logsumexp(-1, keepdim=True))
-        weights = torch.cat(sums, -1).softmax(-1)
-        return outputs[0] * weights[..., :1] + outputs[1] * weights[..., 1:]
+        parts, text = [], 5 if wrong else 0
+        for block in (slice(0, 9), [*range(text), *range(9, 13)]):
+            scores = q @ k[:, :, block].mT / HEAD**0.5
+            parts.append((scores.softmax(-1) @ v[:, :, block], scores.logsumexp(-1, keepdim=True)))
+        outputs, sums = (torch.stack(each) for each in zip(*parts, strict=True))
+        return (outputs * sums.softmax(0)).sum(0)
 
     return evaluation(Frames(attend), torch.randn(1, 13, 8))
 

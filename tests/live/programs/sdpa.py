@@ -4,22 +4,10 @@ import threading
 
 import torch
 import torch.nn.functional as F
-from step import (
-    HEADS,
-    LENGTHS,
-    REAL,
-    WIDTH,
-    SelfAttention,
-    evaluation,
-    sentences,
-    step,
-    trained,
-    words,
-)
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, sentences, step, trained, words
 from torch import Tensor, nn
 
 T = max(LENGTHS)
-LEAST = torch.finfo(torch.float32).min
 
 
 def causal_mask(size: int = T) -> Tensor:
@@ -54,22 +42,9 @@ def nanogpt():
     return step(model, x) + evaluation(model, x)
 
 
-@trained(batch=2)
-def causal_booleans(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask())
-
-
 @trained()
 def causal_and_padding(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask() & REAL[:, None, None, :])
-
-
-def grouped_heads():
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 8, T, 8, requires_grad=True), torch.randn(2, 2, T, 8), torch.randn(2, 2, T, 8)
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    y.sum().backward()
-    return [y.detach(), q.grad]
 
 
 def in_a_thread():
@@ -89,7 +64,7 @@ def compiled():
     def attend(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    return step(SelfAttention(torch.compile(attend, backend="eager")), sentences(batch=2))
+    return step(torch.compile(SelfAttention(attend), backend="eager"), sentences(batch=2))
 
 
 # --- wrong -------------------------------------------------------------------------------------------------

@@ -60,8 +60,3 @@ class SelfAttention(nn.Module):
 def trained(length: int = max(LENGTHS), batch: int = len(LENGTHS)) -> Callable[..., Program]:
     """Make a program of a function of queries, keys and values: a training step of the attention around it."""
     return lambda attend: wraps(attend)(lambda: step(SelfAttention(attend), sentences(length, batch)))
-
-
-def evaluated(length: int = max(LENGTHS), batch: int = len(LENGTHS)) -> Callable[..., Program]:
-    """Make a program of it that evaluates."""
-    return lambda attend: wraps(attend)(lambda: evaluation(SelfAttention(attend), sentences(length, batch)))

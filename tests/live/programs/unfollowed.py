@@ -46,35 +46,6 @@ class TalkingHeads(nn.Module):
         return self.proj(x)
 
 
-class ReAttention(Heads):
-    """DeepViT as vit-pytorch has it: heads are mixed after the softmax, and normalised."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reattn_weights, self.reattn_norm = nn.Parameter(torch.randn(HEADS, HEADS)), nn.LayerNorm(HEADS)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        attn = (torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5).softmax(dim=-1)
-        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)
-        attn = self.reattn_norm(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)  # <-
-
-
-@torch.jit.script
-def softclamp(t: Tensor, value: float) -> Tensor:
-    return (t / value).tanh() * value
-
-
-class CompiledSoftclamp(Heads):
-    """The same in a function that torch.jit compiles, as x-transformers has it today."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        dots = softclamp(torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5, 50.0)
-        dots = dots.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.finfo(dots.dtype).max)
-        attn = F.dropout(dots.softmax(dim=-1).type(q.dtype), 0.1)
-        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)  # <-
-
-
 class Band(Heads):
     """A band of diagonals as Longformer has it: of overlapping chunks, put together in a matrix of their own."""
 
@@ -110,20 +81,6 @@ class Logged(Heads):
         self.picture = F.pad(weights.detach(), (1, 1, 1, 1)).mean(1)
         self.sharpness = weights.square().sum(-1).mean()
         return weights @ v
-
-
-class Linear(Heads):
-    """Linear attention, whose output is normalised, and goes to a classifier and a router."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.classes, self.experts = nn.LayerNorm(HEAD), nn.Linear(HEAD, T), nn.Linear(HEAD, 3)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = self.norm(q.softmax(dim=-1) @ (k.softmax(dim=-2).mT @ v))
-        words = F.relu(self.classes(out)).softmax(dim=-1)
-        gates = self.experts(out).softmax(dim=-1)
-        return out * words.amax(-1, keepdim=True) * gates.amax(-1, keepdim=True)
 
 
 class Matched(Heads):

@@ -2,10 +2,11 @@
 
 import math
 
+import blocks
 import torch
 import torch.nn.functional as F
 from designs import FUTURE, SDPA, T, run
-from public_masks import HEAD, HEADS, WIDTH, batch, heads
+from public_masks import HEAD, HEADS, WIDTH, batch, causal, heads
 from step import evaluation, step
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -13,25 +14,30 @@ from torch.utils.checkpoint import checkpoint
 
 LENGTHS = (8, 5)
 MHA = nn.MultiheadAttention
+PROGRAMS = {  # blocks of an attention, in a model of words
+    name: lambda attend=attend: run(lambda q, k, v, _: attend(q, k, v), blocks.T, blocks.T, layers=2)
+    for name, attend in {
+        "query_slices": blocks.query_slices, "ring": blocks.ring, "documents_in_turn": blocks.documents,
+    }.items()
+}  # fmt: skip
 
 
 def joined(y: Tensor) -> Tensor:
     return y.transpose(1, 2).flatten(2)
 
 
+def fused(q: Tensor, k: Tensor, v: Tensor, *_) -> Tensor:
+    return SDPA(q, k, v, is_causal=True)
+
+
 def ids(rows: int = 2, length: int = T) -> Tensor:
     return torch.randint(1, 50, (rows, length))
-
-
-def causal(queries: int, keys: int | None = None) -> Tensor:
-    keys = keys or queries
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
 class Attend(nn.Module):
     """Projections around a function of queries, keys and values, and of what else the layer is given."""
 
-    def __init__(self, attend=SDPA) -> None:
+    def __init__(self, attend=lambda q, k, v, mask=None: SDPA(q, k, v, attn_mask=mask)) -> None:
         super().__init__()
         self.q, self.kv, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.attend = attend
@@ -61,6 +67,11 @@ def in_turn(model: Words, ids: Tensor, *rest) -> Tensor:
     for layer in model.layers:
         x = layer(x, *rest)
     return model.head(x)
+
+
+def trained(attend, forward=in_turn, layers: int = 2, **inputs: Tensor) -> list[Tensor]:
+    """A step of a model of two layers of a function."""
+    return step(Words(forward, *(Attend(attend) for _ in range(layers))), ids(), **inputs)
 
 
 # --- latent attention ------------------------------------------------------------------------------------------------
@@ -122,31 +133,27 @@ def mtp():
 
     def forward(model, ids):
         trunk, *extra = model.layers
-        x = trunk(model.embed(ids), None, None, 0.0, True)
+        x = trunk(model.embed(ids))
         found = [model.head(x)]
         for depth, layer in enumerate(extra, 1):
-            x = layer(x[:, :-1] + model.words(ids[:, depth:]), None, None, 0.0, True)
+            x = layer(x[:, :-1] + model.words(ids[:, depth:]))
             found.append(model.head(x))
         return found
 
-    words = ids(2, 14)
-    model = Words(
-        lambda model, ids: forward(model, ids), *(Attend(lambda q, k, v, *o: SDPA(q, k, v, *o[1:])) for _ in "123")
-    )
-    loss = sum(
+    words, model = ids(2, 14), Words(forward, *(Attend(fused) for _ in range(3)))
+    losses = [
         F.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, depth:].flatten())
         for depth, logits in enumerate(model(words), 1)
-    )
-    loss.backward()
-    return [loss.detach()]
+    ]
+    sum(losses).backward()
+    return [loss.detach() for loss in losses]
 
 
 def eagle():
     """A draft reads the features of a token beside the embedding of the next one."""
-    words, target, draft = ids(2, 12), Attend(), Attend()
-    embedded = nn.Embedding(50, WIDTH)(words)
-    features = target(embedded, None, 0.0, True).detach()
-    predicted = draft(features[:, :-1] + embedded[:, 1:], None, 0.0, True)
+    embedded, target, draft = nn.Embedding(50, WIDTH)(ids(2, 12)), Attend(fused), Attend(fused)
+    features = target(embedded).detach()
+    predicted = draft(features[:, :-1] + embedded[:, 1:])
     F.smooth_l1_loss(predicted, features[:, 1:]).backward()
     return [predicted.detach()]
 
@@ -287,32 +294,6 @@ def transformer_xl():
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def query_slices():
-    def attend(q, k, v, idx):
-        rows = [slice(start, start + 3) for start in range(0, T, 3)]
-        return torch.cat([SDPA(q[:, :, each], k, v, attn_mask=~FUTURE[each]) for each in rows], 2)
-
-    return run(attend, layers=2)
-
-
-def ring():
-    """Blocks of keys go round, and are merged by the log-sum-exp of their scores."""
-
-    def block(q, k, v, is_own):
-        scores = q @ k.transpose(2, 3) * HEAD**-0.5
-        scores = scores.masked_fill(~causal(4), -math.inf) if is_own else scores
-        return scores.softmax(-1) @ v, scores.logsumexp(-1, keepdim=True)
-
-    def attend(q, k, v, idx):
-        q, k, v = (each.split(4, 2) for each in (q, k, v))
-        first, (own, lse), (other, other_lse) = (
-            block(q[0], k[0], v[0], True)[0], block(q[1], k[1], v[1], True), block(q[1], k[0], v[0], False)
-        )  # fmt: skip
-        return torch.cat([first, own - torch.sigmoid(other_lse - lse) * (own - other)], 2)
-
-    return run(attend, layers=2)
-
-
 def online_softmax():
     """No weights of a whole row are ever made; a layer of the usual kind is beside it."""
 
@@ -323,24 +304,12 @@ def online_softmax():
             scores = scores.masked_fill(FUTURE[:, begin : begin + 4], -math.inf)
             top = torch.maximum(peak, scores.amax(-1, keepdim=True))
             weights, decay = torch.exp(scores - top), torch.exp(peak - top)
-            total, found = (
-                total * decay + weights.sum(-1, keepdim=True),
-                found * decay + weights @ v[:, :, begin : begin + 4],
-            )
+            total = total * decay + weights.sum(-1, keepdim=True)
+            found = found * decay + weights @ v[:, :, begin : begin + 4]
             peak = top
         return found / total
 
-    return step(Words(in_turn, Attend(blockwise), Attend(lambda q, k, v: SDPA(q, k, v, is_causal=True))), ids())
-
-
-def documents_in_turn():
-    """Packed documents without a mask: attention runs between their lengths."""
-
-    def attend(q, k, v, idx):
-        parts = (((each[:, :, a:b]) for each in (q, k, v)) for a, b in ((0, 3), (3, 8)))
-        return torch.cat([SDPA(*part, is_causal=True) for part in parts], 2)
-
-    return run(attend, layers=2)
+    return step(Words(in_turn, Attend(blockwise), Attend(fused)), ids())
 
 
 def compressed_blocks():
@@ -351,7 +320,7 @@ def compressed_blocks():
         ended = torch.arange(0, T + 1, 2) <= torch.arange(1, T + 1)[:, None]
         return SDPA(q, keys, values, attn_mask=ended) + SDPA(q, k, v, attn_mask=~FUTURE & ~causal(T).tril(-3))
 
-    return step(Words(in_turn, Attend(attend), Attend(attend)), ids())
+    return trained(attend)
 
 
 # --- one axis for several --------------------------------------------------------------------------------------------
@@ -383,15 +352,12 @@ def bloom():
     def forward(model, input_ids, attention_mask):
         counted = ((attention_mask.cumsum(-1) - 1) * attention_mask)[:, None]
         slopes = 2.0 ** -torch.arange(2.0, 2 * HEADS + 1, 2)
-        x = model.words(input_ids)
+        alibi, x = (slopes[:, None] * counted).flatten(0, 1)[:, None], model.words(input_ids)
         for layer in model.layers:
-            x = layer(
-                x, (slopes[:, None] * counted).flatten(0, 1)[:, None], FUTURE | (attention_mask == 0)[:, None, None]
-            )
+            x = layer(x, alibi, FUTURE | (attention_mask == 0)[:, None, None])
         return model.head(x)
 
-    mask = (torch.arange(T) >= torch.tensor([0, 3])[:, None]).long()
-    return step(Words(forward, Attend(attend), Attend(attend)), ids(), attention_mask=mask)
+    return trained(attend, forward, attention_mask=(torch.arange(T) >= torch.tensor([0, 3])[:, None]).long())
 
 
 def multi_query():
@@ -431,16 +397,14 @@ def t5_bias():
         bias = table(distance).permute(2, 0, 1) + (1.0 - seen.float()) * torch.finfo(torch.float32).min
         return in_turn(model, input_ids, bias)
 
-    mask = (torch.arange(T) < torch.tensor(LENGTHS)[:, None]).long()
-    return step(Words(forward, Attend(attend), Attend(attend)), ids(), attention_mask=mask)
+    return trained(attend, forward, attention_mask=(torch.arange(T) < torch.tensor(LENGTHS)[:, None]).long())
 
 
 def flex_documents():
     """One mask for all rows and heads."""
     document = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])
     mask = create_block_mask(lambda b, h, q, k: (document[q] == document[k]) & (q >= k), None, None, T, T, "cpu")
-    model = Words(in_turn, Attend(lambda q, k, v: flex_attention(q, k, v, block_mask=mask)))
-    return evaluation(model, ids())
+    return evaluation(Words(in_turn, Attend(lambda q, k, v: flex_attention(q, k, v, block_mask=mask))), ids())
 
 
 def prefix_lm():
@@ -462,7 +426,7 @@ def prefix_tuning():
         k, v = (torch.cat([each.expand(len(q), -1, -1, -1), own], 2) for each, own in zip(learned, (k, v), strict=True))
         return SDPA(q, k, v, attn_mask=causal(T, T + 4))
 
-    return step(Words(in_turn, Attend(attend), Attend(attend)), ids())
+    return trained(attend)
 
 
 def key_of_zeros():
@@ -500,9 +464,9 @@ def gated_media():
 
     def forward(model, ids, media):
         cross, own = model.layers
-        return model.head(own(cross(model.embed(ids), source=media), None, 0.0, True))
+        return model.head(own(cross(model.embed(ids), source=media)))
 
-    return step(Words(forward, Attend(attend), Attend()), ids(), torch.randn(2, 6, WIDTH))
+    return step(Words(forward, Attend(attend), Attend(fused)), ids(), torch.randn(2, 6, WIDTH))
 
 
 def block_diffusion():
@@ -555,10 +519,9 @@ def translation():
         encoder, own, cross = model.layers
         tokens = (ids != 0)[:, None, None]
         x = encoder(model.embed(ids), tokens)
-        y = own(model.embed(F.pad(labels[:, :-1], (1, 0))), None, 0.0, True)
-        return model.head(cross(y, tokens, source=x))
+        return model.head(cross(own(model.embed(F.pad(labels[:, :-1], (1, 0)))), tokens, source=x))
 
-    return step(Words(forward, Attend(), Attend(), Attend(), padding_idx=0), batch(*LENGTHS), ids(2, 6))
+    return step(Words(forward, Attend(), Attend(fused), Attend(), padding_idx=0), batch(*LENGTHS), ids(2, 6))
 
 
 def torch_transformer():
@@ -589,23 +552,18 @@ def joint_text_image():
 
 def video():
     """Attention in frames, over time and to padded text, with axes moved into the batch."""
-    spatial, temporal, cross = Attend(), Attend(), Attend()
-    layers = nn.ModuleList([spatial, temporal, cross])
 
-    class Denoiser(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = layers
-
-        def forward(self, x, text, mask):
-            b, f, n, _ = x.shape
-            x = spatial(x.flatten(0, 1)).unflatten(0, (b, f))
-            x = temporal(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (b, n)).transpose(1, 2)
-            text, mask = text.repeat_interleave(f, 0), mask.repeat_interleave(f, 0)
-            return cross(x.flatten(0, 1), ((1 - mask) * -10000.0)[:, None, None], source=text)
+    def forward(model, x, text, mask):
+        spatial, temporal, cross = model.layers
+        b, f, n, _ = x.shape
+        x = spatial(x.flatten(0, 1)).unflatten(0, (b, f))
+        x = temporal(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (b, n)).transpose(1, 2)
+        text, mask = text.repeat_interleave(f, 0), mask.repeat_interleave(f, 0)
+        return cross(x.flatten(0, 1), ((1 - mask) * -10000.0)[:, None, None], source=text)
 
     mask = (torch.arange(7) < torch.tensor([7, 4])[:, None]).float()
-    return step(Denoiser(), torch.randn(2, 3, 5, WIDTH), torch.randn(2, 7, WIDTH), mask)
+    model = Words(forward, *(Attend() for _ in range(3)))
+    return step(model, torch.randn(2, 3, 5, WIDTH), torch.randn(2, 7, WIDTH), mask)
 
 
 def masked_autoencoder():
@@ -632,8 +590,7 @@ def linear_hybrid():
         distance = torch.arange(T)[:, None] - torch.arange(T)
         return (q @ k.transpose(2, 3) / WIDTH * torch.where(distance >= 0, 0.9 ** distance.clamp(min=0), 0.0)) @ v
 
-    softmax = Attend(lambda q, k, v: SDPA(q, k, v, is_causal=True))
-    return step(Words(in_turn, Attend(sums), softmax, Attend(retention)), ids())
+    return step(Words(in_turn, Attend(sums), Attend(fused), Attend(retention)), ids())
 
 
 def state_space_hybrid():
@@ -662,15 +619,13 @@ def mixture_of_depths():
 
     def forward(model, ids):
         first, second = model.layers
-        x, rows = first(model.embed(ids), None, 0.0, True), []
+        x, rows = first(model.embed(ids)), []
         for row in x:
             chosen = (row[:, 0] > 0).nonzero()[:, 0]
-            rows.append(
-                row.index_copy(0, chosen, second(row[chosen][None], None, 0.0, True)[0]) if len(chosen) else row
-            )
+            rows.append(row.index_copy(0, chosen, second(row[chosen][None])[0]) if len(chosen) else row)
         return model.head(torch.stack(rows))
 
-    return step(Words(forward, Attend(), Attend()), ids(2, 12))
+    return step(Words(forward, Attend(fused), Attend(fused)), ids(2, 12))
 
 
 def checkpointed():
@@ -682,7 +637,7 @@ def checkpointed():
             x = checkpoint(layer, x, torch.zeros(T, T).masked_fill(FUTURE, -math.inf), use_reentrant=number == 1)
         return model.head(x)
 
-    return step(Words(forward, Attend(), Attend(), Attend()), ids())
+    return trained(Attend().attend, forward, layers=3)
 
 
 def shared_keys():
@@ -698,17 +653,17 @@ def shared_keys():
         first, second = model.layers
         return model.head(second(first(model.embed(ids), True), False))
 
-    return step(Words(forward, Attend(attend), Attend(attend)), ids())
+    return trained(attend, forward)
 
 
 def last_word():
     """Padding on the right needs no mask in a causal model, of which the last word is read."""
 
     def forward(model, ids):
-        logits = in_turn(model, ids, None, 0.0, True)
+        logits = in_turn(model, ids)
         return logits[torch.arange(len(ids)), (ids != 0).sum(1) - 1], logits
 
-    return step(Words(forward, Attend(), Attend(), padding_idx=0), batch(*LENGTHS))
+    return step(Words(forward, Attend(fused), Attend(fused), padding_idx=0), batch(*LENGTHS))
 
 
 def fast_path():
