@@ -109,13 +109,13 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
 
 
 def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
-    """Return the first label of a head; empty where it has none."""
-    return next((label.name for label in labels.get(head, ())), "")
+    """Return the first label of a head, or `mixed`; empty where labels are unknown."""
+    return next((label.name for label in labels[head]), MIXED) if head in labels else ""
 
 
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
     """Return this number of heads: the strongest of each label, then others, and last those of `SAY_LITTLE`."""
-    names = {head: strongest(labels, head) for head in heads}
+    names = {head: next((label.name for label in labels.get(head, ())), "") for head in heads}
     by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
     firsts = {name: head for head in reversed(by_gain) if (name := names[head])}
 

@@ -26,6 +26,7 @@ class Lesson(NamedTuple):
 
     name: str
     title: str  # in a few words
+    exercise: str  # a question to the reader
     num_heads: int = 1
     width: int = 3  # of q, k and v of a head
     mask: str = "none"  # a mask expression
@@ -33,19 +34,24 @@ class Lesson(NamedTuple):
 
 
 D_MODEL = 3
-LESSONS = {
-    "one": Lesson("one", "one head"),
-    "multi": Lesson("multi", "multi-head attention", num_heads=2, width=2),
-    "causal": Lesson("causal", "a causal mask", mask="causal"),
-    "cross": Lesson("cross", "cross-attention", target="die Zeit fliegt"),
-}
+_SCALE = "Leave out the scale (--scale none): are the weights nearer to each other then, or farther apart?"
+_HEADS = "Which head takes most of its output from a single word? Which matrices make the difference?"
+_LATER = "Put a word at the end of the text. Which numbers of this lesson change, and why do all others stay?"
+_SHAPE = "Swap the text and --target. How many rows and columns do the weights have then, and why?"
+_ALL = (
+    Lesson("one", "one head", _SCALE),
+    Lesson("multi", "multi-head attention", _HEADS, num_heads=2, width=2),
+    Lesson("causal", "a causal mask", _LATER, mask="causal"),
+    Lesson("cross", "cross-attention", _SHAPE, target="die Zeit fliegt"),
+)
+LESSONS = {lesson.name: lesson for lesson in _ALL}
 
 
 @dataclass(frozen=True)
 class Walk:
     """One query on its way through the layer of a lesson; all numbers are those of its trace and its weights."""
 
-    lesson: Lesson  # what it is about
+    lesson: Lesson
     trace: Trace  # of the text
     embedded: Float[np.ndarray, "K E"]  # the embeddings of the words that are attended to, `[K, E]`
     weights: ToyWeights  # the matrices of the layer

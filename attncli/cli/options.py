@@ -377,7 +377,7 @@ class ViewOptions(Options):
     """Options of the rows, columns and parts of a trace, and their look."""
 
     query: Annotated[
-        list[str] | None, choice_option("Show this query: a token, an index or 500:520. Repeatable.", "TOKEN", "-q")
+        list[str] | None, choice_option("Show where this query looks: a token, an index or 500:520.", "TOKEN", "-q")
     ] = None
     key: Annotated[
         list[str] | None, choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k")

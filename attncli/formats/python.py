@@ -67,7 +67,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
         case Composition():
             return composition.CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
         case HeadReport():
-            return heads.head_parts(result, (), palette, _ROOM)
+            return heads.head_parts(result, palette, _ROOM)
         case Difference():
             return diff.DiffView(result, palette, _ROOM, top=TOP).renderables()
         case LabelledMask():

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.segment import Segment
 
 from attncli.analysis.ablation import Ablation, EdgeCount, HeadEffect, HeadPlace
 from attncli.render.bars import bar_column, largest_of, signed_bar
-from attncli.render.block import (
-    COMFORTABLE,
-    Block,
-    Column,
-    block,
-    cell,
-    flowing,
-    hstack,
-    in_words,
-    ranking,
-    stack,
-    trimmed,
-)
-from attncli.render.fit import lines_of
-from attncli.render.head_map import HeadMap
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, flowing, in_words, ranking, stack, wrapping
+from attncli.render.fit import Bounds, lines_of
+from attncli.render.heatmap import maps_and_list
 from attncli.render.legend import ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, joined, numbers_of
 from attncli.text import as_ranges, plural, visible
 
 _DIGITS = 2
-_BETWEEN = 3  # cells between the map and the ranking
-_FEWEST, _MOST = 3, 20  # heads of the ranking, on a screen
+_MOST = 20  # heads of the ranking, on a screen
 _BAR = 10
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
 _REPLACED = {"zero": "zero", "mean": "its mean over the positions"}
-DIRECT = "adds directly: what is cut, through W_o, the final norm (its scale held) and the unembedding"
+_DIRECT = "what is cut, through W_o, the final norm (its scale held) and the unembedding"
 
 
 def ablation_parts(
@@ -52,63 +40,57 @@ def ablation_parts(
 
     With the number of a sentence, which is one of several, its text is a part.
     """
-    view = _View(ablation, palette, width or COMFORTABLE, _DIGITS if precision is None else precision)
+    view = _AblationView(ablation, palette, width or COMFORTABLE, _DIGITS if precision is None else precision)
     source = ablation.source
     facts = [*architecture_of(source), plural(source.layers, "layer"), *numbers_of(source)]
     headline = joined(source.title, [*facts, plural(len(ablation.tokens), "token")], palette)
     parts: list[RenderableType] = [headline, view.summary(sentence)]
     if ablation.heads:
-        room = None if height is None else height - lines_of(parts, view.width)
-        parts += view.each(room)
+        parts += view.each(10**6 if height is None else height - lines_of(parts, view.width), height is not None)
     return parts
 
 
-def number(value: float, digits: int, is_signed: bool = False) -> str:
-    """Return a number with a minus that is as wide as its plus; what rounds to zero has no minus."""
-    return f"{value:{'+' if is_signed else ''}z.{digits}f}".replace("-", "−")
-
-
 def _named(places: Sequence[HeadPlace]) -> str:
-    """Return the names of a few heads, or the number of many and their layers."""
     if len(places) <= _LISTED:
         return f"head{'s' * (len(places) > 1)} " + " ".join(f"L{layer}H{head}" for layer, head in places)
     layers = sorted({layer for layer, _ in places})
     return f"{len(places)} heads of layer{'s' * (len(layers) > 1)} {as_ranges(layers)}"
 
 
-class _View:
-    """An ablation, and how it is laid out."""
+@dataclass(frozen=True)
+class _AblationView:
+    """An ablation laid out for one output."""
 
-    def __init__(self, ablation: Ablation, palette: Palette, width: int, digits: int) -> None:
-        self.ablation, self.palette, self.width, self.digits = ablation, palette, width, digits
-        self.unit = _UNITS[ablation.kind]
+    ablation: Ablation
+    palette: Palette
+    width: int
+    digits: int
+
+    @property
+    def _unit(self) -> str:
+        return _UNITS[self.ablation.kind]
+
+    def _number(self, value: float, sign: str = "") -> str:
+        return f"{value:{sign}z.{self.digits}f}"
 
     # --- the prediction ---
 
     def summary(self, sentence: int | None) -> Block:
         """Return what is measured and what was cut, with the outcome before, after, and the change."""
         one = self.ablation
-        words = [("outcome", self._outcome()), ("cut", self._cut())]
+        rows: list[list[Cell]] = [[("outcome", DIM), (self._outcome(), None)], [("cut", DIM), (self._cut(), None)]]
         if sentence is not None:
-            words.insert(0, (f"sentence {sentence}", self.palette.shortened(visible(one.text), self.width)))
-        numbers = [("before", self._value(one.before), self._meaning(one.before))]
+            text = self.palette.shortened(visible(one.text), self.width)
+            rows.insert(0, [(f"sentence {sentence}", DIM), (text, None)])
+        numbers = [("before", one.before, self._meaning(one.before), "")]
         if one.after is not None and one.change is not None:
-            numbers.append(("after", self._value(one.after), self._meaning(one.after)))
-            numbers.append(("change", self._value(one.change, is_signed=True), ""))
+            numbers += [("after", one.after, self._meaning(one.after), ""), ("change", one.change, "", "+")]
         if one.direct is not None:
-            numbers.append(("adds directly", self._value(one.direct, is_signed=True), DIRECT.partition(": ")[2]))
-        margin = max(len(name) for name, *_ in (*words, *numbers)) + 2
-        wide = max(len(value) for _, value, _ in numbers) + 3
-        lines: list[list[Segment]] = []
-        for name, text in words:
-            for number, part in enumerate(in_words(text, self.width - margin)):
-                lines.append([cell("" if number else name, margin, DIM, "left"), Segment(part)])
-        for name, value, meaning in numbers:
-            shown = cell(value.rjust(wide - 3), wide, BOLD, "left")
-            for number, part in enumerate(in_words(meaning, self.width - margin - wide)):
-                begin = [Segment(" " * (margin + wide))] if number else [cell(name, margin, DIM, "left"), shown]
-                lines.append([*begin, Segment(part, DIM)])
-        return block(map(trimmed, lines))
+            numbers.append(("adds directly", one.direct, _DIRECT, "+"))
+        wide = max(len(self._number(value, sign)) for _, value, _, sign in numbers)
+        for name, value, meaning, sign in numbers:
+            rows.append([(name, DIM), (f"{self._number(value, sign):>{wide}} {self._unit}  {meaning}", None)])
+        return wrapping(rows, "<<", self.width)
 
     def _outcome(self) -> str:
         one = self.ablation
@@ -137,11 +119,7 @@ class _View:
         )
         return f"{counts}{alone}; {visible(str(choice.expression()))} is left"
 
-    def _value(self, value: float, is_signed: bool = False) -> str:
-        return f"{number(value, self.digits, is_signed)} {self.unit}"
-
     def _meaning(self, value: float) -> str:
-        """Return what a number is as a probability, as odds, or as a perplexity."""
         one = self.ablation
         if one.kind == "logprob":
             return f"probability {math.exp(value):.3g}"
@@ -155,59 +133,37 @@ class _View:
 
     # --- heads that were cut alone ---
 
-    def each(self, room: int | None) -> Iterator[Block]:
-        """Yield a map of the changes beside or above the heads that change most, as many as there is room for."""
+    def each(self, room: int, is_screen: bool) -> Iterator[Block]:
+        """Yield a map of the changes next to or above the heads that change most, as many as there is room for."""
         ranked = self.ablation.ranked()
         scale = Scale.around_zero(largest_of(head.change for head in ranked))
-        title = [Segment(f"change, {self.unit}", BOLD)]
+        title = [Segment(f"change, {self._unit}", BOLD)]
         ramp = ramp_line(scale, self.palette, self.width)
         above = flowing([title, ramp, [Segment("− lower when cut", DIM)]], self.width)
-        left = None if room is None else room - len(above.lines) - 1
-        grid, is_beside = self._map(scale, False, has_numbers=True), True
-        for is_turned, has_numbers in ((False, True), (False, False), (True, True), (True, False)):
-            grid = self._map(scale, is_turned, has_numbers)
-            is_beside = self.width - grid.width - _BETWEEN >= self._listed(ranked[:_FEWEST]).width
-            least = 0 if is_beside else _FEWEST + 2
-            if grid.width <= self.width and (left is None or len(grid.lines) + least <= left):
-                break
-        count = len(ranked)
-        if left is not None:
-            lines = left - 1 - (0 if is_beside else len(grid.lines) + 1)
-            count = max(min(lines - (lines < count), _MOST), _FEWEST)
-        listed = self._listed(ranked[:count])
-        both = hstack([grid, listed], _BETWEEN) if is_beside else stack([grid, listed], gap=1)
+        left, most = room - len(above.lines) - 1, _MOST if is_screen else len(ranked)
+        maps = {"change": {(head.layer, head.head): head.change for head in ranked}}
+        bounds = Bounds(left, self.width)
+        both = maps_and_list(
+            maps, scale, self.palette, bounds, self.digits, lambda count: self._listed(ranked[: min(count, most)])
+        )
         yield stack([above, both])
-        note = block([Segment(line, DIM)] for line in in_words(DIRECT, self.width))
+        note = block([Segment(line, DIM)] for line in in_words(f"adds directly: {_DIRECT}", self.width))
         has_direct = any(head.direct is not None for head in ranked)
-        if has_direct and (left is None or len(both.lines) + len(note.lines) + 1 <= left):
+        if has_direct and len(both.lines) + len(note.lines) + 1 <= left:
             yield note
-
-    def _map(self, scale: Scale, is_turned: bool, has_numbers: bool) -> Block:
-        """Return layers × heads, or turned heads × layers, as colours, or as numbers on colours."""
-        numbers: dict[tuple[int, int], float | None] = {
-            ((head.head, head.layer) if is_turned else (head.layer, head.head)): head.change
-            for head in self.ablation.heads
-        }
-        drawn = HeadMap.of(numbers)
-        size = max(drawn.widest(self.digits), 3) if has_numbers and self.palette.has_color else 2
-        names = ["L" if is_turned else "H", *(f"{'H' if is_turned else 'L'}{index}" for index in drawn.layers)]
-        rows, columns = range(len(drawn.layers)), range(len(drawn.heads))
-        return drawn.drawn(rows, columns, size, names, scale, self.palette, self.digits)
-
-    def _after(self, heads: list[HeadEffect]) -> Column:
-        if self.ablation.kind == "logprob":
-            return Column("p after", [f"{math.exp(head.after):.2g}" for head in heads])
-        return Column("after", [number(head.after, self.digits) for head in heads])
 
     def _listed(self, heads: list[HeadEffect]) -> Block:
         largest = largest_of(head.change for head in self.ablation.heads)
+        after = Column("after", [self._number(head.after) for head in heads])
+        if self.ablation.kind == "logprob":
+            after = Column("p after", [f"{math.exp(head.after):.2g}" for head in heads])
         columns = [
             Column("head", [f"L{head.layer}H{head.head}" for head in heads], BOLD, "<"),
-            self._after(heads),
-            Column("change", [number(head.change, self.digits, is_signed=True) for head in heads]),
+            after,
+            Column("change", [self._number(head.change, "+") for head in heads]),
             bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads),
         ]
         if any(head.direct is not None for head in heads):
-            direct = ["" if head.direct is None else number(head.direct, self.digits, is_signed=True) for head in heads]
+            direct = ["" if head.direct is None else self._number(head.direct, "+") for head in heads]
             columns.append(Column("adds directly", direct))
         return ranking(columns, len(self.ablation.heads) - len(heads), self.width)

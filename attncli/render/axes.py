@@ -1,4 +1,4 @@
-"""Axis labels: tokens beside the rows, indices or tokens above the columns, and where a second text begins."""
+"""Axis labels: tokens of the rows, indices or tokens of the columns, and the boundary of a second text."""
 
 from __future__ import annotations
 
@@ -26,19 +26,12 @@ STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 @dataclass(frozen=True, repr=False)
 class Axis:
-    """The rows or the columns of a matrix.
+    """The rows or the columns of a matrix."""
 
-    Attributes:
-        labels: what each one is called, fit for the output.
-        indices: the position each one stands for.
-        boundary: how many of them come before the second text of a pair; 0 where there is no boundary.
-        marked: the places of those that carry `MARK`.
-    """
-
-    labels: tuple[str, ...]
-    indices: tuple[int, ...]
-    boundary: int = 0
-    marked: frozenset[int] = frozenset()
+    labels: tuple[str, ...]  # fit for the output
+    indices: tuple[int, ...]  # the position of each one
+    boundary: int = 0  # how many of them come before the second text of a pair; 0 where there is no boundary
+    marked: frozenset[int] = frozenset()  # the places of those that carry `MARK`
 
     @classmethod
     def of_tokens(
@@ -53,11 +46,6 @@ class Axis:
         first = sum(1 for token in shown if token.segment == 0)
         in_order = all(token.segment == 0 for token in shown[:first])
         return cls(tuple(labels), tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
-
-    @classmethod
-    def of_dimensions(cls, width: int) -> Axis:
-        """Return the axis of a vector's dimensions."""
-        return cls(tuple(str(index) for index in range(width)), tuple(range(width)))
 
     def __len__(self) -> int:
         """How many rows or columns."""
@@ -79,7 +67,7 @@ class Axis:
         )
 
     def pooled(self, step: int) -> Axis:
-        """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
+        """Return the axis of every `step`-th place, marked if one up to the next is."""
         return self.taken([range(start, start + step) for start in range(0, len(self), step)])
 
     def paired(self) -> Axis:
@@ -101,17 +89,14 @@ class Axis:
     def row_labels(self, header_lines: int, palette: Palette, height: int = 1) -> Block:
         """Return `index label` for every row, which is so high, below as many blank lines as the matrix has headers."""
         digits, width = self.digits, self.width
-        # The marks stand in a column of their own, where no token that is called the same is taken for one.
-        margin = 2 if self.marked else 0
-        blank = [Segment(" " * width)]
-        lines = []
+        margin = 2 if self.marked else 0  # a column of its own, where no token that is called so is taken for a mark
+        blank, lines = [Segment(" " * width)], []
         for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
-            if place == self.boundary > 0:
-                lines.append([Segment("─" * width, DIM)])
+            lines += [[Segment("─" * width, DIM)]] * (place == self.boundary > 0)
             name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
             above = (height - 1) // 2  # where the numbers of cells stand
-            lines += [blank] * above
-            lines += [[name, cell(MARK if place in self.marked else "", margin, BOLD)], *[blank] * (height - 1 - above)]
+            mark = cell(MARK if place in self.marked else "", margin, BOLD)
+            lines += [*[blank] * above, [name, mark], *[blank] * (height - 1 - above)]
         return Block([blank] * header_lines + lines, width)
 
     def header(self, cell_width: int, palette: Palette) -> list[Segment]:

@@ -1,4 +1,4 @@
-"""Bars whose length says how much, and how numbers and tokens look in tables that have them."""
+"""Bars of numbers, and how numbers and tokens look in tables that have them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rich.style import Style
 
 from attncli.render.axes import LONGEST_LABEL
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, table, width_of
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette, Scale
 from attncli.trace.tokens import Token
@@ -26,10 +26,7 @@ _NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
 def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp | None = None) -> Cell:
-    """Return a bar that begins at 0 on the left; NaN and the infinities have the marks of a heat map.
-
-    Its length is in proportion to the weight, whatever the ramp; its colour is that of a map whose largest weight is 1.
-    """
+    """Return a bar that begins at 0 on the left, in the colour of its weight; what is not finite is a mark."""
     if not math.isfinite(weight):
         return _mark(weight), None
     return palette.bar * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
@@ -64,14 +61,11 @@ def _mark(value: float) -> str:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """Where tables go, and how numbers and tokens look in them.
-
-    Without a precision numbers have four digits.
-    """
+    """Room for tables, and how numbers and tokens look in them."""
 
     palette: Palette
     width: int | None
-    precision: int | None = None
+    precision: int | None = None  # digits after the point; None is 4
     ramp: Ramp | None = None
 
     @property
@@ -80,7 +74,7 @@ class TableFormat:
 
     @property
     def room(self) -> int:
-        """How many cells a line may take, also where the output sets no width."""
+        """Cells that a line may take, also where the output sets no width."""
         return self.width or COMFORTABLE
 
     def named(self, token: Token, longest: int = LONGEST_LABEL) -> str:
@@ -88,38 +82,34 @@ class TableFormat:
         return f"{token.index} {self.palette.shortened(token.label, longest)}"
 
     def number(self, value: Any) -> str:
-        """Return a number that stands alone; one that fixed decimals would show as nothing keeps its size."""
+        """Return a number by itself; one that fixed decimals would show as nothing keeps its size."""
         number, digits = float(value), self._digits
         if 0 < abs(number) < 0.5 * 10**-digits:
             return f"{number:.{max(digits - 2, 1)}e}"
         return number_text(number, digits)
 
     def column(self, values: Float[np.ndarray, " N"], places: Sequence[int]) -> list[str]:
-        """Return numbers that stand in a column."""
+        """Return numbers of a column."""
         chosen = values[list(places)]
         is_large = bool((np.abs(chosen[np.isfinite(chosen)]) >= WIDEST_FIXED).any())
         return [number_text(value, self._digits, is_large) for value in chosen.tolist()]
 
     def cell(self, value: Any) -> str:
-        """Return a number that stands in a column, or a mark; a blank where the layer has none."""
+        """Return a number of a column, or a mark; a blank where the layer has none."""
         if value is None or isinstance(value, str):
             return value or ""
         return number_text(float(value), self._digits)
 
-    def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
-        """Return a table with bars in front of one of its columns.
-
-        A value of None has no bar, and the `largest` the longest one.
-        """
+    def with_bars(
+        self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float, left_out: int = 0
+    ) -> Block:
+        """Return a table with bars in front of one of its columns, which counts rows that are left out."""
         width = self.bar_width(columns, place, _WIDEST_BAR)
-        bars = [
-            ("", None) if value is None else bar(value, largest, width, self.palette, self.ramp) for value in values
-        ]
-        return table([*columns[:place], bar_column(bars), *columns[place:]], self.width)
+        bars = [("", None) if one is None else bar(one, largest, width, self.palette, self.ramp) for one in values]
+        return ranking([*columns[:place], bar_column(bars), *columns[place:]], left_out, self.width)
 
     def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
         """Return how wide bars in front of a column may be: what all columns leave free, or those before it."""
         left = self.room - width_of(columns)
-        if left < _NARROWEST_BAR:
-            left = self.room - width_of(columns[:place])
+        left = left if left >= _NARROWEST_BAR else self.room - width_of(columns[:place])
         return max(min(left, widest), _NARROWEST_BAR)

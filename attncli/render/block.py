@@ -6,7 +6,7 @@ Many small cells are cheaper so than as a Table of Rich.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
+from io import StringIO
 from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
@@ -49,7 +49,7 @@ def segment_width(segment: Segment) -> int:
 
 
 def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
-    """Return the blocks one above the other, with so many blank lines between them."""
+    """Return the blocks one above the other, with blank lines between them."""
     lines: list[Sequence[Segment]] = []
     width = 0
     for one in blocks:
@@ -85,7 +85,7 @@ def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[
 
 
 def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
-    """Return parts, none of which is split, behind each other in as few lines of `width` cells as they fit in."""
+    """Return unsplit parts behind each other, in as few lines of `width` cells as they fit in."""
     return stack(hstack(line, 3) for line in in_lines((block([part]) for part in parts), 3, width))
 
 
@@ -108,32 +108,33 @@ def cell(text: str, width: int, style: Style | None = None, align: str = "right"
 
 
 def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: int | None) -> Block:
-    """Return rows of words in columns; columns that do not fit follow below, beside the first one again.
+    """Return rows of words in columns; columns that do not fit follow below, each time behind the first one.
 
     A row has a cell for each column, and `align` a `<` or `>`.
     """
-    widths = [max(cell_len(row[column][0]) for row in rows) for column in range(len(align))]
-    chunks: list[list[int]] = [[]]
-    used = widths[0]
+    widths = [max(cell_len(row[column][0]) for row in rows) + 2 for column in range(len(align))]
+    chunks, used = [[0]], widths[0]
     for column in range(1, len(align)):
-        if chunks[-1] and width is not None and used + 2 + widths[column] > width:
-            chunks.append([])
+        if len(chunks[-1]) > 1 and width is not None and used + widths[column] - 2 > width:
+            chunks.append([0])
             used = widths[0]
         chunks[-1].append(column)
-        used += 2 + widths[column]
-    lines: list[list[Segment]] = []
-    for chunk in chunks:
-        for row in rows:
-            line = []
-            for column in (0, *chunk):
-                text, style = row[column]
-                gap = Segment("  " if column else "")
-                line += [gap, cell(text, widths[column], style, "right" if align[column] == ">" else "left")]
-            lines.append(trimmed(line))
-    return block(lines)
+        used += widths[column]
+    return block(
+        trimmed(
+            segment
+            for column in chunk
+            for segment in (
+                cell(row[column][0], widths[column] - 2, row[column][1], "right" if align[column] == ">" else "left"),
+                Segment("  "),
+            )
+        )
+        for chunk in chunks
+        for row in rows
+    )
 
 
-def trimmed(line: Sequence[Segment]) -> list[Segment]:
+def trimmed(line: Iterable[Segment]) -> list[Segment]:
     """Return a line without the blanks at its end, which a narrow terminal would wrap; colour is not blank."""
     rest = list(line)
     while rest:
@@ -175,7 +176,7 @@ class Column(NamedTuple):
 
 
 def table(columns: Sequence[Column], width: int | None) -> Block:
-    """Return columns with their titles; those that do not fit follow below, beside the first one again."""
+    """Return columns with their titles; those that do not fit follow below, each time behind the first one."""
     rows = list(zip(*(column.cells for column in columns), strict=True))
     return grid(rows, "".join(column.align for column in columns), width)
 
@@ -191,16 +192,20 @@ def ranking(columns: Sequence[Column], left_out: int, width: int | None) -> Bloc
     return table(columns, width)
 
 
-def wrap_cells(rows: Iterable[Sequence[Cell]], room: int) -> list[list[Cell]]:
-    """Return rows whose last cell, where it is longer than `room`, goes on in rows of its own."""
-    lines: list[list[Cell]] = []
-    for *before, (text, style) in rows:
-        first, *more = wrap(text, max(room, 1))
-        lines.append([*before, (first, style)])
-        lines += [[*[("", None)] * len(before), (part, style)] for part in more]
-    return lines
+def wrapping(rows: Iterable[Sequence[Cell]], align: str, width: int | None) -> Block:
+    """Return rows of words in columns; the last one wraps where a line has no room for it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for number, side in enumerate(align, start=1):
+        table.add_column(justify="right" if side == ">" else "left", no_wrap=number < len(align), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text, style or "") for text, style in row))
+    console = Console(width=width or 10**6, file=StringIO())
+    return block(map(trimmed, console.render_lines(table, pad=False)))
 
 
 def width_of(columns: Iterable[Column]) -> int:
-    """Return how many cells columns take beside each other, with a gap behind each of them."""
+    """Return how many cells columns take, with a gap behind each of them."""
     return sum(column.width + 2 for column in columns)

@@ -7,14 +7,13 @@ from dataclasses import replace
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.console import Group
 from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.calls.groups import joined_modules, joined_places
 from attncli.masks.findings import Finding
-from attncli.render.block import COMFORTABLE, Block, Cell, grid
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, table, width_of
 from attncli.render.findings import SEVERITY_STYLES, finding_lines, tally
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]
 
-_ALIGN = {"calls": ">", "heads": ">", "queries×keys": ">"}
 _DROPPED = ("heads", "kind", "calls", "queries×keys", "module")  # the first goes first where a line is too short
-_SHORTENED = {"place": True, "module": True, "mask": False}  # and whether their end says more than their beginning
+_SHORTENED = ("module", "place", "mask")  # whose end says more than their beginning, but for a mask
 _LEAST = 20  # cells of a line that each of them keeps while there are others
 _WIDE = 1000  # where the output sets no width
 _GREEN = Style(color="green")
@@ -48,12 +46,7 @@ def calls_parts(
 ) -> Iterator[RenderableType]:
     """Yield the table, what is wrong at each line of code, errors first, and how much that is.
 
-    Args:
-        calls: of a program.
-        palette: how words are written.
-        width: cells in a line; None where the output sets none.
-        commands: gives the commands that show more of a row and its finding; None where there are none.
-        height: lines of a screen, of which wrong cells take half or 16; None draws all rows of a mask.
+    `commands` show more of a row and its finding. Of the lines of a screen wrong cells take half, or 16.
     """
     yield Text(calls.headline)
     rows = calls.rows
@@ -72,35 +65,31 @@ def calls_parts(
 
 
 def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Block:
-    """Return a line for each place: of columns that are too wide some are left out, and some are cut."""
-    columns: dict[str, list[Cell]] = {
-        "place": [(palette.label(str(row.place)), None) for row in rows],
-        "module": [(palette.label(row.module or ""), None) for row in rows],
-        "calls": [(str(row.calls), None) for row in rows],
-        "kind": [(row.api, None) for row in rows],
-        "heads": [(str(row.sizes[1]), None) for row in rows],
-        "queries×keys": [(f"{row.sizes[2]}×{row.sizes[3]}", None) for row in rows],
-        "mask": [(palette.label(row.mask), None) for row in rows],
-        "result": [_result(row) for row in rows],
-    }
-    if not any(text for text, _ in columns["module"]):
-        del columns["module"]
-    widths: dict[str, int] = {}
-    for title in ("", *_DROPPED):
-        columns.pop(title, None)
-        widths = {each: max(cell_len(text) for text, _ in [(each, None), *cells]) for each, cells in columns.items()}
-        excess = 0 if width is None else sum(widths.values()) + 2 * (len(widths) - 1) - width
-        if excess <= sum(max(widths[each] - _LEAST, 0) for each in widths.keys() & _SHORTENED):
+    """Return a line for each place; where a line is too short, columns are left out, and names lose their beginning."""
+    columns = [
+        Column("place", [palette.label(str(row.place)) for row in rows], align="<"),
+        Column("module", [palette.label(row.module or "") for row in rows], align="<"),
+        Column("calls", [str(row.calls) for row in rows]),
+        Column("kind", [row.api for row in rows], align="<"),
+        Column("heads", [str(row.sizes[1]) for row in rows]),
+        Column("queries×keys", [f"{row.sizes[2]}×{row.sizes[3]}" for row in rows]),
+        Column("mask", [palette.label(row.mask) for row in rows], align="<"),
+        Column("result", [_result(row)[0] for row in rows], [_result(row)[1] for row in rows], "<"),
+    ]
+    shown = {column.title: column for column in columns if any(column.texts)}
+    if width is None:
+        return table([*shown.values()], None)
+    for dropped in ("", *_DROPPED):
+        shown.pop(dropped, None)
+        spare = sum(max(shown[title].width - _LEAST, 0) for title in _SHORTENED if title in shown)
+        if width_of(shown.values()) - 2 - spare <= width:
             break
-    for _ in range(excess):
-        widths[max(widths.keys() & _SHORTENED, key=lambda each: widths[each])] -= 1
-    for title, keeps_end in _SHORTENED.items():
-        if title in columns:
-            cells = columns[title]
-            columns[title] = [(palette.shortened(text, widths[title], keeps_end), style) for text, style in cells]
-    titles: list[Cell] = [(title, DIM) for title in columns]
-    align = "".join(_ALIGN.get(title, "<") for title in columns)
-    return grid([titles, *map(list, zip(*columns.values(), strict=True))], align, None)
+    for title in _SHORTENED:
+        if title in shown and (excess := width_of(shown.values()) - 2 - width) > 0:
+            own, most = shown[title], max(shown[title].width - excess, _LEAST)
+            texts = [palette.shortened(text, most, keeps_end=title != "mask") for text in own.texts]
+            shown[title] = own._replace(texts=texts)
+    return table([*shown.values()], None)
 
 
 def _result(row: CallGroup) -> Cell:

@@ -1,4 +1,4 @@
-"""Where the cells of a map stand, and how they are drawn in lines, one of them under a cursor if there is one."""
+"""Grid of the cells of a map, and their lines, with a cursor on one of them if there is one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,15 @@ if TYPE_CHECKING:
 
 
 class GridCell(NamedTuple):
-    """How large a cell of a map is drawn.
+    """Size of a cell of a map."""
 
-    Attributes:
-        columns: characters that it is wide; of more than three, with a line of its own, it has its number in it.
-        rows: how many of them share a line, one above the other.
-        lines: that it is high.
-    """
-
-    columns: int
-    rows: int
-    lines: int = 1
+    columns: int  # characters that it is wide; one of more than three, with a line of its own, has its number in it
+    rows: int  # how many of them share a line, one above the other
+    lines: int = 1  # that it is high
 
     @property
     def has_number(self) -> bool:
-        """Whether its number stands in it."""
+        """Whether it has room for its number."""
         return self.rows == 1 and self.columns > WIDE.columns + 1
 
     def aligned(self, text: str) -> str:
@@ -48,7 +42,7 @@ WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
 
 
 class CellGrid(NamedTuple):
-    """Where the cells of a map stand."""
+    """Grid of the cells of a map."""
 
     rows: Axis
     columns: Axis
@@ -134,13 +128,10 @@ def _cells(
     """Return what is written in the middle line of cells, and in the others, if they have some."""
     width = cell.columns
     if cell.rows > 1:
-        halves = palette.halves(values, allowed, scale)
-        if width > 1:  # the letter of odd ones stands there once
-            halves = [
-                [(each * width if each in " ▀▄" else each.rjust(width), style) for each, style in line]
-                for line in halves
-            ]
-        return halves, []
+        halves = palette.halves(values, allowed, scale)  # where the letter of odd ones stands once
+        return [
+            [(each * width if each in " ▀▄" else each.rjust(width), style) for each, style in line] for line in halves
+        ], []
     drawn = palette.cells(values, allowed, scale, min(width, WIDE.columns))
     if width <= WIDE.columns:
         return drawn, []
@@ -161,7 +152,7 @@ def _cells(
 
 
 def short_number(value: float, digits: int, width: int) -> str:
-    """Return a number in so many characters: with fewer digits than it should have, if need be, or not at all."""
+    """Return a number in at most `width` characters, with fewer digits if need be; empty where none fits."""
     for fewer in range(digits, -1, -1):
         text = number_text(value, fewer)
         for shorter in (text, text.replace("0.", ".", 1).removesuffix(".")):
@@ -171,10 +162,7 @@ def short_number(value: float, digits: int, width: int) -> str:
 
 
 def _segments(line: Line, boundary: int, palette: Palette) -> list[Segment]:
-    """Return a line's cells, those of one style that stand together as one segment, with a rule before a second text.
-
-    A map has thousands of cells.
-    """
+    """Return a line's cells, neighbours of one style as one segment, with a rule before a second text."""
     if boundary:
         return [
             *_segments(line[:boundary], 0, palette),

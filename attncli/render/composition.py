@@ -1,8 +1,7 @@
-"""What wrote a key and a query, as a page: a sentence, and the writers of each by their margin."""
+"""Page of `attn why --composition`: the writers of a key and of a query, by their margin."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
@@ -23,7 +22,7 @@ _LONGEST_TITLE = 40  # cells of a token's name
 
 
 def writer_name(term: Term) -> str:
-    """Return what wrote a term, as `head 16.0`."""
+    """Return the writer of a term, as `head 16.0`."""
     match term.writer:
         case "head":
             return f"head {term.layer}.{term.head}"
@@ -35,19 +34,15 @@ def writer_name(term: Term) -> str:
 
 
 def sentences_of(composition: Composition) -> str:
-    """Return what the key is found through, what the query finds it with, and what a margin is; a line each."""
+    """Return the largest writers of the key and of the query, and the meaning of a margin; a line each."""
     key, query, margin = composition.cell.key.index, composition.cell.row.query.index, composition.margin
-    others = plural(composition.others, "other key")
+    meaning = f"margin = value at this key − mean of {plural(composition.others, 'other key')}"
     if margin <= 0:
-        return (
-            f"Key {key} scores {-margin:.2f} below the mean of {others}.\n"
-            "The margin of a writer is its value at this key less its mean over those."
-        )
-    (found, by_key), (sought, by_query) = (_largest(composition, side) for side in ("key", "query"))
+        return f"Key {key} scores {-margin:.2f} below the mean of the others.\n{meaning}"
+    (found, by_key), (finder, by_query) = (_largest(composition, side) for side in ("key", "query"))
     return (
         f"Key {key} is found mostly through {found}, which wrote {by_key / margin:.0%} of its margin.\n"
-        f"Query {query} looks for it mostly through {sought}, {by_query / margin:.0%}.\n"
-        f"A margin is the value at this key less its mean over {others}."
+        f"Query {query} looks for it mostly through {finder}, {by_query / margin:.0%}.\n{meaning}"
     ).replace("%", " %")
 
 
@@ -58,74 +53,46 @@ def _largest(composition: Composition, side: Side) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class CompositionPage:
-    """A composition laid out for one output.
-
-    Attributes:
-        composition: what is shown.
-        top: how many writers of each side have a line; None is as many as there is room for.
-        sheet: where it goes.
-        lines: of the screen that it is to fit; None is as many as it takes.
-    """
+    """A composition laid out for one output."""
 
     composition: Composition
-    top: int | None
+    top: int | None  # writers of each side that have a line; None is as many as fit
     sheet: TableFormat
-    lines: int | None = None
+    lines: int | None = None  # of the screen; None is as many as it takes
 
     def parts(self) -> list[RenderableType]:
         """Return the page, part by part; a blank line belongs between two parts."""
-        composition, sheet = self.composition, self.sheet
-        cell, palette = composition.cell, sheet.palette
-        row = cell.row
-        names = f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {sheet.named(cell.key, _LONGEST_TITLE)}"
+        composition, sheet, row = self.composition, self.sheet, self.composition.cell.row
+        key = sheet.named(composition.cell.key, _LONGEST_TITLE)
         place = f" · layer {row.layer.layer} · head {row.head.head} of {row.layer.num_heads}"
-        title = Text.assemble((names, BOLD), place)
-        above = [headline(composition.trace, palette), title, Text(sentences_of(composition))]
-        names_width = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
-        is_beside = sheet.room >= 2 * (names_width + _NUMBERS) + _GAP
-        top = self.top or self._top(above, is_beside)
-        if is_beside:
-            half = replace(sheet, width=(sheet.room - _GAP) // 2)
-            tables = [hstack([self._side(side, top, half) for side in ("key", "query")], _GAP)]
-        else:
-            tables = [self._side(side, top, sheet) for side in ("key", "query")]
-        return [*above, *tables]
-
-    def _top(self, around: Sequence[RenderableType], is_beside: bool) -> int:
-        """Return how many writers of each side have a line."""
-        if self.lines is None:
-            return _MOST
-        room = self.lines - lines_of(around, self.sheet.room)
-        return max((room if is_beside else (room - 1) // 2) - _AROUND, _FEWEST)
+        title = Text.assemble((f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {key}", BOLD), place)
+        above = [headline(composition.trace, sheet.palette), title, Text(sentences_of(composition))]
+        names = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
+        is_beside = sheet.room >= 2 * (names + _NUMBERS) + _GAP
+        room = _MOST + _AROUND if self.lines is None else self.lines - lines_of(above, sheet.room)
+        if self.lines is not None and not is_beside:
+            room = (room - 1) // 2
+        top = self.top or max(room - _AROUND, _FEWEST)
+        sheet = replace(sheet, width=(sheet.room - _GAP) // 2) if is_beside else sheet
+        tables = [self._side(side, top, sheet) for side in ("key", "query")]
+        return [*above, *([hstack(tables, _GAP)] if is_beside else tables)]
 
     def _side(self, side: Side, top: int, sheet: TableFormat) -> Block:
-        """Return the writers of one side, the largest margin first, and what the others sum up to."""
-        composition, palette = self.composition, sheet.palette
-        terms = composition.of_side(side)
+        terms = self.composition.of_side(side)
         shown, others = terms[:top], terms[top:]
-        names = [writer_name(term) for term in shown]
-        if others:
-            names.append(plural(len(others), "other writer"))
-        names.append("score" if composition.cell.row.layer.softcap is None else "before the softcap")
-        values, margins = (
-            [*(getattr(term, name) for term in shown), *_sums(others, name), sum(getattr(term, name) for term in terms)]
-            for name in ("value", "margin")
-        )
-        styles = [BOLD] * len(shown) + [DIM] * bool(others) + [BOLD]
-        columns = [
-            Column(self._title(side), names, styles, "<"),
-            *(Column(name, [sheet.cell(value) for value in numbers], [None] * (len(names) - 1) + [BOLD])
-              for name, numbers in (("value", values), ("margin", margins))),
-        ]  # fmt: skip
+        total = "score" if self.composition.cell.row.layer.softcap is None else "before the softcap"
+        names = [*map(writer_name, shown), *[plural(len(others), "other writer")] * bool(others), total]
+        columns = [Column(self._title(side), names, [BOLD] * len(shown) + [DIM] * bool(others) + [BOLD], "<")]
+        for name in ("value", "margin"):
+            numbers = [getattr(term, name) for term in shown]
+            numbers += [sum(getattr(term, name) for term in others)] * bool(others)
+            texts = [sheet.cell(number) for number in (*numbers, sum(getattr(term, name) for term in terms))]
+            columns.append(Column(name, texts, [None] * (len(names) - 1) + [BOLD]))
         width = sheet.bar_width(columns, len(columns), _WIDEST_BAR)
-        largest = largest_of(term.margin for term in composition.terms)
-        bars = [signed_bar(margin, largest, width, palette) for margin in margins[: len(shown)]]
+        largest = largest_of(term.margin for term in self.composition.terms)
+        bars = [signed_bar(term.margin, largest, width, sheet.palette) for term in shown]
         return table([*columns, bar_column([*bars, *[("", None)] * (len(names) - len(shown))])], sheet.width)
 
     def _title(self, side: Side) -> str:
         cell = self.composition.cell
         return f"{side} {(cell.key if side == 'key' else cell.row.query).index}, written by"
-
-
-def _sums(terms: Sequence[Term], name: str) -> list[float]:
-    return [sum(getattr(term, name) for term in terms)] if terms else []

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.masks.findings import Finding, Severity
-from attncli.render.block import COMFORTABLE, Block, Cell, grid, in_words, wrap_cells
+from attncli.render.block import COMFORTABLE, Block, Cell, wrapping
 from attncli.render.masks import MaskView, compared, difference, headline
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named, plural
@@ -34,25 +34,15 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def finding_lines(findings: Iterable[Finding], palette: Palette, width: int | None = None) -> Block:
-    """Return the findings as a list, errors first: severity, code and message; below it the first cells and the advice.
-
-    Args:
-        findings: at least one, in any order.
-        palette: how words are written; the colours of severities are the terminal's own.
-        width: cells in a line, at which messages wrap; None wraps nothing.
-    """
-    shown = ordered(findings)
-    margin = 7 + max(len(finding.code) for finding in shown) + 2
-    room = None if width is None else max(width - margin, _LEAST)
+    """Return the findings as a list, errors first: severity, code, message; below it the first cells and the advice."""
     rows: list[list[Cell]] = []
-    for finding in shown:
-        parts = [(finding.message, None), (_places(finding), DIM), (finding.advice or "", DIM)]
-        lines = [(line, style) for text, style in parts if text for line in in_words(palette.label(text), room)]
+    for finding in ordered(findings):
         before: list[Cell] = [(finding.severity, SEVERITY_STYLES[finding.severity]), (finding.code, BOLD)]
-        for line in lines:
-            rows.append([*before, line])
-            before = [("", None)] * 2
-    return grid(rows, "<<<", None)
+        for text, style in ((finding.message, None), (_places(finding), DIM), (finding.advice, DIM)):
+            if text:
+                rows.append([*before, (palette.label(text), style)])
+                before = [("", None)] * 2
+    return wrapping(rows, "<<<", width)
 
 
 def tally(findings: Sequence[Finding]) -> Text:
@@ -64,7 +54,6 @@ def tally(findings: Sequence[Finding]) -> Text:
 
 
 def _places(finding: Finding) -> str:
-    """Return the first places of a finding: (query, key), or query rows."""
     places = [f"({query},{key})" for query, key in finding.cells] or [str(row) for row in finding.rows]
     if not places:
         return ""
@@ -91,10 +80,6 @@ def checked(
         yield Text("nothing found; give --expect EXPR to compare it with the mask you mean", SEVERITY_STYLES["note"])
 
 
-# Cells of a line: before what a comparison came to, and of that.
-_BEFORE, _LEAST, _WIDEST = 51, 24, 100
-
-
 def report_parts(report: Report, palette: Palette, width: int | None) -> Iterator[RenderableType]:
     """Yield what was run, what was found, and what was compared."""
     count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
@@ -111,7 +96,6 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
 
 
 def _wrong_cells(findings: Sequence[Finding], palette: Palette, room: int) -> Iterator[RenderableType]:
-    """Yield the first masks whose wrong cells are known, each under the layer that has it."""
     drawn = {id(one.comparison): one for one in reversed(ordered(findings)) if one.comparison is not None}
     for finding in [*reversed(drawn.values())][:_MOST_MAPS]:
         assert finding.comparison is not None
@@ -144,9 +128,7 @@ def _merged(group: Sequence[Finding]) -> Finding:
 
 
 def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
-    """Return the comparisons as a table; what they came to wraps, as far as there is room for it."""
-    room = _WIDEST if width is None else max(width - _BEFORE, _LEAST)
-    rows: list[list[Cell]] = []
+    rows: list[list[Cell]] = [[(title, DIM) for title in ("the same text", "in two ways", "change", "")]]
     for each in invariances:
         change = "-" if each.change is None else f"{each.change:.1e}"
         if each.change is None:
@@ -155,8 +137,7 @@ def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | 
             verdict = "rounding" if each.first is None else f"from {_place(each.first)} on"
         style = BOLD if each.has_failed or each.first is not None else None
         rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
-    titles = [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
-    return grid([titles, *wrap_cells(rows, room)], "<<><", width)
+    return wrapping(rows, "<<><", width)
 
 
 def _place(place: tuple[int, str]) -> str:

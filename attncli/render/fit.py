@@ -1,13 +1,8 @@
-"""What fits a screen, by one rule: blocks in order of rank and room go in, what is shown comes out.
-
-A block may have forms of less and less; of each, the first that there is room for is shown. Maps of heads rank above
-the words around them, and their forms are layouts (`layer_group.py`), of which the first is taken that lets all heads
-stand on the screen, or else most of them.
-"""
+"""Room on a screen: lines that blocks take, and as much of lines, facts, places or heads as fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from rich.cells import cell_len
@@ -19,7 +14,6 @@ from attncli.render.palette import BOLD, DIM, Palette
 
 LONG = 64  # tokens; of more, a pipe too has no more than a screen, unless all is asked for in so many words
 LINES = 40  # of a screen that says nothing
-_Shown = TypeVar("_Shown")
 
 
 class Bounds(NamedTuple):
@@ -27,9 +21,6 @@ class Bounds(NamedTuple):
 
     lines: int
     width: int
-
-
-# --- blocks ---
 
 
 def cost(blocks: Iterable[Block]) -> int:
@@ -47,27 +38,13 @@ def lines_of(parts: Iterable[RenderableType], width: int) -> int:
     )
 
 
-def fit(ranked: Iterable[Sequence[Block]], lines: int) -> list[list[Block]]:
-    """Return of each block, those of a higher rank first, the first of its forms that there is room for, if any is.
-
-    A blank line belongs below each.
-    """
-    shown: list[list[Block]] = []
-    for forms in ranked:
-        shown.append([form for form in forms if cost([form]) <= lines][:1])
-        lines -= cost(shown[-1])
-    return shown
-
-
-def fit_with_note(
-    draw: Callable[[int], tuple[_Shown, str]], lines: int, lines_of: Callable[[str], int]
-) -> tuple[_Shown, str]:
-    """Return what is drawn above a note that says what there was no room for, and the note; it takes lines too."""
-    reserved, (shown, note) = 0, draw(lines)
-    while lines_of(note) > reserved:
-        reserved = lines_of(note)
-        shown, note = draw(lines - reserved)
-    return shown, note
+def cut(text: str, bounds: Bounds) -> str:
+    """Return a text that fits the bounds when it is wrapped; an ellipsis ends one that is cut."""
+    lines = in_words(text, bounds.width)
+    if len(lines) <= bounds.lines:
+        return text
+    *before, last = lines[: bounds.lines]
+    return " ".join([*before, Palette().shortened(f"{last} …", bounds.width)])
 
 
 def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
@@ -90,13 +67,10 @@ def join_facts(facts: Iterable[str], width: int, palette: Palette, title: str = 
 
 
 def part_around(center: int, size: int, most: int) -> range:
-    """Return a part of `size` places, `most` of them at the most, in the middle of which one stands if that can be."""
+    """Return a part of `size` places, at most `most` of them, with a place in its middle if that can be."""
     shown = min(size, most)
     start = min(max(center - shown // 2, 0), size - shown)
     return range(start, start + shown)
-
-
-# --- maps of heads ---
 
 
 class _HasHeads(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,9 @@ from rich.segment import Segment
 
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, hstack, stack
-from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.fit import Bounds
+from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.top_keys import drawn_cells
 
@@ -23,23 +25,18 @@ if TYPE_CHECKING:
     from attncli.trace.view import Columns, View
 
 GAP = 1
+_BETWEEN, _FEWEST = 3, 3  # cells between maps and a list, and heads in it
 MOST = 64  # rows and columns of a picture; more are pooled
 _HEADER = 2  # lines of a map: its title and its ticks
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
 class Extent(NamedTuple):
-    """What all the cells behind a picture are like, pooled or not.
+    """Ends and odd cells of all the cells behind a picture, pooled or not."""
 
-    Attributes:
-        highest: the largest finite value of the allowed cells, or 0.
-        marks: which of the odd cells that have a mark of their own there are.
-        lowest: the least finite value of the allowed cells, or 0.
-    """
-
-    highest: float = 0.0
-    marks: frozenset[str] = frozenset()
-    lowest: float = 0.0
+    highest: float = 0.0  # the largest finite value of the allowed cells, or 0
+    marks: frozenset[str] = frozenset()  # the odd cells that have a mark of their own
+    lowest: float = 0.0  # the least finite value of the allowed cells, or 0
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Extent:
@@ -53,15 +50,12 @@ class Extent(NamedTuple):
     @classmethod
     def joined(cls, extents: Sequence[Extent]) -> Extent:
         """Return the extent of the cells of all of these."""
-        return cls(
-            max(each.highest for each in extents),
-            frozenset().union(*(each.marks for each in extents)),
-            min(each.lowest for each in extents),
-        )
+        highest, marks, lowest = zip(*extents, strict=True)
+        return cls(max(highest), frozenset().union(*marks), min(lowest))
 
     @property
     def mark_notes(self) -> list[str]:
-        """What the marks mean."""
+        """Meanings of the marks."""
         return [mark for mark in _MARKS if mark in self.marks]
 
     def notes_on(self, scale: Scale) -> list[str]:
@@ -81,11 +75,9 @@ class Heatmap(NamedTuple):
     label: str = ""
 
     def pooled(self, rows: int, columns: int, is_signed: bool = False) -> Heatmap:
-        """Return the picture in blocks of rows × columns cells, each its largest allowed value.
+        """Return the picture in blocks of rows × columns cells, each its largest allowed value, or NaN if it has one.
 
-        A block is masked where all its cells are; NaN wins over every number.
-
-        The last block has what is left. Of signed numbers the one farthest from zero is taken.
+        A block is masked where all its cells are. Of signed numbers the one farthest from zero is shown.
         """
         if rows == columns == 1:
             return self
@@ -100,7 +92,7 @@ class Heatmap(NamedTuple):
 
 
 def _in_steps(join: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int) -> np.ndarray[Any, Any]:
-    """Return what so many cells in a row make together; a reduction over short rows takes several times as long."""
+    """Return each `step` cells in a row joined; a reduction over short rows takes several times as long."""
     along = np.moveaxis(cells, axis, 0)
     found = along[::step].copy(order="K")
     with np.errstate(invalid="ignore"):
@@ -126,7 +118,7 @@ def joined(title: str, parts: Sequence[Heatmap]) -> Heatmap:
 
 
 def scale_of_layer(trace: Trace, view: View, layer: LayerTrace) -> Scale:
-    """Return which weight each colour stands for: up to 1, or to the largest number that is shown if it is no share."""
+    """Return the weights of colours: up to 1, or to the largest number that is shown if it is no share."""
     if layer.derived is None or layer.derived.is_distribution:
         return Scale.up_to(1.0, view.ramp)
     cells = view.cells(trace, layer)
@@ -160,6 +152,7 @@ def heatmaps(
     width: int,
     scale: Scale,
     cell: GridCell | None = None,
+    digits: int = 2,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -177,7 +170,7 @@ def heatmaps(
     panels = []
     for picture in pictures:
         title = [Segment(picture.title, BOLD), Segment(f" {picture.label}".rstrip(), DIM)]
-        cells = map_lines(picture.values, picture.allowed, lattice, palette, scale)
+        cells = map_lines(picture.values, picture.allowed, lattice, palette, scale, digits=digits)
         panels.append(Block([title, ticks, *cells], panel_width))
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette, cell.lines)
     strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
@@ -186,3 +179,58 @@ def heatmaps(
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
     return max(width - rows.width - GAP - bool(columns.boundary), 4)
+
+
+def head_maps(
+    maps: Mapping[str, Mapping[tuple[int, int], float | None]],
+    scale: Scale,
+    palette: Palette,
+    width: int,
+    lines: int,
+    digits: int,
+) -> Block:
+    """Return maps of layers × heads below their titles, in the largest cells with which they fit, or the smallest.
+
+    In colour a cell has its number where there is room. Where layers are too many, they are columns.
+    """
+    texts = [number_text(value, digits) for one in maps.values() for value in one.values() if value is not None]
+    number = GridCell(max(3, *map(len, texts)) + 1, 1)
+    cells = (number, WIDE, NARROW, HALF) if palette.has_color else (WIDE, NARROW)
+    drawn = Block([], 0)
+    for cell, is_turned in [(cell, is_turned) for cell in cells for is_turned in (False, True)]:
+        found = {
+            title: {place[::-1] if is_turned else place: value for place, value in one.items()}
+            for title, one in maps.items()
+        }
+        indices = [sorted({place[axis] for one in found.values() for place in one}) for axis in (0, 1)]
+        pictures = []
+        for title, one in found.items():
+            values = np.array([[one.get((row, column)) for column in indices[1]] for row in indices[0]], float)
+            label = "head × layer" if is_turned else "layer × head"
+            pictures.append(Heatmap(title, values, ~np.isnan(values), label=label))
+        axes = [Axis(("",) * len(each), tuple(each)) for each in indices]
+        drawn = heatmaps(pictures, axes[0], axes[1], (1, 1), palette, width, scale, cell, digits)
+        if drawn.width <= width and len(drawn.lines) <= lines:
+            break
+    return drawn
+
+
+def maps_and_list(
+    maps: Mapping[str, Mapping[tuple[int, int], float | None]],
+    scale: Scale,
+    palette: Palette,
+    bounds: Bounds,
+    digits: int,
+    listed: Callable[[int], Block],
+) -> Block:
+    """Return maps of layers × heads next to a list of the first heads, or above it where a line is too short for both.
+
+    `listed` returns the list of so many heads below a title, which counts the others in a last line.
+    """
+    lines, width = bounds
+    beside = width - listed(_FEWEST).width - _BETWEEN
+    grid = head_maps(maps, scale, palette, max(beside, 1), lines, digits)
+    if grid.width <= beside and len(grid.lines) <= lines:
+        return hstack([grid, listed(max(lines - 2, _FEWEST))], _BETWEEN)
+    grid = head_maps(maps, scale, palette, width, max(lines - _FEWEST - 3, lines // 2), digits)
+    return stack([grid, listed(max(lines - len(grid.lines) - 3, _FEWEST))], gap=1)

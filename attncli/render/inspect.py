@@ -1,65 +1,57 @@
-"""The whole view of a trace, as a person reads it: what ran, tokens, shapes, numbers, pictures, proof.
+"""The whole view of a trace: what ran, tokens, shapes, numbers, maps, proof.
 
-In a terminal it is one screen, unless parts or all of it are asked for, and so it is anywhere for a long text. Else a
-single query row is walked through in digits, and several have the first head's matrices and every head's map.
+In a terminal it is one screen, unless parts or all of it are asked for, and so it is anywhere for a long text. The
+lines of a screen are split once: headline, maps of all heads in the largest cells that leave room for tokens and the
+sentence, these two, and what is left over for larger cells and shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import groupby
 
 from rich.console import RenderableType
+from rich.style import Style
 from rich.text import Text
 
-from attncli.render.cell_grid import NARROW, WIDE
-from attncli.render.components import WALK, Components, layer_title
-from attncli.render.fit import LINES, LONG, Bounds
+from attncli.render.block import Block, stack
+from attncli.render.cell_grid import NARROW, WIDE, GridCell
+from attncli.render.components import TEN, WALK, Components, MatrixFrame, layer_title, wrap_block
+from attncli.render.fit import LINES, LONG, Bounds, cost, cut
 from attncli.render.heatmap import pooling
-from attncli.render.layer_group import LayerGroup
-from attncli.render.palette import BOLD, Palette
+from attncli.render.layer_group import LARGE, GridLayout, LayerGroup
+from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sections import headline, metrics_table, next_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-if TYPE_CHECKING:
-    from attncli.render.dashboard import Dashboard
-
 _ENDLESS = 10**6  # lines
+_TOKENS, _SENTENCE = 3, 7  # lines that they may take
+_LEAST_SENTENCE, _LEAST_MAPS = 4, 8  # lines, without the blank one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout:
-    """A trace laid out for one output.
-
-    Attributes:
-        trace: what is shown.
-        view: what of it is shown.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        height: lines of a screen that the view has to fit; None is as many as it takes, unless the text is long.
-        is_all: whether all of a long text is shown too.
-        is_read_aloud: whether sentences stand in the place of maps and tables.
-    """
+    """A trace laid out for one output."""
 
     trace: Trace
     view: View
     palette: Palette
-    width: int | None
-    height: int | None = None
-    is_all: bool = False
-    is_read_aloud: bool = False
+    width: int | None  # cells in a line; None is as many as it takes
+    height: int | None = None  # lines of a screen; None is as many as it takes, unless the text is long
+    is_all: bool = False  # all of a long text is shown too
+    is_read_aloud: bool = False  # sentences instead of maps and tables
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
-        yield from self._whole() if self._screen is None else self._screen.shown[0]
+        yield from self._whole() if self._lines is None else self._screen[0]
 
     def notes(self) -> list[str]:
         """Return what was left out of the view, a sentence each."""
-        if self._screen is not None:
-            return [self._screen.shown[1]] if self._screen.shown[1] else []
+        if self._lines is not None:
+            return list(filter(None, [self._screen[1]]))
         if self._is_in_words:
             frame = max(self._parts.frames, key=lambda frame: len(frame.rows))
             longest, count = len(frame.rows), len(self._parts.rows_read_aloud(frame))
@@ -75,34 +67,29 @@ class Layout:
     def _is_in_words(self) -> bool:
         return self.is_read_aloud and (self.view.show is None or "heatmap" in self.view.show)
 
-    @cached_property
-    def _screen(self) -> Dashboard | None:
-        """What one screen shows, where the view has to fit one."""
-        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
-        height = self.height or (LINES if self._is_long else None)
-        if self.is_all or self.is_read_aloud or self.view.show is not None or is_listed or height is None:
-            return None
-        from attncli.render.dashboard import Dashboard  # which a short text in a pipe spares
+    @property
+    def _lines(self) -> int | None:
+        return None if self._has_all else self.height or (LINES if self._parts.longest > LONG else None)
 
-        return Dashboard(self._parts if self.width else replace(self._parts, width=self._parts.room), height)
+    @property
+    def _has_all(self) -> bool:
+        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
+        return self.is_all or self.is_read_aloud or self.view.show is not None or is_listed
 
     @cached_property
     def _parts(self) -> Components:
-        return Components(self.trace, self.view, self.palette, self.width)
+        parts = Components(self.trace, self.view, self.palette, self.width)
+        return replace(parts, width=parts.room) if parts.longest > LONG and not self._has_all else parts
 
-    @property
-    def _is_long(self) -> bool:
-        return self._parts.longest > LONG
+    # --- all of it ---
 
     def _default(self) -> tuple[str, ...]:
-        parts = ["tokens"] if self.trace.origin else ["tokens", "shapes"]  # what derived numbers are is said in words
-        if self.view.top_keys is None:
-            if self._parts.has_one_row:
-                parts += WALK
-            elif len(self.trace.layers) == 1 and not self._is_long:
-                parts += ["scores", "weights", "heatmap"]
-            else:
-                parts.append("heatmap")
+        is_listed, is_short = self.view.top_keys is not None, self._parts.longest <= LONG
+        parts = ["tokens"] if self.trace.origin or is_listed else ["tokens", "shapes"]
+        if self._parts.has_one_row and not is_listed:
+            parts += WALK if self.is_all or self.trace.source.kind == "toy" else []
+        elif not is_listed:
+            parts += ["scores", "weights", "heatmap"] if len(self.trace.layers) == 1 and is_short else ["heatmap"]
         return (*parts, *["proof"] * any(layer.proof for layer in self.trace.layers))
 
     def _whole(self) -> Iterator[RenderableType]:
@@ -110,17 +97,16 @@ class Layout:
         yield headline(trace.recorded, palette)
         if trace.origin is not None:
             yield Text("\n".join(trace.origin.rules))
-        looks = parts.has_image_keys and self.view.show is None
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
             if parts.has_image_keys:
                 yield Text("\n".join(["rows and columns count from 0", *parts.look.facts]))
             return
-        if looks and self.view.top_keys is None and not self.is_all:
+        is_default = self.view.show is None and self.view.top_keys is None
+        if parts.has_image_keys and is_default and not self.is_all:
             yield parts.picture(_ENDLESS)[0]
-            if (text := parts.beside_pictures(_ENDLESS)) is not None:
-                yield text
+            yield from filter(None, [parts.text_of_pictures(_ENDLESS)])
             yield proof_line(trace.layers[0], palette)
             return
         wanted = self.view.parts(self._default())
@@ -128,7 +114,12 @@ class Layout:
             yield parts.tokens()
         if "next" in wanted:
             yield next_table(trace, palette, self.width)
-        has_sentence = self.view.show is None and self.view.top_keys is None and not self._is_long
+        if is_query := is_default and parts.has_one_row:
+            lines = None if self.is_all else TEN + 3
+            yield from (parts.heads_of_query(frames, lines) for frames in self._by_kind)
+            if "scores" not in wanted:
+                yield from self._proof
+                return
         for frame in parts.frames:
             layer = frame.layer
             if len(trace.layers) > 1:
@@ -139,17 +130,167 @@ class Layout:
                 yield from parts.mask(frame, pooling(frame.rows, frame.columns, parts.room))
             if self.view.top_keys is not None:
                 yield parts.ranked(frame, self.view.top_keys)
-            if has_sentence and parts.has_sentence(frame):
-                yield parts.sentence([frame], _ENDLESS)[0]
+            if is_default and not is_query and parts.longest <= LONG and parts.has_sentence(frame):
+                yield parts.sentence([frame], _ENDLESS)
             yield from parts.cells(frame, wanted - layer.missing)
             if "heatmap" in wanted - layer.missing:
-                keeps_rows = self.view.chooses_rows(trace)
-                group, bounds = (
-                    LayerGroup([frame], parts.labels, False, keeps_rows, palette),
-                    Bounds(_ENDLESS, parts.room),
-                )
-                yield group.drawn(parts, group.whole(bounds, (WIDE, NARROW)) or group.best(bounds))
+                group, bounds = self._group([frame], False), Bounds(_ENDLESS, parts.room)
+                layout = group.whole(bounds, WIDE) or group.whole(bounds, NARROW) or group.reduced(bounds)
+                yield group.drawn(parts, layout)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:
                 yield proof_line(layer, palette)
+
+    @property
+    def _proof(self) -> list[Block]:
+        """The proof of the layer whose numbers are farthest from the model's, if any has one."""
+        proofs = {layer.proof.max_abs_error: layer for layer in self.trace.layers if layer.proof}
+        return [self._wrapped("", proof_line(proofs[max(proofs)], self.palette).plain, DIM)] if proofs else []
+
+    # --- one screen ---
+
+    @cached_property
+    def _screen(self) -> tuple[list[Block], str]:
+        """The parts of the view that one screen has room for, and a note on the rest."""
+        head, proof = self._head(), self._proof
+        left = (self._lines or LINES) + 1 - cost([*head, *proof])  # no blank line below the last part
+        if self.view.top_keys is not None:
+            body, facts = self._listed(left)
+        elif self._parts.has_image_keys:
+            body, facts = self._pictured(left)
+        elif self._parts.has_one_row:
+            body, facts = self._queried(left), []
+        else:
+            body, facts = self._mapped(left)
+        return [*head, *body, *proof], self._note(facts) if facts else ""
+
+    def _wrapped(self, title: str, facts: str, style: Style | None = None) -> Block:
+        return wrap_block(title, facts, self._parts.width, style)
+
+    def _head(self) -> list[Block]:
+        ran, *warnings = headline(self.trace.recorded, self.palette).plain.split("\n")
+        title, dot, facts = ran.partition(" · ")
+        head = [stack([self._wrapped(title, dot + facts), *(self._wrapped("", each) for each in warnings)])]
+        rules = self.trace.origin.rules if self.trace.origin is not None else ()
+        return [*head, *[stack(self._wrapped("", each) for each in rules)] * bool(rules)]
+
+    @property
+    def _note_lines(self) -> int:
+        return 2 if self._parts.room < 100 else 1
+
+    def _note(self, facts: Sequence[str]) -> str:
+        """Return what is shown and what shows the rest, in the lines that are reserved."""
+        parts = self._parts
+        ways = ["--head", *["--layer"] * (len(parts.frames) > 1), *["--query"] * (not parts.has_one_row)]
+        choose = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+        note = f"attn: showing {', '.join(facts)}. --all shows everything; {choose} chooses."
+        return cut(note, Bounds(self._note_lines, parts.room)).removeprefix("attn: ")
+
+    def _words(self, lines: int) -> list[Block]:
+        words: list[Block] = []
+        for block in ([] if self._parts.has_image_keys else [self._parts.tokens()]) + self._shapes:
+            words += [block] * (cost([*words, block]) <= lines)
+        return words
+
+    @property
+    def _shapes(self) -> list[Block]:
+        first, *others = self.trace.layers
+        if self.trace.origin is not None or any(layer.shapes != first.shapes for layer in others):
+            return []
+        return [shapes_line(self.trace, first, self.palette, self._parts.room)]
+
+    @cached_property
+    def _by_kind(self) -> list[list[MatrixFrame]]:
+        kinds: dict[str, list[MatrixFrame]] = {}
+        for frame in self._parts.frames:
+            kinds.setdefault(frame.layer.kind, []).append(frame)
+        return list(kinds.values())
+
+    def _queried(self, lines: int) -> list[Block]:
+        share = lines // len(self._by_kind) - 1
+        body = [self._parts.heads_of_query(frames, share) for frames in self._by_kind]
+        return [*self._words(lines - cost(body)), *body]
+
+    def _pictured(self, lines: int) -> tuple[list[Block], list[str]]:
+        """Return pictures under the weights of as many heads as fit, and below them the text that the query sees."""
+        text = self._parts.text_of_pictures(max(min(lines // 5, _SENTENCE), 1))
+        every, sentence = sum(len(frame.layer.heads) for frame in self._parts.frames), [] if text is None else [text]
+        lines -= self._note_lines
+        picture, heads = self._parts.picture(lines - cost(sentence) - 1)
+        body = [*[picture] * bool(picture.lines), *sentence]
+        facts = [f"{heads} of {every} heads"] * (heads < every)
+        return [*self._words(lines - cost(body)), *body], facts
+
+    def _listed(self, lines: int) -> tuple[list[Block], list[str]]:
+        frame, several = self._parts.frames[0], len(self._parts.frames) > 1
+        every, name = len(frame.layer.heads) * len(frame.rows), [self._wrapped(layer_title(frame.layer), "")] * several
+        lines -= cost(name) + 1 + (self._note_lines if several or every > lines - 3 else 0)
+        listed = self._parts.ranked(frame, self.view.top_keys or 1, Bounds(lines, self._parts.room))
+        facts = [f"{lines - 2} of {every} rows"] * (every > lines - 2)
+        return [*name, listed], facts + [f"one of {len(self._parts.frames)} layers"] * several
+
+    # --- maps ---
+
+    def _groups(self) -> list[LayerGroup]:
+        several, groups = len(self._parts.frames) > 1, []
+        for frames in self._by_kind:
+            for _, own in groupby(frames, lambda frame: (frame.rows.indices, frame.columns.indices)):
+                groups.append(self._group(list(own), several))
+        return groups
+
+    def _group(self, frames: list[MatrixFrame], has_others: bool) -> LayerGroup:
+        keeps_rows = self.view.chooses_rows(self.trace)
+        return LayerGroup(frames, self._parts.labels, has_others, keeps_rows, self.palette.has_color)
+
+    def _mapped(self, lines: int) -> tuple[list[Block], list[str]]:
+        """Return the maps of heads, and as many words and numbers as they leave room for."""
+        parts, groups, width = self._parts, self._groups(), self._parts.room
+        above, small = groups[0].above(width), groups[0].small
+        of_query = next((frames for frames in self._by_kind if frames[0].is_causal), self._by_kind[0])
+        has_sentence = parts.has_sentence(of_query[0])
+        least = 2 + has_sentence * (_LEAST_SENTENCE + 1)  # a line of tokens, and the sentence
+        sizes = [(lines - least, WIDE), (lines - least, NARROW), (lines - least, small), (lines, small)]
+        every = sum(len(group.heads) for group in groups)
+        layouts = next(filter(None, (_whole(groups, Bounds(room, width), cell) for room, cell in sizes)), [])
+        if not (has_all := bool(layouts)):
+            lines -= self._note_lines
+            shown = groups[: max((lines - least) // (_LEAST_MAPS + above), 1)]
+            shares = [max(room // len(shown) - above, 1) for room in (lines - least, lines)]
+            found = [[group.reduced(Bounds(share, width)) for group in shown] for share in shares]
+            layouts = next((one for one in found if sum(layout.heads for layout in one) == every), found[0])
+        left = lines - sum(layout.lines + above for layout in layouts)
+
+        room = min(left - least + 1, _TOKENS)
+        tokens = [form for form in (parts.tokens(), parts.tokens(False, max(room, 1))) if len(form.lines) <= room][:1]
+        left -= cost(tokens)
+        of_kind = sum(len(frame.layer.heads) for frame in of_query)
+        keys = {key for group, layout in zip(groups, layouts, strict=False) for key in group.shown(layout)}
+        of_query = [frame for frame in (frame.of_heads(keys) for frame in of_query) if frame.layer.heads]
+        is_shown = has_sentence and of_query and left > (2 if self.palette.has_color else _LEAST_SENTENCE)
+        sentence = [parts.sentence(of_query, min(_SENTENCE, left - 1), of_kind)] if is_shown else []
+        left -= cost(sentence)
+        if has_all:
+            room = left + sum(layout.lines + above for layout in layouts)
+            layouts = next(filter(None, (_whole(groups, Bounds(room, width), cell) for cell in LARGE)), layouts)
+            left = room - sum(layout.lines + above for layout in layouts)
+        shapes = [block for block in self._shapes if cost([block]) <= left]
+
+        heads = sum(layout.heads for layout in layouts)
+        facts = [f"{heads} of {every} heads"] * (heads < every)
+        facts += [f"{len(layouts)} of {len(groups)} kinds of attention"] * (len(layouts) < len(groups))
+        facts += ["blocks of cells"] * any(layout.pool != (1, 1) for layout in layouts)
+        maps = [group.drawn(parts, layout) for group, layout in zip(groups, layouts, strict=False)]
+        return [*tokens, *shapes, *sentence, *maps], facts
+
+
+def _whole(groups: Sequence[LayerGroup], bounds: Bounds, cell: GridCell) -> list[GridLayout]:
+    """Return how the maps of all heads fit in cells of a size, with the lines above each group; empty if they don't."""
+    layouts, left = [], bounds.lines
+    for group in groups:
+        left -= groups[0].above(bounds.width)
+        if left < 1 or (layout := group.whole(Bounds(left, bounds.width), cell)) is None:
+            return []
+        layouts.append(layout)
+        left -= layout.lines
+    return layouts

@@ -36,23 +36,14 @@ _AROUND = 7  # lines around the rows of a mask, and of the note that cells are p
 
 @dataclass(frozen=True)
 class MaskPicture:
-    """A mask over two axes.
+    """A mask over two axes, with a plane for each mask that heads or batch rows have."""
 
-    Attributes:
-        allowed: the cells that are drawn, True = attend; a plane for each mask that heads or batch rows have.
-        blind: the rows of each plane that may attend to no key, be it drawn or not.
-        names: what each plane is called.
-        rows: the query axis.
-        columns: the key axis.
-        past: how many keys stand before the row of index 0.
-    """
-
-    allowed: Bool[np.ndarray, "P Q K"]
-    blind: Bool[np.ndarray, "P Q"]
-    names: Sequence[str]
+    allowed: Bool[np.ndarray, "P Q K"]  # the cells that are drawn, True = attend
+    blind: Bool[np.ndarray, "P Q"]  # the rows that may attend to no key, be it drawn or not
+    names: Sequence[str]  # of the planes
     rows: Axis
     columns: Axis
-    past: int = 0
+    past: int = 0  # keys before the row of index 0
 
     @cached_property
     def kinds(self) -> list[list[int]]:
@@ -64,7 +55,6 @@ class MaskPicture:
 
     @cached_property
     def _positions(self) -> tuple[Int[np.ndarray, "Q 1"], Int[np.ndarray, " K"]]:
-        """The positions of the queries, past included, and those of the keys."""
         return np.array(self.rows.indices)[:, None] + self.past, np.array(self.columns.indices)
 
     @cached_property
@@ -77,7 +67,7 @@ class MaskPicture:
     def picture(self, pool: tuple[int, int], palette: Palette, room: int, lines: int | None = None) -> Block:
         """Return the cells, what their marks mean, and the keys that the rows do not name.
 
-        Rows of which there are more than `lines` are half a line high.
+        More rows than `lines` are half a line high.
         """
         attends, itself = _COLORED if palette.has_color else _PLAIN
         queries, keys = self._positions
@@ -92,9 +82,9 @@ class MaskPicture:
         drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else None)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
-        marks = [(attends, " attends"), *([(itself, " itself")] if has_own else [])]
-        shown = palette.cells(np.array([[value for value, _ in marks]]), np.ones((1, len(marks)), bool), scale, 2)
-        legend = [[Segment(*one), Segment(note, DIM)] for one, (_, note) in zip(shown[0], marks, strict=True)]
+        marks = {attends: " attends"} | ({itself: " itself"} if has_own else {})
+        (shown,) = palette.cells(np.array([[*marks]]), np.ones((1, len(marks)), bool), scale, 2)
+        legend = [[Segment(*one), Segment(note, DIM)] for one, note in zip(shown, marks.values(), strict=True)]
         notes = ["" if self.allowed.all() else "· masked", mark_note(self.blind)]
         notes += [f"shade: share of {pool[0]}×{pool[1]} cells"] * (pool != (1, 1))
         parts = [cells, flowing([*legend, *([Segment(note, DIM)] for note in notes if note)], room)]
@@ -116,7 +106,6 @@ class MaskPicture:
         return stack(lines)
 
     def _title(self, kind: Sequence[int]) -> str:
-        """Return what the planes of a kind are called."""
         if len(self.kinds) == 1:
             return self.names[0] if len(self.names) == 1 else ""
         return self.names[kind[0]] + (f" and {len(kind) - 1} more" if len(kind) > 1 else "")
@@ -145,17 +134,11 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
 
 
 class MaskView(NamedTuple):
-    """Where masks are drawn.
-
-    Attributes:
-        palette: how cells look.
-        width: cells in a line; None where the output sets none.
-        height: lines that a view has room for; None shows every cell.
-    """
+    """Room for masks."""
 
     palette: Palette
-    width: int | None
-    height: int | None = None
+    width: int | None  # cells in a line; None where the output sets none
+    height: int | None = None  # lines that a view has room for; None shows every cell
 
     @property
     def lines(self) -> int | None:
@@ -173,14 +156,14 @@ class MaskView(NamedTuple):
         yield from self.drawn(subject)
 
     def drawn(self, subject: MaskGrid) -> Iterator[RenderableType]:
-        """Yield the same without the line that says what it is."""
+        """Yield the same without the headline."""
         picture = self._picture(subject)
         lines = self.lines if len(picture.kinds) == 1 else None
         yield picture.picture(self.pool(subject), self.palette, self.room, lines)
         yield picture.facts(self.palette, self.room)
 
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
-        """Return how many rows and columns a drawn cell stands for."""
+        """Return how many rows and columns are pooled into a drawn cell."""
         picture = self._picture(subject)
         high, wide = pooling(picture.rows, picture.columns, self.room)
         if self.lines is None or len(picture.kinds) > 1:
@@ -200,7 +183,7 @@ class MaskView(NamedTuple):
 
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
-    """Return what has to be said of a picture with fewer cells than the mask."""
+    """Return the note on a picture with fewer cells than the mask."""
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
@@ -226,7 +209,7 @@ _SECOND_STYLE = Style(color="#ffffff", bgcolor="#0072b2", bold=True)
 
 
 def compared(comparison: Comparison, palette: Palette, room: int, lines: int | None = None) -> Iterator[RenderableType]:
-    """Yield where two masks differ, as counts and as a picture of at most so many lines."""
+    """Yield where two masks differ, as counts and as a picture of at most `lines` lines."""
     differing = comparison.count
     if not differing:
         yield Text(f"equal: {comparison.both.size} cells")

@@ -1,4 +1,4 @@
-"""How often each head finds the right key: maps of layers × heads, and the best heads beside chance."""
+"""Hits of heads on pairs: maps of layers × heads, and the best heads next to chance."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from rich.console import RenderableType
 from rich.segment import Segment
 
 from attncli.analysis.pairs import NUMBERS, PairReport
-from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
-from attncli.render.fit import LINES, lines_of
-from attncli.render.head_map import HeadMap, TitledMap, side_by_side
+from attncli.render.block import COMFORTABLE, Block, Column, block, in_words, table
+from attncli.render.fit import LINES, Bounds, lines_of
+from attncli.render.heatmap import maps_and_list
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import run_line
 from attncli.text import plural, span
 
-_GAP, _FEWEST = 3, 5  # cells between the maps and the list, and heads in it at least
+_LISTED = 5  # heads of a list that no screen bounds
 _NOTE = (
     "hits: share of the pairs whose heaviest key is right. weight: mean weight on the right keys. "
     "uniform: a head that weighs all allowed keys alike."
@@ -31,16 +31,7 @@ def pair_parts(
     precision: int | None = None,
     listed: int | None = None,
 ) -> list[RenderableType]:
-    """Return how the heads do on pairs, in one screen.
-
-    Args:
-        report: what is shown.
-        palette: of the maps.
-        width: of a line.
-        height: of the screen.
-        precision: digits after the point; None is 2.
-        listed: how many of the best heads have a row; None is as many as there is room for.
-    """
+    """Return how the heads do on pairs, in one screen; `listed` of the best heads, or as many as fit."""
     digits, columns = 2 if precision is None else precision, width or COMFORTABLE
     pairs = f"{report.pairs:,} of " * bool(report.left_out) + plural(report.pairs + len(report.left_out), "pair")
     texts = f"{pairs} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
@@ -48,15 +39,11 @@ def pair_parts(
     note = block([Segment(line, DIM)] for line in in_words(_NOTE + _by_chance(report), columns))
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3
-    beside = columns - _table(report, _FEWEST, digits).width - _GAP
-    maps = _maps(report, palette, beside, room, digits)
-    if maps.width <= beside:
-        rows = max(len(maps.lines) - 4, _FEWEST) if listed is None else listed
-        both = hstack([maps, _table(report, rows, digits)], _GAP)
-    else:
-        maps = _maps(report, palette, columns, room - _FEWEST - 5, digits)
-        rows = max(room - len(maps.lines) - 5, _FEWEST) if listed is None else listed
-        both = stack([maps, _table(report, rows, digits)], gap=1)
+    most = listed or (len(report.heads) if height else _LISTED)
+    maps, scale = _maps(report), Scale.up_to(1.0, "sqrt")
+    both = maps_and_list(
+        maps, scale, palette, Bounds(room - 2, columns), digits, lambda count: _table(report, min(count, most), digits)
+    )
     return [headline, legend, both, note]
 
 
@@ -71,20 +58,18 @@ def _by_chance(report: PairReport) -> str:
     return f" With {pairs}, {shown} of {heads} would have the hits of the best by chance; give more pairs."
 
 
-def _maps(report: PairReport, palette: Palette, width: int, lines: int, digits: int) -> Block:
+def _maps(report: PairReport) -> dict[str, dict[tuple[int, int], float | None]]:
     kinds = tuple(dict.fromkeys(head.kind for head in report.heads))
-    maps = []
-    for name in NUMBERS[:2]:
-        for kind in kinds:
-            heads = {(h.layer, h.head): float(getattr(h, name)) for h in report.heads if h.kind == kind}
-            low, high = (number_text(end, 2) for end in (min(heads.values()), max(heads.values())))
-            title = name + f" · {kind}" * (len(kinds) > 1)
-            maps.append(TitledMap(title, f"{low}–{high}", HeadMap.of(heads), Scale.up_to(1.0, "sqrt")))
-    return stack(side_by_side(maps, palette, width, lines, digits), gap=1)
+    return {
+        name + f" · {kind}" * (len(kinds) > 1): {
+            (head.layer, head.head): float(getattr(head, name)) for head in report.heads if head.kind == kind
+        }
+        for name in NUMBERS[:2]
+        for kind in kinds
+    }
 
 
 def _table(report: PairReport, rows: int, digits: int) -> Block:
-    """Return the best heads and how many more there are, then the one in the middle and a uniform one."""
     best, several = report.heads[:rows], len({head.kind for head in report.heads}) > 1
     others = {"median": report.median, "uniform": (report.heads[0].hits_uniform, report.heads[0].weight_uniform)}
     left_out = [f"{len(report.heads) - len(best):,} more"] * (len(best) < len(report.heads))

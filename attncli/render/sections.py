@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -37,22 +36,19 @@ _AXES = {
 
 def headline(trace: Trace, palette: Palette) -> Text:
     """Return what ran, with the caution that belongs to it."""
-    return cautioned(what_ran(trace, palette), [trace.source], palette)
+    return cautioned(what_ran(trace, palette), [trace.source])
 
 
 def what_ran(trace: Trace, palette: Palette) -> Text:
     """Return what ran, in one line."""
     source = trace.source
-    facts = []
-    if source.kind == "pretrained":
-        facts += [*architecture_of(source), plural(source.layers, "layer")]
+    facts = [*architecture_of(source), plural(source.layers, "layer")] if source.kind == "pretrained" else []
     for layer in trace.layers[:1]:
         where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
-        masks = list(dict.fromkeys(str(each.mask) for each in trace.layers))
+        masks = dict.fromkeys(str(each.mask) for each in trace.layers)
         facts += [where + plural(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
     facts += numbers_of(source)
-    facts += sorted({layer.capture for layer in trace.layers} - {"exact"})
-    return joined(source.title, facts, palette)
+    return joined(source.title, [*facts, *sorted({layer.capture for layer in trace.layers} - {"exact"})], palette)
 
 
 def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
@@ -60,40 +56,38 @@ def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
     return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
 
 
-def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Text:
-    """Return what ran with a line below that says what its numbers do not mean, where its weights are drawn."""
+def cautioned(line: Text, sources: Sequence[Provenance]) -> Text:
+    """Return what ran with a line below on what its numbers do not mean, where its weights are drawn."""
     cautions = dict[str, None]()
     for details in (source.details for source in sources if source.kind == "toy"):
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
         cautions[f"random {drawn}: patterns mean nothing; -m demo is a trained model"] = None
-    return Text("\n").join([line, *(Text(caution) for caution in cautions)])
+    return Text("\n").join([line, *map(Text, cautions)])
 
 
 def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
-    """Return what a report of heads is over: the model, its heads, the masks and the sentences, and more."""
+    """Return the model of a report of heads, its heads, the masks and the sentences, and more."""
     source = report.source
-    facts = [*architecture_of(source)]
-    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
-    facts += [heads, f"mask {' and '.join(report.masks)}", *numbers_of(source), *more]
-    return cautioned(joined(source.title, facts, palette), [source], palette)
+    facts = [*architecture_of(source), *[plural(source.layers, "layer")] * (source.layers > 1), heads]
+    facts += [f"mask {' and '.join(report.masks)}", *numbers_of(source), *more]
+    return cautioned(joined(source.title, facts, palette), [source])
 
 
 def architecture_of(source: Provenance) -> list[str]:
-    """Return what a model is called by its kind, and which part of another one it is."""
+    """Return the kind of a model, and the part of another one that it is."""
     facts = [] if source.architecture is None else [source.architecture]
     kind = "vision" if source.details.get("reads") == "pictures" else "text"
-    return [*facts, *([f"{kind} tower"] if source.details.get("tower") else [])]
+    return [*facts, *[f"{kind} tower"] * bool(source.details.get("tower"))]
 
 
 def numbers_of(source: Provenance) -> list[str]:
-    """Return where a source's numbers come from: how a toy layer is drawn, what a model computes in."""
+    """Return how a toy layer is drawn, or in what a model computes."""
     details = source.details
     if source.kind != "toy":
-        is_native = details.get("engine") == "native"
-        adapted = [f"{details['adapter']} adapter on {short_name(details['base'])}"] if "base" in details else []
-        form = [f"weights: {details['weights']}"] if "weights" in details else []
-        return [*adapted, *form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
-    facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
+        facts = [f"{details['adapter']} adapter on {short_name(details['base'])}"] if "base" in details else []
+        facts += [f"weights: {details['weights']}"] if "weights" in details else []
+        return [*facts, f"{source.dtype} on {source.device}", *["native engine"] * (details.get("engine") == "native")]
+    facts = [f"{details['positions']} positions"] * (details["positions"] != "none")
     facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
     return [*facts, f"{details['parameters']:,} parameters"]
 
@@ -103,7 +97,7 @@ def token_list(
 ) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
 
-    Where they need more than `most` lines, those in the middle are counted.
+    Where they need more than `most` lines, those at the end are counted.
     """
     margin = max(len("queries"), len(title)) + 2
     has_ids = has_ids and any(token.below for token in tokens)
@@ -112,9 +106,7 @@ def token_list(
     room = None if width is None else width - margin
     openings = {token.index for before, token in pairwise(tokens) if token.segment == 1 and before.segment == 0}
 
-    @cache
-    def listed(place: int) -> Block:
-        token = tokens[place]
+    def listed(token: Token) -> Block:
         bar = "│ " if token.index in openings else ""
         mark = f"{bar}{token.index} "
         label, style = palette.shortened(token.label, longest), DIM if token.special else None
@@ -123,43 +115,36 @@ def token_list(
         lines.append([Segment(bar.ljust(len(mark)), DIM), cell(token.below, own, DIM, "left")])
         return Block(lines, len(mark) + own)
 
-    def lines_of(count: int) -> list[list[Block]]:
-        """Return the lines of the first and the last tokens, and of how many there are between them."""
-        first, left_out = -(-count // 2), len(tokens) - count
-        gap = [block([[Segment(f"… {left_out:,} more …", DIM)]])] if left_out else []
-        return in_lines([*map(listed, range(first)), *gap, *map(listed, range(first + left_out, len(tokens)))], 3, room)
-
-    shown = len(tokens)
-    if most is not None and room is not None:
-        shown = min(shown, most * (room + 3) // 6)  # `0 a` and the gap behind it
-        while shown > 2 and len(lines_of(shown)) > most:
-            shown -= 1
+    enough = len(tokens) if most is None or room is None else most * (room + 3) // 6  # `0 a` and the gap behind it
+    lines = in_lines(map(listed, tokens[:enough]), 3, room)
+    if most is not None and room is not None and (len(lines) > most or enough < len(tokens)):
+        lines = lines[:most]
+        counted = f"… {len(tokens):,} in all"
+        while len(lines[-1]) > 1 and sum(one.width + 3 for one in lines[-1]) + len(counted) > room:
+            lines[-1].pop()
+        lines[-1].append(block([[Segment(counted, DIM)]]))
     drawn = []
-    for number, line in enumerate(lines_of(shown)):
+    for number, line in enumerate(lines):
         names = [[cell(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
         drawn.append(hstack([Block(names, margin), hstack(line, 3)], 0))
-    return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
+    return stack(drawn if has_ids else [Block(one.lines[:1], one.width) for one in drawn])
 
 
 def shapes_line(trace: Trace, layer: LayerTrace, palette: Palette, width: int) -> Block:
     """Return the shape of every tensor with its axes named, and what it is made of, in as few lines as they fit in."""
-    made = _made_of(trace, layer)
-    shapes = layer.shapes
+    made, shapes, is_grouped, parts = _made_of(trace, layer), layer.shapes, layer.num_groups < layer.num_heads, []
     if layer.out_projection is not None:
         shapes["projected"] = [layer.num_queries, layer.out_projection.shape[1]]
-    parts = []
     for name, sizes in shapes.items():
         named = ", ".join(f"{axis} {size}" for axis, size in zip(_AXES[name], sizes, strict=True))
-        named = "kv " * (name in {"k", "v"} and layer.num_groups < layer.num_heads) + named
+        named = "kv " * (name in {"k", "v"} and is_grouped) + named
         label = Segment(name.upper() if len(name) == 1 else name, BOLD)
-        line = [label, Segment(f" [{named}]"), Segment(f" {palette.label(made[name])}".rstrip(), DIM)]
-        is_wide = Segment.get_line_length(line) > width
-        parts += [line[:2], line[2:]] if is_wide else [line]
+        line = [label, Segment(f" [{named}]"), Segment(f" {palette.label(made.get(name, ''))}".rstrip(), DIM)]
+        parts += [line[:2], line[2:]] if Segment.get_line_length(line) > width else [line]
     return flowing(parts, width)
 
 
 def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
-    drawn = trace.source.details.get("project", "")
     scores = "Q·Kᵀ and what the model adds" if layer.scale is None else f"Q·Kᵀ × {layer.scale:.4g}"
     scores += " + bias" if layer.bias is not None else ""
     scores += f", softcap {layer.softcap:g}" if layer.softcap is not None else ""
@@ -170,12 +155,11 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
         "output": "weights·V",
         "projected": "concatenated heads·W_o" + (" + bias" if layer.out_bias is not None else ""),
     }
-    for name in "qkv":
-        if trace.source.kind == "toy":
-            made[name] = f"X·W_{name}" if name in drawn else "the embeddings"
-        else:
-            grouped = name != "q" and layer.num_groups < layer.num_heads
-            made[name] = f"each read by {layer.num_heads // layer.num_groups} heads" if grouped else ""
+    if trace.source.kind == "toy":
+        drawn = trace.source.details.get("project", "")
+        return made | {name: f"X·W_{name}" if name in drawn else "the embeddings" for name in "qkv"}
+    if layer.num_groups < layer.num_heads:
+        made |= dict.fromkeys("kv", f"each read by {layer.num_heads // layer.num_groups} heads")
     return made
 
 
@@ -193,19 +177,15 @@ def metrics_table(trace: Trace, layer: LayerTrace, width: int | None, precision:
 def next_table(trace: Trace, palette: Palette, width: int | None) -> Block:
     """Return the likeliest next tokens with their probabilities, below a line that names the likeliest."""
     found, last = trace.next_tokens, trace.query_tokens[-1]
-    labels = [palette.label(one.token.label) for one in found]
-    shares = [math.exp(one.logprob) for one in found]
-    behind = palette.label(f"{last.index} {last.label}")
-    line = [
-        Segment(labels[0], BOLD),
-        Segment(f" is the likeliest next token after {behind}, probability {shares[0]:.3g}"),
-    ]
+    labels, shares = [palette.label(one.token.label) for one in found], [math.exp(one.logprob) for one in found]
+    after = palette.label(f" is the likeliest next token after {last.index} {last.label}")
     columns = [
         Column("token", labels, BOLD, "<"),
         Column("id", [str(one.token.id) for one in found], DIM),
         Column("logit", [number_text(one.logit, 2) for one in found]),
         Column("probability", [f"{share:.4f}" for share in shares]),
     ]
+    line = [Segment(labels[0], BOLD), Segment(f"{after}, probability {shares[0]:.3g}")]
     return stack([block([line]), table(columns, width)])
 
 

@@ -1,8 +1,4 @@
-"""A sentence whose tokens stand on the colours of their weights, a line for each head.
-
-Without colours the sentence stands there once, with the weights of each head as numbers below its tokens. A single
-token has its weight beside it.
-"""
+"""A sentence whose tokens have the colours of their weights, a line for each head."""
 
 from __future__ import annotations
 
@@ -14,11 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 
 from attncli.analysis.labels import HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
-from attncli.render.cell_grid import short_number
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
@@ -30,28 +24,19 @@ if TYPE_CHECKING:
 
 QUERY = "▸"  # before the token that attends
 _LONGEST = 24  # cells of a token
-_NUMBER = 3  # cells of a weight without colours
-_LEAST = 0.005  # of a weight that two digits show
 
 
 class SentenceLine(NamedTuple):
-    """What one head gives to each token.
+    """The weights that one head gives to each token."""
 
-    Attributes:
-        name: of the head, such as `L3 H2`.
-        weights: of each token.
-        allowed: which of them the query may attend to; the others are dim.
-        label: what the head does, such as `induction`; empty where that is unknown.
-    """
-
-    name: str
+    name: str  # of the head, such as `L3H2`
     weights: Float[np.ndarray, " K"]
-    allowed: Bool[np.ndarray, " K"]
-    label: str = ""
+    allowed: Bool[np.ndarray, " K"]  # the tokens that the query may attend to; others are dim
+    label: str = ""  # what the head does; empty where that is unknown
 
 
 class _TokenText(NamedTuple):
-    """A token in a line: the gap or mark before it, and its text; a `place` of -1 stands for what is left out."""
+    """A token in a line: the gap or mark before it, and its text; a `place` of -1 is an ellipsis."""
 
     place: int
     gap: str
@@ -64,16 +49,10 @@ def head_lines(
     keys: Sequence[int],
     labels: Mapping[HeadKey, Sequence[Label]] | None = None,
 ) -> list[SentenceLine]:
-    """Return a line for each head that was asked for, those first that give most weight to one of some keys.
+    """Return a line for each head, those first that give most weight to one of some keys.
 
-    Where these weigh the same, those come first whose weights are farthest from uniform over the keys that the query
-    may attend to: their Kullback-Leibler divergence, in bits.
-
-    Args:
-        layers: of one kind, so that all have the same keys.
-        query: which row.
-        keys: by which heads are ranked: chosen ones, or `distant_keys`.
-        labels: of heads, as `labels_of_heads` finds them; the first one of a head is shown.
+    Where these weigh the same, those come first whose weights are farthest from uniform over the allowed keys: their
+    Kullback-Leibler divergence, in bits. The layers are of one kind, so that all have the same keys.
     """
     ranked: list[tuple[float, float, int, SentenceLine]] = []
     for layer in layers:
@@ -87,19 +66,19 @@ def head_lines(
 
 
 def head_name(layer: LayerTrace, head: int) -> str:
-    """Return what a head is called in short, such as `L3 H2`, behind its layer."""
-    names = zip("LH", (layer.label, layer.head_label(head)), strict=True)
-    return " ".join(f"{what}{each}" if isinstance(each, int) else each for what, each in names)
+    """Return a head as `--head` takes it: `L3H2`; a derived one by what it is."""
+    places = layer.label, layer.head_label(head)
+    if all(isinstance(place, int) for place in places):
+        return f"L{places[0]}H{places[1]}"
+    return " ".join(
+        f"{what}{place}" if isinstance(place, int) else place for what, place in zip("LH", places, strict=True)
+    )
 
 
 def distant_keys(tokens: Sequence[Token], query: int | None) -> list[int]:
-    """Return the keys on which weight tells heads apart: none is special, first, the query or beside it.
+    """Return the keys on which weight tells heads apart: none is special, first, the query or next to it.
 
-    Many heads attend to those, whatever the sentence is.
-
-    Args:
-        tokens: the keys.
-        query: its place among them; None where it is in another sequence, of which only special tokens do not count.
+    A query of None is in another sequence, where only special tokens do not count.
     """
     common = set() if query is None else {0, query - 1, query, query + 1}
     return [place for place, token in enumerate(tokens) if not token.special and place not in common]
@@ -112,7 +91,6 @@ def _bits_from_uniform(line: SentenceLine) -> float:
 
 
 def _margins(lines: Sequence[SentenceLine], width: int) -> tuple[int, int]:
-    """Return how many cells the names of heads take, and these with their labels if there is room for both."""
     names = max((cell_len(line.name) + 2 for line in lines if line.name), default=0)
     labels = max((cell_len(line.label) + 2 for line in lines if line.label), default=0)
     return names, names + labels if names + labels <= width // 2 else min(names, width // 2)
@@ -132,16 +110,10 @@ def sentence(
     marks: Mapping[int, str] | None = None,
     most: int | None = None,
 ) -> Block:
-    """Return the sentence, wrapped to a width, beside the name of each head.
+    """Return the sentence, wrapped to a width, behind the name of each head.
 
-    Args:
-        tokens: the keys.
-        lines: their weights, one of each head.
-        palette: how cells look; without colours the weights are numbers.
-        scale: which weight each colour stands for.
-        width: cells in a line.
-        marks: what stands before tokens, by their places, such as `QUERY`.
-        most: how many lines the sentence may take; of a longer one the heaviest tokens are shown.
+    `marks` stand before tokens, by their places, such as `QUERY`. A sentence that takes more than `most` lines shows
+    its heaviest tokens.
     """
     marks = marks or {}
     names, margin = _margins(lines, width)
@@ -151,65 +123,28 @@ def sentence(
         name = cell(palette.shortened(line.name, margin), min(names, margin), BOLD, "left")
         return [name, cell(line.label, margin - names, DIM, "left")] if margin > names else [name]
 
-    blank = [Segment(" " * margin)]
     drawn: list[list[Segment]] = []
-    if palette.has_color:
-        for line in lines:
-            (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-            styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
-            for number, pieces in enumerate(shown):
-                colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
-                figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
-                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored), *figures])
-        return block(map(trimmed, drawn))
-    places = [place for pieces in shown for place, _, _ in pieces if place >= 0]
-    below = [(name_of(line), {-1: ("", None)} | _numbers(line, places, palette, scale)) for line in lines]
-    for pieces in shown:
-        drawn.append([*blank, *(Segment(gap + text, BOLD if place in marks else None) for place, gap, text in pieces)])
-        for name, numbers in below:
-            listed = [(gap + text, *numbers[place]) for place, gap, text in pieces]
-            drawn.append([*name, *(cell(number, cell_len(text), style) for text, number, style in listed)])
+    for line in lines:
+        (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
+        styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
+        figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
+        for number, pieces in enumerate(shown):
+            colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
+            before = [Segment(" " * margin)] if number else name_of(line)
+            drawn.append([*before, *chain.from_iterable(colored), *figures])
     return block(map(trimmed, drawn))
 
 
 def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
-    """Yield the tokens as they stand in lines.
-
-    With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
-    wide as its weight.
-    """
-    longest, rule = max(min(_LONGEST, width - 3), 1), " │"
+    """Yield the tokens; pieces of a word have no gap."""
+    longest = max(min(_LONGEST, width - 3), 1)
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else None
-        is_piece = previous is not None and continues(token, previous) and palette.has_color
+        is_piece = previous is not None and continues(token, previous)
         text = token.label.removeprefix("##") if is_piece else token.label
-        text = text[1:] if len(text) > 1 and text.startswith("␣") else text
-        text = palette.shortened(text, longest)
-        bar = rule if previous is not None and token.segment == 1 and previous.segment == 0 else ""
-        gap = marks.get(index, "" if is_piece else " ")
-        if not palette.has_color:
-            text += " " * (_NUMBER - cell_len(text))
-        yield _TokenText(index, bar + gap, text)
-
-
-def _wrapped(texts: Sequence[tuple[_TokenText, int]], shown: Sequence[int], width: int) -> list[list[_TokenText]]:
-    """Return the texts at some places in lines, each given with the cells that it takes.
-
-    The last of all texts, an ellipsis, stands where others are left out.
-    """
-    end = len(texts) - 1
-    pieces = []
-    for before, index in pairwise((-1, *shown, end)):
-        pieces += [texts[end]] * (index > before + 1) + [texts[index]]
-    lines: list[list[_TokenText]] = [[]]
-    used = 0
-    for piece, own in pieces[:-1]:
-        if lines[-1] and used + own > width:
-            lines.append([])
-            used = 0
-        lines[-1].append(piece)
-        used += own
-    return lines
+        text = palette.shortened(text[1:] if len(text) > 1 and text.startswith("␣") else text, longest)
+        bar = " │" if previous is not None and token.segment == 1 and previous.segment == 0 else ""
+        yield _TokenText(index, bar + marks.get(index, "" if is_piece else " "), text)
 
 
 def continues(token: Token, previous: Token) -> bool:
@@ -227,30 +162,29 @@ def _shown(
     marks: Mapping[int, str],
     most: int | None,
 ) -> list[list[_TokenText]]:
-    """Return the tokens in lines: all, or as many of the heaviest ones as so many lines have room for."""
+    """Return the tokens in lines: all, or as many of the heaviest ones as fit."""
     heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
     texts = [*_texts(tokens, palette, width, marks), _TokenText(-1, " ", "…")]
-    measured = [(one, cell_len(one.gap + one.text)) for one in texts]
+    sizes = [cell_len(one.gap + one.text) for one in texts]
 
     def wrapped(count: int) -> list[list[_TokenText]]:
-        return _wrapped(measured, sorted(ranked[:count]), width)
+        """Return the heaviest tokens in lines, with an ellipsis where others are left out."""
+        places: list[int] = []
+        for before, index in pairwise((-1, *sorted(ranked[:count]), len(tokens))):
+            places += [-1] * (index > before + 1) + [index]
+        rows: list[list[_TokenText]] = [[]]
+        used = 0
+        for place in places[:-1]:
+            if rows[-1] and used + sizes[place] > width:
+                rows.append([])
+                used = 0
+            rows[-1].append(texts[place])
+            used += sizes[place]
+        return rows
 
     every = len(tokens)
     if most is None or len(wrapped(every)) <= most:
         return wrapped(every)
     return wrapped(bisect_left(range(2, every), True, key=lambda count: len(wrapped(count)) > most) + 1)
-
-
-def _numbers(
-    line: SentenceLine, places: Iterable[int], palette: Palette, scale: Scale
-) -> dict[int, tuple[str, Style | None]]:
-    """Return what stands below tokens: their weight, dim where two digits show none of it, or their mark."""
-    marks = {mark: where for mark, where in scale.odd(line.weights).items() if mark not in "+-"}
-    numbers = {}
-    for place in places:
-        weight, is_allowed = float(line.weights[place]), line.allowed[place]
-        mark = next((mark for mark, where in marks.items() if where[place]), "") if is_allowed else "·"
-        numbers[place] = mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None
-    return numbers

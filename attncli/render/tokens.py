@@ -8,7 +8,7 @@ from functools import partial
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.block import Block, Column, table
+from attncli.render.block import Block, Column, table, width_of
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import plural, short_name
 from attncli.trace.tokenization import Choice, Tokenization
@@ -23,8 +23,7 @@ def tokens_parts(
     """Yield what was tokenized by what, in numbers, and the tokens."""
     facts = "".join(f" · {fact}" for fact in _facts(tokenization))
     yield Text.assemble((palette.label(_title(tokenization)), BOLD), facts)
-    shown = tokenization.shown(choice)
-    if shown:
+    if shown := tokenization.shown(choice):
         yield _table(tokenization, shown, palette, width)
 
 
@@ -54,28 +53,27 @@ def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette,
     """Return a line for each token; words are shortened only as far as it takes to keep the columns side by side."""
     styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
     for longest in _LONGEST:
-        described = _columns(tokenization, shown, partial(palette.shortened, width=longest))
-        drawn = table([Column(title, list(map(cell, shown)), styles, align) for title, align, cell in described], width)
-        if len(drawn.lines) == len(shown) + 1:
+        fitted = partial(palette.shortened, width=longest)
+        columns = [
+            Column(title, list(map(cell, shown)), styles, align)
+            for title, align, cell in _columns(tokenization, shown, fitted)
+        ]
+        if width is None or width_of(columns) - 2 <= width:
             break
-    return drawn
+    return table(columns, width)
 
 
 def _columns(
     tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]
 ) -> Iterator[tuple[str, str, Callable[[Token], str]]]:
     """Yield title, alignment and cell of the columns; those in which no token has something to say are left out."""
-
-    def characters(token: Token) -> str:
-        return "" if token.start is None or token.end is None else f"{token.start}:{token.end}"
-
     is_words = bool(shown[0].pieces)
     yield "", ">", lambda token: str(token.index)
     if not is_words:
         yield "id", ">", lambda token: str(token.id)
     yield "word" if is_words else "token", "<", lambda token: fitted(token.label)
     if any(token.start is not None for token in shown):
-        yield "characters", "<", characters
+        yield "characters", "<", lambda token: "" if token.start is None else f"{token.start}:{token.end}"
     if tokenization.pair is not None:
         yield "segment", ">", lambda token: str(token.segment)
     if is_words:
@@ -87,16 +85,12 @@ def _columns(
 
 
 def _longer_words(tokenization: Tokenization) -> dict[int, str]:
-    """Return the words of several pieces, by the index of the first."""
     words = tokenization.words or ()
     return {word.pieces[0]: f" {word.label}" for word in words if len(word.pieces) > 1}
 
 
 def _remark(tokenization: Tokenization, token: Token) -> str:
-    """Return what is odd about a token: that the text has no such piece, or another one in its place.
-
-    Capitals do not count: that a vocabulary has none is no surprise.
-    """
+    """Return what is odd about a token: the text has no such piece, or another one, but for its capitals."""
     if token.special:
         return "special"
     if token.start is None:

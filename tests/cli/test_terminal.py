@@ -66,8 +66,8 @@ def test_a_terminal_has_one_screen_and_a_pipe_has_all(attn: Callable[..., Ran]) 
     code, _, shown = on_terminal("inspect", TEXT, *TOY, out=True, **SCREEN)
     assert code == 0
     assert len(text_shown(shown).splitlines()) <= 49
-    assert all(re.search(rf"head {head}\b", text_shown(shown)) for head in range(12))
-    assert "attn: showing blocks of cells to fit the screen. --all shows everything" in text_shown(shown)
+    assert all(re.search(rf"(head |H){head}\b", text_shown(shown)) for head in range(12))
+    assert "attn: showing blocks of cells. --all shows everything" in text_shown(shown)
     piped = attn("inspect", TEXT, *TOY, PAGER="echo paged")
     assert "scores, before the mask" in piped.out
     assert piped.err == ""

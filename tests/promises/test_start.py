@@ -50,7 +50,7 @@ def test_neither_torch_nor_transformers_is_imported_unless_it_is_needed(
 
 # What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
 SPARED = HEAVY | {
-    "asyncio", "textual", "attncli.explore", "numpy.ma", "attncli.render.dashboard",
+    "asyncio", "textual", "attncli.explore", "numpy.ma",
     "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads",
     "attncli.analysis.derive", "attncli.masks.files",
     "attncli.engines.numpy", "attncli.engines.torch",

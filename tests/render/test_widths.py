@@ -1,4 +1,4 @@
-"""Every view at three sizes of a terminal: no line is wider, and no page higher."""
+"""Every view at four sizes of a terminal: no line is wider, and no page higher."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ from attncli.render.why import WhyPage
 from attncli.trace.view import View
 
 SIZES = [
-    (Palette("truecolor"), 80, 23), (Palette("blocks"), 120, 39), (Palette("256"), 200, 59),
+    (Palette("256"), 60, 23), (Palette("truecolor"), 80, 23), (Palette("blocks"), 120, 39), (Palette("256"), 200, 59),
 ]  # fmt: skip
 ODD = "時間は矢 👩‍👩‍👧 \x1b[31m [/INST] :smile: " + "w" * 300
 RANKED = "one two three four one two"
@@ -91,7 +91,7 @@ WIDE: dict[str, Parts] = {
 }
 HIGH: dict[str, Parts] = {
     **{
-        f"heads {layers}×{heads}": lambda *to, layers=layers, heads=heads: head_parts(report_of(layers, heads), (), *to)
+        f"heads {layers}×{heads}": lambda *to, layers=layers, heads=heads: head_parts(report_of(layers, heads), *to)
         for layers, heads in ((1, 4), (12, 12), (30, 9), (32, 32))
     },
     "ablation": lambda *to: ablation_parts(attncli.ablate(RANKED), *to),

@@ -56,10 +56,9 @@ def diff(
     """
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
-    from attncli.render.matrix import DIGITS
 
     chosen = output.chosen()
-    top, digits = top or TOP, DIGITS if precision is None else precision
+    top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
     warnings = (f"warning: {warning}" for warning in warnings_of_both(difference))
@@ -75,7 +74,7 @@ def diff(
     with output.view(environment, chosen, "diff") as canvas:
         palette = canvas.palette(colormap or "viridis")
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
-        view = DiffView(difference, palette, canvas.width, digits, top, ramp, canvas.height)
+        view = DiffView(difference, palette, canvas.width, precision, top, ramp, canvas.height)
         canvas.show(view.renderables(), title)
 
 

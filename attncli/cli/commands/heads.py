@@ -48,7 +48,7 @@ class MetricChoice(Options):
         Path | None, options.input_option("Rank heads by the right keys they find; lines of JSON.", "FILE")
     ] = None
     metrics: Annotated[
-        str | None, options.view_option("Draw these as maps; the columns of tables. Default: all.", "METRICS")
+        str | None, options.view_option("List these metrics of every head. Default: all.", "METRICS")
     ] = None
     sort: Annotated[
         str | None, options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC")
@@ -134,8 +134,8 @@ def heads(
 
             palette, shown = canvas.palette(color), report
             height = canvas.height and canvas.height - environment.noted_lines
-            if not (choice.sort or choice.top or output.all_ or is_accessible()):
-                return head_parts(report, choice.chosen, palette, canvas.width, height, precision)
+            if not (choice.sort or choice.top or choice.metrics or output.all_ or is_accessible()):
+                return head_parts(report, palette, canvas.width, height, precision)
             if height is not None and choice.top is None:
                 shown = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
             return table_parts(shown, choice.order, palette, canvas.table_width, precision)

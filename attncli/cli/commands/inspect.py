@@ -51,6 +51,7 @@ def inspect(
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
+    --query shows where a word looks: its heaviest keys in every head of every layer, or of --layer.
     -o x.html writes an interactive page, -o x.pdf or x.png a figure of the maps.
 
     --show takes tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, proof and
@@ -58,7 +59,7 @@ def inspect(
 
     Examples:
     attn inspect "time flies like an arrow"
-    attn inspect -m demo "time flies like an arrow" --query arrow --layer all
+    attn inspect -m demo "time flies like an arrow" --query arrow
     attn inspect -F jsonl - < sentences.txt
     attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """
@@ -78,7 +79,8 @@ def inspect(
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
     more_of_job = {"generate": more.generate or 0, "predicts": "next" in (view.show or ())}
-    job = trace_job(request, task, "0", layers, **more_of_job)
+    asks_where = view.queries and view.show is None and view.top_keys is None and form is None and not is_figure
+    job = trace_job(request, task, "all" if asks_where else "0", layers, **more_of_job)
     if output.folder is not None:
         made = options.provenance("inspect", request, more, derive, shown)
         failures = _write_folder(environment, request, job, output.folder, chosen, view, made, workers, more.on)
@@ -200,7 +202,7 @@ def _draw(
         palette = canvas.palette(colormap)
         before = 0
         for _, trace in draw_each(stream):
-            if (view.queries or trace.has_image_keys) and (note := first_layer_note(request, trace)):
+            if trace.has_image_keys and (note := first_layer_note(request, trace)):
                 environment.note(note)
             if request.mask is not None:
                 from attncli.masks.comparison import idle_notes

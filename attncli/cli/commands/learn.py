@@ -29,8 +29,7 @@ def learn(
 ) -> None:
     """Follow one query through a layer, step by step, in numbers that you can redo.
 
-    You can redo every number from the numbers above it. --all shows the steps in a pager. A large terminal gets large
-    numbers, for a projector. Each lesson ends with an exercise.
+    You can redo every number from the numbers above it. --all shows the steps in a pager.
 
     Examples:
     attn learn
@@ -45,5 +44,5 @@ def learn(
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
     with output.view(environment, output.chosen(), "learn") as canvas:
         sheet = TableFormat(canvas.palette("viridis"), canvas.width, PRECISION)
-        for step in Steps(walked, sheet, canvas.height).all():
-            canvas.show(step.parts, step.name)
+        for name, parts in Steps(walked, sheet).all():
+            canvas.show(parts, name)
