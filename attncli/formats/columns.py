@@ -115,7 +115,7 @@ def _cells(trace: Trace, view: View) -> Iterator[Block]:
             for block in layer.head(index, cells.rows).blocks():
                 at = rows, columns = _places(block, cells, view)
                 sides = np.array(block.queries)[rows], np.array(cells.columns)[columns]
-                found = {
+                in_pictures = {
                     f"{role}_{name}": values[side]
                     for role, side, places in zip(("query", "key"), sides, pictured, strict=False)
                     for name, values in places.items()
@@ -131,20 +131,20 @@ def _cells(trace: Trace, view: View) -> Iterator[Block]:
                     "score": None if "scores" in layer.missing else block.scores[:, cells.of_columns][at],
                     "allowed": block.mask[:, cells.of_columns][at],
                     "norm" if layer.measure == "norms" else "weight": block.weights[:, cells.of_columns][at],
-                    **found,
+                    **in_pictures,
                 }
 
 
 def _places_in(layout: SideLayout, count: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return the `PLACES` of `count` positions; None outside of grids, or where the picture's size is unknown."""
-    found = np.full((len(PLACES), count), None, object)
+    rows = np.full((len(PLACES), count), None, object)
     for grid in layout.grids:
         picture = layout.pictures[grid.image] if grid.image < len(layout.pictures) else None
         size = (picture.width, picture.height) if picture else (0, 0)
         for (row, column), position in np.ndenumerate(grid.positions):
             box = grid.cell_box(row, column, *size) if picture or grid.box else [None] * 4
-            found[:, position] = (grid.image, row, column, *box)
-    return dict(zip(PLACES, found, strict=True))
+            rows[:, position] = (grid.image, row, column, *box)
+    return dict(zip(PLACES, rows, strict=True))
 
 
 def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -152,8 +152,8 @@ def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any,
     if view.top_keys is None:
         places = [np.arange(len(cells.columns))] * len(block.queries)
     else:
-        places = [found for found, _ in top_keys(block, cells.of_columns, view.top_keys)]
-    return np.repeat(np.arange(len(places)), [len(found) for found in places]), np.concatenate(places)
+        places = [keys for keys, _ in top_keys(block, cells.of_columns, view.top_keys)]
+    return np.repeat(np.arange(len(places)), [len(keys) for keys in places]), np.concatenate(places)
 
 
 def _metrics(trace: Trace) -> Block:

@@ -155,8 +155,8 @@ def _head(
     if "output" in parts:
         yield member("output", head.output)
     if "metrics" in parts:  # which describe the whole head, whichever of its rows are shown
-        whole = head if len(head.queries) == layer.num_queries else layer.head(index)
-        yield member("metrics", head_metrics(trace, layer, whole))
+        all_rows = head if len(head.queries) == layer.num_queries else layer.head(index)
+        yield member("metrics", head_metrics(trace, layer, all_rows))
     yield "}"
 
 
@@ -374,8 +374,8 @@ def _place(row: AttentionRow) -> dict[str, Any]:
     }
 
 
-def _why(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
-    row, members = (one.row, _cell(one)) if isinstance(one, AttentionCell) else (one, _row(one))
+def _why(trace: Trace, shown: AttentionRow | AttentionCell, precision: int | None) -> str:
+    row, members = (shown.row, _cell(shown)) if isinstance(shown, AttentionCell) else (shown, _row(shown))
     # Entries of the whole row: the sink's logit and weight, and the length of the output.
     totals = {name: getattr(row, name) for name in ("sink", "sink_weight", "output_norm")}
     return dumps({"schema": "attncli.why/1", **_described(trace), **_place(row), **plain(members | totals, precision)})

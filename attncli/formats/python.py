@@ -169,8 +169,8 @@ def plotted(
     for name, chosen, allowed in (("ramp", ramp, ramps), ("colormap", colormap, tuple(COLORMAPS))):
         if chosen not in allowed:
             raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in allowed if each)}")
-    trace, own = _part_of(result)
-    view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp)
+    trace, part = _part_of(result)
+    view = View(queries=queries or part.queries, keys=keys, hide_special=hide_special, ramp=ramp)
     figure: Any = figure_of(trace, view, colormap, None if size is None else parse_size(str(size)))
 
     def picture() -> tuple[bytes, dict[str, int]]:

@@ -228,9 +228,9 @@ def maps_and_list(
     `listed` returns the list of so many heads below a title, which counts the others in a last line.
     """
     lines, width = bounds
-    beside = width - listed(_FEWEST).width - _BETWEEN
-    grid = head_maps(maps, scale, palette, max(beside, 1), lines, digits)
-    if grid.width <= beside and len(grid.lines) <= lines:
+    rest = width - listed(_FEWEST).width - _BETWEEN
+    grid = head_maps(maps, scale, palette, max(rest, 1), lines, digits)
+    if grid.width <= rest and len(grid.lines) <= lines:
         return hstack([grid, listed(max(lines - 2, _FEWEST))], _BETWEEN)
     grid = head_maps(maps, scale, palette, width, max(lines - _FEWEST - 3, lines // 2), digits)
     return stack([grid, listed(max(lines - len(grid.lines) - 3, _FEWEST))], gap=1)

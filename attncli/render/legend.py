@@ -74,15 +74,15 @@ def ticks(scale: Scale, letters: int) -> list[tuple[float, str]]:
 
     The colours are so many letters wide.
     """
-    found: dict[int, tuple[float, str]] = {}
+    placed: dict[int, tuple[float, str]] = {}
     for value in (scale.high, scale.low, *_round_numbers(scale)):
         text, share = _text(scale, value), float(scale.placed(np.array([value]))[0])
         start = _start(share, text, letters)
         if len(text) <= letters and all(
-            start > other + len(word) or other > start + len(text) for other, (_, word) in found.items()
+            start > other + len(word) or other > start + len(text) for other, (_, word) in placed.items()
         ):
-            found[start] = share, text
-    return [found[start] for start in sorted(found)]
+            placed[start] = share, text
+    return [placed[start] for start in sorted(placed)]
 
 
 def _start(share: float, text: str, letters: int) -> int:

@@ -43,10 +43,12 @@ class HeadLook(NamedTuple):
     weights: Float[np.ndarray, " N"]
     allowed: Bool[np.ndarray, " N"]
 
-    def sampled(self, own: Positions) -> tuple[Float[np.ndarray, "rows columns"], Bool[np.ndarray, "rows columns"]]:
+    def sampled(
+        self, positions: Positions
+    ) -> tuple[Float[np.ndarray, "rows columns"], Bool[np.ndarray, "rows columns"]]:
         """Return the weights of the cells at some places, and where there is one: allowed, and a number."""
-        is_there = (own >= 0) & self.allowed[own] & np.isfinite(self.weights[own])
-        return np.where(is_there, self.weights[own], 0), is_there
+        is_there = (positions >= 0) & self.allowed[positions] & np.isfinite(self.weights[positions])
+        return np.where(is_there, self.weights[positions], 0), is_there
 
 
 class Canvas(NamedTuple):
@@ -89,16 +91,16 @@ class Canvas(NamedTuple):
 
     def placed(self, rows: int, columns: int) -> Positions:
         """Return the position of the cell at each place of a raster; -1 for no cell."""
-        found = np.full((rows, columns), -1)
+        raster = np.full((rows, columns), -1)
         width, height = self.size
         for grid in self.grids:
             left, top, right, bottom = grid.box_in(width, height)
             across = ((np.arange(columns) + 0.5) * width / columns - left) / (right - left) * grid.columns
             down = ((np.arange(rows) + 0.5) * height / rows - top) / (bottom - top) * grid.rows
             of_columns, of_rows = (across >= 0) & (across < grid.columns), (down >= 0) & (down < grid.rows)
-            own = grid.positions[np.ix_(down[of_rows].astype(int), across[of_columns].astype(int))]
-            found[np.ix_(of_rows, of_columns)] = own
-        return found
+            inside = np.ix_(down[of_rows].astype(int), across[of_columns].astype(int))
+            raster[np.ix_(of_rows, of_columns)] = grid.positions[inside]
+        return raster
 
     def pixels(self, rows: int, columns: int) -> Pixels:
         """Return the picture as a raster; black where it is unknown."""
@@ -107,14 +109,14 @@ class Canvas(NamedTuple):
 
 def canvases(layout: SideLayout, has_overview: bool) -> list[Canvas]:
     """Return what is drawn of each picture: its tiles together, and with `has_overview` the overview after them."""
-    found = []
+    drawn = []
     for number in sorted({grid.image for grid in layout.grids}):
         picture = layout.pictures[number] if number < len(layout.pictures) else None
-        own = [grid for grid in layout.grids if grid.image == number]
-        parts = [[grid for grid in own if grid.is_overview == is_one] for is_one in (False, True)]
+        grids = [grid for grid in layout.grids if grid.image == number]
+        parts = [[grid for grid in grids if grid.is_overview == is_overview] for is_overview in (False, True)]
         parts = [part for part in parts if part]
-        found += [Canvas(picture, part, number) for part in (parts if has_overview else parts[:1])]
-    return found
+        drawn += [Canvas(picture, part, number) for part in (parts if has_overview else parts[:1])]
+    return drawn
 
 
 def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
@@ -132,9 +134,10 @@ def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int
     for canvas in canvases(layout, has_overview=True):
         cells = canvas.placed(*canvas.cells)
         for row, column in np.argwhere(cells == position).tolist()[:1]:
-            row, column, own = row + rows, min(max(column + columns, 0), cells.shape[1] - 1), cells[cells >= 0]
+            row, column = row + rows, min(max(column + columns, 0), cells.shape[1] - 1)
             if not 0 <= row < len(cells):
-                return int(own.min()) + row if row < 0 else int(own.max()) + row - len(cells) + 1
+                first, last = int(cells[cells >= 0].min()), int(cells.max())
+                return first + row if row < 0 else last + row - len(cells) + 1
             return int(cells[row, column]) if cells[row, column] >= 0 else position
     return None
 
@@ -191,33 +194,33 @@ class PictureView:
     @property
     def panels(self) -> list[Panel]:
         """Pictures under each head, and of a single one the overview too."""
-        found = []
+        panels = []
         for head in self.heads:
-            for each in canvases(self.layout, len(self.heads) == 1):
-                cell = self.heaviest(head, each.positions).removeprefix("overview ")
-                name = head.name + " overview" * each.is_overview
-                found.append(Panel(each, head, name, (f" {cell}", self.share(head, each))))
-        return found
+            for canvas in canvases(self.layout, len(self.heads) == 1):
+                cell = self.heaviest(head, canvas.positions).removeprefix("overview ")
+                name = head.name + " overview" * canvas.is_overview
+                panels.append(Panel(canvas, head, name, (f" {cell}", self.share(head, canvas))))
+        return panels
 
     def drawn(self, bounds: Bounds) -> tuple[Block, int]:
         """Return as many heads as there is room for, those first that give most to one cell, and how many they are."""
         header, cells = self._header(bounds.width), [*self.layout.cells]
         room = Bounds(max(bounds.lines - len(header.lines), 1), bounds.width)
-        panels, plain = self.panels, [Panel(each, None, each.name) for each in canvases(self.layout, False)]
-        each, most = len(panels) // len(self.heads), [-np.nan_to_num(head.weights[cells]).max() for head in self.heads]
+        panels, plain = self.panels, [Panel(canvas, None, canvas.name) for canvas in canvases(self.layout, False)]
+        step, most = len(panels) // len(self.heads), [-np.nan_to_num(head.weights[cells]).max() for head in self.heads]
         ranked = np.argsort(most, kind="stable").tolist()
 
         def chosen(count: int) -> list[Panel]:
-            return [panel for place in sorted(ranked[:count]) for panel in panels[place * each : (place + 1) * each]]
+            return [panel for head in sorted(ranked[:count]) for panel in panels[head * step : (head + 1) * step]]
 
         if self.palette.has_color:
             plain = [panel for panel in plain if panel.canvas.picture is not None]
             least = max(_NARROWEST, *(len("".join((panel.name, *panel.facts[:1]))) for panel in panels))
             tiles = self.tiling([*plain, *panels], room, least, _WIDEST)
-            count = min(max((tiles.capacity - len(plain)) // each, 1), len(self.heads))
-            return stack([header, self.hung([*plain, *chosen(count)], tiles).block]), count
+            count = min(max((tiles.capacity - len(plain)) // step, 1), len(self.heads))
+            return stack([header, self.tiled([*plain, *chosen(count)], tiles).block]), count
         for count in range(len(self.heads), 0, -1):
-            maps = stack((self._maps(chosen(count)[place::each], room.width) for place in range(each)), gap=1)
+            maps = stack((self._maps(chosen(count)[first::step], room.width) for first in range(step)), gap=1)
             if len(maps.lines) <= room.lines:
                 break
         return stack([header, maps]), count
@@ -225,9 +228,10 @@ class PictureView:
     def _maps(self, panels: Sequence[Panel], width: int) -> Block:
         """Return the cells of one picture under the weights of heads as maps, of many the largest of each block."""
         rows, columns = (Axis(("",) * count, tuple(range(count))) for count in panels[0].canvas.cells)
-        own, pool = panels[0].canvas.placed(len(rows), len(columns)), pooling(rows, columns, width)
-        looks = ((one.head.sampled(own), one) for one in panels if one.head)
-        maps = [Heatmap(one.name, *look, label="".join(one.facts).strip()).pooled(*pool) for look, one in looks]
+        positions, pool = panels[0].canvas.placed(len(rows), len(columns)), pooling(rows, columns, width)
+        sampled = ((panel, panel.head.sampled(positions)) for panel in panels if panel.head)
+        maps = [Heatmap(panel.name, *cells, label="".join(panel.facts).strip()) for panel, cells in sampled]
+        maps = [heatmap.pooled(*pool) for heatmap in maps]
         return heatmaps(maps, rows, columns, pool, self.palette, width, self.scale)
 
     def _header(self, width: int) -> Block:
@@ -238,7 +242,7 @@ class PictureView:
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
         facts += ["%: its weight on the picture"] * self.has_shares
         if self.palette.has_color:
-            there = dict.fromkeys(mark for place, mark in self.marks.items() if place in cells)
+            there = dict.fromkeys(mark for position, mark in self.marks.items() if position in cells)
             facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]
             facts += ["darkest: masked, or no number"] * (not all(one.allowed[cells].all() for one in self.heads))
         facts += self.facts
@@ -258,46 +262,47 @@ class PictureView:
         count = min(len(panels), capacity)
         return Tiling(size, -(-count // -(-count // side_by_side)), capacity)  # as many in each of the strips
 
-    def hung(self, panels: Sequence[Panel], tiles: Tiling) -> PaneContent[tuple[int, int | None]]:
-        """Return panels side by side; at a place of them is the number of a panel, and a position that it shows."""
+    def tiled(self, panels: Sequence[Panel], tiles: Tiling) -> PaneContent[int]:
+        """Return panels side by side; the value at a place is a position."""
         (high, wide), in_a_strip, _ = tiles
-        blocks, places = [], [panel.canvas.placed(2 * high, wide) for panel in panels]
-        for panel, own in zip(panels, places, strict=True):
+        blocks, rasters = [], [panel.canvas.placed(2 * high, wide) for panel in panels]
+        for panel, positions in zip(panels, rasters, strict=True):
             name, forms = self.palette.shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
             fact = next((text for text in forms if len(name + text) <= wide), "")
             title = [Segment(name, BOLD), Segment(fact, DIM)]
-            blocks.append(crop([title, *self._lines(panel, own, tiles.size)], Bounds(high + 1, wide)))
+            blocks.append(crop([title, *self._lines(panel, positions, tiles.size)], Bounds(high + 1, wide)))
         strips = (blocks[start : start + in_a_strip] for start in range(0, len(blocks), in_a_strip))
 
-        def at(line: int, column: int) -> tuple[int, int | None] | None:
-            (strip, line), (place, column) = divmod(line, high + 1), divmod(column, wide + GAP)
-            number = strip * in_a_strip + place
-            if not (strip >= 0 and 0 <= place < in_a_strip and number < len(panels) and column < wide):
-                return None
-            position = int(places[number][2 * (line - 1), column]) if line else -1
-            return number, position if position >= 0 else None
+        def at(line: int, column: int) -> int | None:
+            (strip, line), (index, column) = divmod(line, high + 1), divmod(column, wide + GAP)
+            number = strip * in_a_strip + index
+            is_inside = line > 0 and 0 <= index < in_a_strip and 0 <= number < len(panels) and column < wide
+            position = int(rasters[number][2 * (line - 1), column]) if is_inside else -1
+            return position if position >= 0 else None
 
         return PaneContent(stack(hstack(strip, GAP) for strip in strips), at)
 
-    def _lines(self, panel: Panel, own: Positions, size: Bounds) -> list[list[Segment]]:
+    def _lines(self, panel: Panel, positions: Positions, size: Bounds) -> list[list[Segment]]:
         """Return a picture in half-blocks, under the weights of a head, or without colours in shades."""
         canvas, head, _, _ = panel
         if self.palette.has_color:
             if (canvas.number, size) not in self.resized:
-                self.resized[canvas.number, size] = canvas.pixels(*own.shape)
+                self.resized[canvas.number, size] = canvas.pixels(*positions.shape)
             pixels = self.resized[canvas.number, size]
             if head is not None:
-                pixels = overlay(pixels, *head.sampled(own), self.scale, self.palette.rgb(), canvas.picture is not None)
+                cells, has_picture = head.sampled(positions), canvas.picture is not None
+                pixels = overlay(pixels, *cells, self.scale, self.palette.rgb(), has_picture)
             lines = half_blocks(pixels)
         else:
-            cells = self.palette.cells(*head.sampled(own[::2]), self.scale, 1) if head else []
-            lines = [[Segment(*each) for each in line] for line in cells]
-        for position in (place for place in self.marks if head is not None and (own == place).any()):
-            row, column = np.argwhere(own == position).mean(axis=0).astype(int)
-            under = lines[row // 2][column].style
-            paper = under and under.color
-            ink = "#000000" if paper and sum(paper.get_truecolor()) > _LIGHT else "#ffffff"
-            lines[row // 2][column] = Segment(self.marks[position], Style(color=ink, bgcolor=paper, bold=True))
+            shades = self.palette.cells(*head.sampled(positions[::2]), self.scale, 1) if head else []
+            lines = [[Segment(*shade) for shade in line] for line in shades]
+        for mark, where in ((mark, positions == key) for key, mark in self.marks.items() if head is not None):
+            if where.any():
+                row, column = np.argwhere(where).mean(axis=0).astype(int)
+                under = lines[row // 2][column].style
+                paper = under and under.color
+                ink = "#000000" if paper and sum(paper.get_truecolor()) > _LIGHT else "#ffffff"
+                lines[row // 2][column] = Segment(mark, Style(color=ink, bgcolor=paper, bold=True))
         return lines
 
 

@@ -104,7 +104,7 @@ def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height
     most = max(1, min(max(heads), int(width / ((title + 1) * LETTER))))
 
     def cell(across: int) -> float:
-        rows = sum(ceil(count / across) * len(own) for count, (own, _) in zip(heads, sides, strict=True))
+        rows = sum(ceil(count / across) * len(side) for count, (side, _) in zip(heads, sides, strict=True))
         return min(width / (across * max(len(columns) for _, columns in sides)), height / rows)
 
     across = max(range(1, most + 1), key=cell)

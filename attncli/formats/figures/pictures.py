@@ -46,7 +46,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: tuple[float, fl
     figure = Figure((width, height or maps.HIGH * width), facecolor="white", layout="compressed")
     grid = figure.add_gridspec(strips, across)
     frame = "white" if colormap == "gray" else f"#{QUERY}"
-    own = [place for place, mark in look.marks.items() if mark == OWN and place in look.layout.cells]
+    query = [position for position, mark in look.marks.items() if mark == OWN and position in look.layout.cells]
     for place, (canvas, head, name, _) in enumerate(panels):
         axes, share = figure.add_subplot(grid[divmod(place, across)]), _PIXELS / max(canvas.size)
         rows, columns = (max(round(side * share), 1) for side in reversed(canvas.size))
@@ -56,7 +56,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: tuple[float, fl
             lit = head.sampled(canvas.placed(rows, columns))
             pixels = overlay(pixels, *lit, look.scale, palette.rgb(), canvas.picture is not None)
             for cells in canvas.grids:
-                for row, column in np.argwhere(np.isin(cells.positions, own)).tolist():
+                for row, column in np.argwhere(np.isin(cells.positions, query)).tolist():
                     left, top, right, bottom = cells.cell_box(row, column, *canvas.size)
                     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=frame))
         elif colormap == "gray":
@@ -66,7 +66,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: tuple[float, fl
         letters = int(width / across / maps.LETTER)
         axes.set_title(maps.in_font(palette.shortened(name, letters, keeps_end=True)), parse_math=False)
     words = f"{trace.layers[0].measure} of {maps.in_font(look.title[0])}"
-    entries = [(Patch(facecolor="black", edgecolor=frame), "the query's own cell")] * bool(own)
+    entries = [(Patch(facecolor="black", edgecolor=frame), "the query's own cell")] * bool(query)
     notes = ["beside each head: its weight on the picture"] * look.has_shares
     notes += ["dark: masked, no number, or outside the grid", *look.facts]
     maps.add_key(figure, look.scale, maps.colors_of(colormap), words, entries, notes)

@@ -168,7 +168,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
                 "proof": _proof(trace, layer),
-                "labels": {head: own[0].name for head in layer.heads if (own := labels.get(_key(layer, head)))},
+                "labels": {head: named[0].name for head in layer.heads if (named := labels.get(_key(layer, head)))},
             }
             for layer, cells in layers
         ],

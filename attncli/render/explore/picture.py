@@ -33,8 +33,8 @@ def large_picture(
     view = PictureView(("", ""), [look], layout, marks, palette, scale, layer.derived is None, resized=sight.resized)
     panels = [each._replace(name=each.canvas.name, facts=()) for each in view.panels]
     tiles = view.tiling(panels, room, _LEAST, room.width)
-    drawn = view.hung(panels[: tiles.capacity], tiles)
+    drawn = view.tiled(panels[: tiles.capacity], tiles)
     share = f"{float(weights[cells].sum()):.0%} on the picture" * view.has_shares
     facts = [label, layer.measure, view.heaviest(look, cells), share, titled("layer", layer.label)]
     title = join_facts(facts, room.width, palette, titled("head", layer.head_label(cursor.head)))
-    return PaneContent(drawn.block, lambda line, column: (drawn.at(line, column) or (0, None))[1], title)
+    return drawn._replace(title=title)
