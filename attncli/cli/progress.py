@@ -16,7 +16,7 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from attncli.corpus.protocol import Result, Value
+    from attncli.corpus.run import Result, Value
 
 
 @contextmanager

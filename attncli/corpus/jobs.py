@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
-from attncli.corpus.protocol import Batch, BatchFn, Result, Value
+from attncli.corpus.run import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
 from attncli.errors import Failure, InputError, InputMismatchError
 

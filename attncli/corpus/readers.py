@@ -36,15 +36,15 @@ _MAX_BATCH = 2**26  # bytes of the rows that are read at a time
 # --- text ------------------------------------------------------------------------------------------------
 
 
-def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[CorpusItem]:
-    """Yield the lines of a stream, or all of it as one text; `name` has to be safe to print."""
+def read_text(stream: IO[bytes], name: str, whole: bool = False, chat: bool = False) -> Iterator[CorpusItem]:
+    """Yield the lines of a stream, or all of it as one text; with `chat` each is a list of messages in JSON.
+
+    `name` has to be safe to print.
+    """
     for number, line in _lines(stream, name, whole):
-        yield CorpusItem(number, decode(line if whole else line.rstrip(b"\r\n"), name))
-
-
-def count_lines(stream: IO[bytes]) -> int:
-    """Return how many lines there are."""
-    return sum(1 for _ in _bounded_lines(stream))
+        text = decode(line if whole else line.rstrip(b"\r\n"), name)
+        is_list = chat and isinstance(text, str) and text.strip()
+        yield CorpusItem(number, _conversation(text, is_parsed=False) if is_list else text)
 
 
 def decode(content: bytes, name: str) -> str | Failure:
@@ -60,7 +60,7 @@ def decode(content: bytes, name: str) -> str | Failure:
 def _lines(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield the lines with their numbers, as they are but for a byte order mark; binary data is refused."""
     ahead: bytes = stream.peek(1) if hasattr(stream, "peek") else b""  # binary data has line ends by chance
-    for number, line in enumerate([stream.read(MAX_BYTES + 1)] if whole else _bounded_lines(stream), start=1):
+    for number, line in enumerate([stream.read(MAX_BYTES + 1)] if whole else bounded_lines(stream), start=1):
         if number == 1 and (line.startswith(_MARKS) or b"\0" in line + ahead):
             hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
             hint = "; the name of a Parquet file ends in .parquet" if line.startswith(b"PAR1") else hint
@@ -69,7 +69,7 @@ def _lines(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[tuple[
         yield number, line.removeprefix(_BOM) if number == 1 else line
 
 
-def _bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
+def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines; of one that is too long, as much as shows it."""
     while line := stream.readline(MAX_BYTES + 1):
         yield line
@@ -90,7 +90,7 @@ def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False, fo
     is_first = True
     for number, line in _lines(stream, name):
         text: Any = decode(line, name)
-        if text and not isinstance(text, Failure) and not text.isspace():
+        if isinstance(text, str) and text and not text.isspace():
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
@@ -111,7 +111,7 @@ def _text_of(record: Any, column: str, chat: bool, folder: str) -> Any:
         return Failure(f"it has no {_no_such_column(column, list(record))}")
     text = record[column]
     if chat and isinstance(text, list):
-        text = _conversation_of(text)
+        text = _conversation(text)
     elif not isinstance(text, str):
         text = Failure(f"its '{visible(column)}' is not text")
     if "image" not in record or column == "image" or isinstance(text, Failure):
@@ -123,11 +123,12 @@ def _text_of(record: Any, column: str, chat: bool, folder: str) -> Any:
     return kind(text, record["image"], folder)
 
 
-def _conversation_of(value: list[Any]) -> str | Failure:
+def _conversation(value: Any, is_parsed: bool = True) -> str | Failure:
+    """Return a list of messages, from JSON or parsed, or why it is none."""
     from attncli.encoding.chat import Conversation
 
     try:
-        return Conversation.of(value)
+        return Conversation.of(value) if is_parsed else Conversation.parsed(value)
     except InputError as error:
         return Failure(str(error))
 
@@ -231,7 +232,7 @@ def _values(array: Array, name: str) -> Iterator[Any]:
     import pyarrow
 
     if re.match("(large_)?list<", str(array.type)):
-        yield from (None if value is None else _conversation_of(value) for value in array.to_pylist())
+        yield from (None if value is None else _conversation(value) for value in array.to_pylist())
         return
     if pyarrow.types.is_dictionary(array.type):
         array = array.dictionary_decode()

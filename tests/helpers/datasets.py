@@ -11,8 +11,7 @@ import pyarrow.dataset
 import attncli.corpus.dataset
 from attncli.corpus.dataset import DatasetSummary, PartInfo, PartWriterJob, in_shards, write_dataset
 from attncli.corpus.jobs import ModelJob, open_traces, render
-from attncli.corpus.protocol import Result
-from attncli.corpus.run import run
+from attncli.corpus.run import Result, run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 from attncli.formats.columns import types_of

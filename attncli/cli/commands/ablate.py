@@ -14,7 +14,7 @@ from attncli.errors import ExitCode
 
 if TYPE_CHECKING:
     from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import BatchFn
+    from attncli.corpus.run import BatchFn
 
 
 class PredictorOptions(Options):

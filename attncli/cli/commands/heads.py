@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attncli.cli.loop import ResultStream
     from attncli.cli.terminal import PictureFile, Terminal
     from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import Value
+    from attncli.corpus.run import Value
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
 

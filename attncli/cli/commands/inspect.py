@@ -18,7 +18,7 @@ from attncli.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from attncli.cli.loop import ResultStream
     from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import BatchFn
+    from attncli.corpus.run import BatchFn
     from attncli.formats.figures.size import Size
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Derivation, Trace

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import Result
+    from attncli.corpus.run import Result
 
 
 class TokenizeOptions(Options):
