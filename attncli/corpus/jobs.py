@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
-from attncli.corpus.run import Batch, BatchFn, Result, Value
+from attncli.corpus.run import BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
 from attncli.errors import Failure, InputError, InputMismatchError
 
@@ -49,11 +49,7 @@ class ModelJob(Generic[Value]):
         """
         items_of_batch = items_of or self.open_model(**self.options)
         check_texts(None, self.pair, self.target)
-
-        def results(batch: Batch) -> Iterator[Result[Value]]:
-            return (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
-
-        return results
+        return lambda batch: (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
 
     def result(self, number: int, item: Any) -> Result[Value]:
         """Return the result of an item, or of the failure of a sentence."""
@@ -80,10 +76,7 @@ def items_of(source: Source) -> Items:
 
 
 def source_of(predicts: bool = False, **options: Any) -> Source:
-    """Open a source; see `open_source` for the options and errors.
-
-    `predicts` adds the likeliest next tokens to each trace.
-    """
+    """Open a source, with the likeliest next tokens if it `predicts`; see `open_source` for the options and errors."""
     from attncli.engines import open_source
 
     source = open_source(**options)
@@ -119,14 +112,13 @@ def _one_by_one(
     _: str | None,
 ) -> Iterator[tuple[int, Any]]:
     for number, text, metadata, _target in sentences:
-        if isinstance(text, Failure):
-            yield number, text
-            continue
-        try:
-            item = compute(text, pair)
-            yield number, replace(item, metadata=metadata) if metadata else item
-        except (InputError, InputMismatchError) as error:
-            yield number, Failure(str(error), kind=type(error), metadata=metadata)
+        item: Any = text
+        if isinstance(text, str):
+            try:
+                item = replace(compute(text, pair), metadata=metadata)
+            except (InputError, InputMismatchError) as error:
+                item = Failure(str(error), kind=type(error), metadata=metadata)
+        yield number, item
 
 
 # --- tasks -------------------------------------------------------------------------------------------------
@@ -140,9 +132,9 @@ def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
 def render(
     number: int, trace: Trace, *, derivation: Derivation, view: View, form: str | None = None, save: Path | None = None
 ) -> tuple[Any, Iterable[str]]:
-    """Return a trace as `attn inspect` shows it, or an iterator over its pieces in a format; see `Task`.
+    """Return a derived trace, to be drawn, or an iterator over its pieces in a format; see `Task`.
 
-    Without a format it is left as it is, to be drawn. `save` is a file for the trace as it was recorded.
+    `save` is a file for the trace as it was recorded.
     """
     from attncli.analysis.warnings import warnings_of
     from attncli.formats import part_of
@@ -159,10 +151,7 @@ def render(
 
 
 def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> tuple[SentenceMetrics, Iterable[str]]:
-    """Return the metrics of all heads in the rows that a view chooses; see `Task`.
-
-    `is_test` marks sentences of the induction test.
-    """
+    """Return the metrics of all heads in the rows of a view; `is_test` marks the induction test; see `Task`."""
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.warnings import warnings_of, warnings_of_test
 
@@ -171,7 +160,7 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
 
 
 def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:
-    """Return how all heads do on the pairs of a text, of those that are there by their numbers; see `Task`."""
+    """Return how often each head finds the right keys of a text, which its number names; see `Task`."""
     from attncli.analysis.pairs import PairScores
     from attncli.analysis.warnings import warnings_of
     from attncli.trace.view import View

@@ -231,10 +231,10 @@ def _values(array: Array, name: str) -> Iterator[Any]:
     """Yield the values of a column of texts or messages, with failures for text that is not UTF-8."""
     import pyarrow
 
-    if re.match("(large_)?list<", str(array.type)):
-        yield from (None if value is None else _conversation(value) for value in array.to_pylist())
-        return
-    if pyarrow.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    texts = array.cast(pyarrow.large_binary() if str(array.type).startswith("large") else pyarrow.binary())
-    yield from (None if value is None else decode(value, name) for value in texts.to_pylist())
+    if is_list := re.match("(large_)?list<", str(array.type)):
+        values = array.to_pylist()
+    else:
+        plain = array.dictionary_decode() if pyarrow.types.is_dictionary(array.type) else array
+        values = plain.cast(pyarrow.large_binary()).to_pylist()
+    for value in values:
+        yield None if value is None else _conversation(value) if is_list else decode(value, name)
