@@ -15,6 +15,7 @@ from attncli.cli.progress import ProgressBar, status
 from attncli.cli.sentences import sentences
 from attncli.corpus.run import Result, Value
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
+from attncli.signals import OnInterrupt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +116,7 @@ class ResultStream(Generic[Value]):
 
     Attributes:
         failures: number of failed sentences so far.
-        bar: shows the progress.
+        hint: returns where the results of a run that is stopped are, given how many sentences are done.
     """
 
     def __init__(
@@ -130,12 +131,13 @@ class ResultStream(Generic[Value]):
         shares_terminal: bool = False,
     ) -> None:
         self.failures = 0
+        self.hint: Callable[[int], str] = lambda _: ""
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once = results, warns_once
-        self._seen: set[str] = set()
+        self._warned: set[str] = set()
+        self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
-        self.bar = ProgressBar(environment, total, shares_terminal)
-        environment.enter(closing(self.bar))
+        environment.enter(closing(self._bar))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
         """Yield the number and the value of each result, and print failures and warnings on stderr.
@@ -143,27 +145,35 @@ class ResultStream(Generic[Value]):
         Raises:
             AttnError: of the first failure's kind, where it ends the run.
         """
-        for number, value, warnings, notes in self.bar.track(self._results):
-            if isinstance(value, Failure):
-                if self._raises:
-                    raise value.kind(value.reason if self._is_alone else value.of(number))
-                self.failures += 1
-                print_error(value.of(number))
-            self._warn(number, warnings, notes)
-            yield number, value
-        if (more := len(self._seen) - _MAX_WARNINGS) > 0:
+        with OnInterrupt(self._note_stopped):
+            for number, value, warnings, notes in self._results:
+                self._bar.advance(number)
+                if isinstance(value, Failure):
+                    if self._raises:
+                        raise value.kind(value.reason if self._is_alone else value.of(number))
+                    self.failures += 1
+                    print_error(value.of(number))
+                self._warn(number, warnings, notes)
+                yield number, value
+        self._bar.close()
+        if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
         for warning in (*notes, *warnings) if self._warns_once else notes:
-            if warning not in self._seen:
-                self._seen.add(warning)
-                if len(self._seen) <= _MAX_WARNINGS:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                if len(self._warned) <= _MAX_WARNINGS:
                     self._environment.note(f"warning: {warning}")
         if not self._warns_once:
             prefix = "" if self._is_alone else f"sentence {number}: "
             for warning in warnings:
                 self._environment.note(f"warning: {prefix}{warning}")
+
+    def _note_stopped(self) -> None:
+        self._bar.close()
+        if note := self._bar.stopped(self.hint(self._bar.count)):
+            self._environment.note(note)
 
     def values(self) -> Iterator[tuple[int, Value]]:
         """Yield those that are no failures."""
@@ -230,11 +240,10 @@ def traces_of(
 
 def draw_each(results: ResultStream[Value]) -> Iterator[tuple[int, Value]]:
     """Yield the results that can be drawn; InputError without any."""
-    is_empty = True
-    for result in results.values():
-        is_empty = False
-        yield result
-    if is_empty:
+    number = 0
+    for number, value in results.values():
+        yield number, value
+    if not number:
         raise InputError("nothing to draw: no sentence could be read")
 
 
@@ -256,7 +265,7 @@ def write_results(
             write_parquet(results, types, sink)
         return
     if path is not None and form in STREAMS and not is_stream_path(path):
-        results.bar.hint = lambda count: f"{path}.part has their results" if count else ""
+        results.hint = lambda count: f"{path}.part has their results" if count else ""
     with environment.output(path, is_stream=form in STREAMS) as stream:
         for piece in joined(form, results, types):
             stream.write(piece)
@@ -285,18 +294,9 @@ def write_folder(
 ) -> int:
     """Write the results of sentences into a folder, except existing parts; return how many failed.
 
-    Args:
-        environment: that of the run.
-        request: the groups of options `texts` and `load`.
-        job: its results are pieces of `form`.
-        open_job: opens the job in this process; returns its function, and the number of the sentence from which on
-            other processes are worth opening it again.
-        folder: an absolute path.
-        form: of the parts.
-        shown: decides the columns of a part without rows; None is for cuts.
-        made: the inputs of the numbers, by names; see `write_dataset`.
-        workers: number of processes.
-        on: their cluster, if not this machine.
+    `request` has the groups `texts` and `load`; the results of `job` are pieces of `form`. `open_job` opens it in this
+    process, and returns its function and the number of the sentence from which on other processes are worth opening
+    it again. `made` are the inputs of the numbers; see `write_dataset`. `on` is a cluster, if not this machine.
     """
     from attncli.corpus.dataset import PartWriterJob, in_shards, write_dataset
 
@@ -315,7 +315,7 @@ def write_folder(
             opened = writer.open(lambda: results_of)
             results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
         stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True)
-        stream.bar.hint = lambda _: summary.kept()
+        stream.hint = lambda _: summary.kept()
         for _, part in stream.values():
             if part is not None:
                 summary.add(part)

@@ -100,14 +100,12 @@ class PictureFile:
 
         self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
 
-    def written(self, name: str) -> Iterator[str]:
-        """Yield the document of all views; `name` is the command."""
-        from attncli.formats import picture_writer
+    def content(self, name: str) -> bytes | Iterator[str]:
+        """Return the document of all views, whose name is the command: bytes of a figure, or pieces of text."""
+        from attncli.formats import FIGURES, picture_writer
 
-        return picture_writer(self._chosen)(self._drawings, name)
-
-    def figure(self, name: str) -> bytes:
-        """Return the same where it is no text."""
+        if self._chosen not in FIGURES:
+            return picture_writer(self._chosen)(self._drawings, name)
         from attncli.formats.figures import figure_of_views, written
         from attncli.formats.pictures import title_of
 

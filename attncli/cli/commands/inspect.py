@@ -232,10 +232,7 @@ def _write_figure(
     ((_, trace),) = traces
     colormap = "gray" if output.color == "never" else colormap
     figure = written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
-    if output.file is not None and chosen != "svg":
-        environment.write_bytes(figure, output.file)
-    else:
-        environment.write([figure.decode()], output.file)
+    environment.write(figure, output.file)
 
 
 def _title(trace: Trace) -> str:

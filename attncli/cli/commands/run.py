@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
@@ -103,7 +104,7 @@ def run(
     prover = None if prove is None else Prover(prove, options.parse_lengths(lengths))
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
-    stderr = environment.on_stderr()
+    stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
     if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
         stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
