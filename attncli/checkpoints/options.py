@@ -41,7 +41,9 @@ class OptionValues:
         value = getattr(self, name)
         if value not in get_args(choices) and value != getattr(type(self), name):
             expected = ", ".join(get_args(choices))
-            raise UsageError(f"--{name} '{visible(str(value))}': expected one of {expected}")
+            raise UsageError(
+                f"--{name} '{visible(str(value))}': expected one of {expected}{did_you_mean(str(value), get_args(choices))}"
+            )
 
     @classmethod
     def types(cls) -> dict[str, str]:

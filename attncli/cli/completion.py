@@ -56,7 +56,7 @@ def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the models in the box, and those in the hub's local cache; folders are left to the shell."""
     from attncli.checkpoints.checkpoint_folder import DEMOS, cached_models
 
-    yield from DEMOS.items()
+    yield from (DEMOS | {"toy": "a layer with random weights"}).items()
     yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
-from attncli.text import visible
+from attncli.text import did_you_mean, visible
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
@@ -135,7 +135,8 @@ def choose_format(form: str | None, output: Path | None, choices: Sequence[str],
     by_ending = "table" if ending == "txt" else ending
     if by_ending not in choices:
         *most, last = (f".{name}" for name in (*(name for name in choices if name != "table"), "txt"))
-        raise UsageError(f"--output {visible(str(output))}: expected a file ending in {', '.join(most)} or {last}")
+        expected = f"expected a file ending in {', '.join(most)} or {last}{did_you_mean(by_ending, choices)}"
+        raise UsageError(f"--output {visible(str(output))}: {expected}")
     if form not in (None, by_ending):
         raise UsageError(f"--format {form} contradicts the ending of --output {visible(str(output))}; drop one of them")
     return by_ending

@@ -89,7 +89,7 @@ def ablate(
     image = request.image or (() if texts.names_pictures else None)
     predictor = {
         "choice": AblationChoice(**dict(chosen.explicit_values())),
-        "model": request.model or "demo",
+        "model": request.model,
         **texts.of_model,
         **({} if image is None else {"image": image}),
         **dict(request.load.explicit_values()),

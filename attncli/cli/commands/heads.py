@@ -118,9 +118,6 @@ def heads(
         metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
         raise UsageError(f"attn heads writes one table, and no folder of parts; {metrics}")
     chosen = output.chosen()
-    is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
-    if request.model is None and request.from_ is None and not is_toy:
-        request = request.changed(model="demo")
     show = partial(_show, environment, output, chosen, precision)
     color = colormap or "viridis"
     if choice.pairs is not None:

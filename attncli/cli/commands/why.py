@@ -21,6 +21,7 @@ def why(
         list[str] | None,
         options.choice_option("Explain this key: a token or an index. Default: all keys, by weight.", "TOKEN", "-k"),
     ] = None,
+    model: options.DemoModel = None,  # replaces the group's option
     top: Annotated[
         int | None,
         options.view_option(
