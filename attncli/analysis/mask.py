@@ -143,9 +143,8 @@ class LabelledMask(Displayed):
         """
         for name, chosen, allowed in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
             if chosen not in allowed:
-                raise UsageError(
-                    f"{name} {chosen!r}: expected one of {', '.join(allowed)}{did_you_mean(str(chosen), allowed)}"
-                )
+                near = did_you_mean(str(chosen), allowed)
+                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(allowed)}{near}")
         return encode_mask(self.allowed, api, dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

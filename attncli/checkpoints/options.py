@@ -38,12 +38,10 @@ class OptionValues:
 
     def check_choice(self, name: str, choices: Any) -> None:
         """Raise UsageError unless an option is one of the choices of a Literal, or its default."""
-        value = getattr(self, name)
-        if value not in get_args(choices) and value != getattr(type(self), name):
-            expected = ", ".join(get_args(choices))
-            raise UsageError(
-                f"--{name} '{visible(str(value))}': expected one of {expected}{did_you_mean(str(value), get_args(choices))}"
-            )
+        value, named = getattr(self, name), get_args(choices)
+        if value not in named and value != getattr(type(self), name):
+            expected = f"expected one of {', '.join(named)}{did_you_mean(str(value), named)}"
+            raise UsageError(f"--{name} '{visible(str(value))}': {expected}")
 
     @classmethod
     def types(cls) -> dict[str, str]:
