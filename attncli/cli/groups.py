@@ -21,7 +21,7 @@ from attncli.text import did_you_mean
 
 
 class OptionDeclaration(NamedTuple):
-    """Declaration of an option, in its annotation; see `option`."""
+    """Declaration of an option; see `option`."""
 
     help: str
     metavar: str | None = None
@@ -35,20 +35,36 @@ class OptionDeclaration(NamedTuple):
     eager: Callable[[Context, bool], None] | None = None
 
 
-option = OptionDeclaration
-"""Declaration of an option: its help; its metavar, which also chooses its completion; its letter; the panel of the
-help; whether `--help-all` alone shows it; whether `ATTN_NAME` sets it too; its least and its largest number; its flags,
-where they do not follow from its name."""
-
-
 class ArgumentDeclaration(NamedTuple):
-    """Declaration of a command line argument, in its annotation."""
+    """Declaration of a command line argument; see `argument`."""
 
     help: str
     metavar: str
 
 
-argument = ArgumentDeclaration
+def option(help: str, metavar: str | None = None, letter: str = "", **more: Any) -> Any:  # noqa: A002
+    """Declare an option: as the default of a field or parameter, or in its annotation.
+
+    Args:
+        help: its help.
+        metavar: the word for its value, which also chooses its completion.
+        letter: its letter.
+        more: the `panel` of the help; whether it is `rare`, shown by `--help-all` alone; whether `env`, `ATTN_NAME`,
+            sets it too; its `low`est and `high`est number; its `flags`, where they do not follow from its name; a
+            function that is called before others are read (`eager`).
+    """
+    return OptionDeclaration(help, metavar, letter, **more)
+
+
+argument: Callable[[str, str], Any] = ArgumentDeclaration
+"""Declare an argument by its help and its metavar."""
+
+
+def _declared(kind: Any, default: Any) -> tuple[Any, Any]:
+    """Return the annotation and the default of an option, of which either may be its declaration."""
+    if isinstance(default, (OptionDeclaration, ArgumentDeclaration)):
+        return Annotated[kind, default], False if kind in (bool, "bool") else None
+    return kind, default
 
 
 class Options(OptionValues):
@@ -56,6 +72,14 @@ class Options(OptionValues):
 
     A field is an option, or a group within this one. An option that has its default, None or False, is not in use.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Move declarations from the defaults of fields to their annotations."""
+        fields = inspect.get_annotations(cls)
+        for name in fields.keys() & vars(cls).keys():
+            fields[name], default = _declared(fields[name], vars(cls)[name])
+            setattr(cls, name, default)
+        cls.__annotations__ = fields
 
     def explicit_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the options in use, by the name of their field; those of the groups within with theirs."""
@@ -82,7 +106,7 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
     _, *parameters = inspect.signature(command).parameters.items()  # the first is the environment
     kinds = get_type_hints(command, include_extras=True)
     groups = {name: kinds[name] for name, _ in parameters if _is_group(kinds[name])}
-    own_options = {name: (kinds[name], parameter.default) for name, parameter in parameters if name not in groups}
+    own_options = {name: _declared(kinds[name], one.default) for name, one in parameters if name not in groups}
     every = dict(own_options)
     for group in (*groups.values(), *more):
         for name, kind, default in options_of(group):

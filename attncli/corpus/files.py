@@ -5,7 +5,6 @@ Remote files are read by fsspec. Errors of reading a file are one sentence.
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import re
@@ -60,7 +59,11 @@ class SentenceFile(NamedTuple):
                 from fsspec.compression import compr
 
                 raw = io.BufferedReader(compr["zstd"](raw, mode="rb"))
-            yield gzip.GzipFile(fileobj=raw) if compression == ".gz" else raw
+            elif compression == ".gz":
+                import gzip
+
+                raw = gzip.GzipFile(fileobj=raw)
+            yield raw
 
     @contextmanager
     def open_raw(self, is_stream: bool = False) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,37 +23,23 @@ class PredictorOptions(Options):
     texts: options.TextOptions
     load: options.Engine
     parallel: options.Parallel
-    model: Annotated[
-        str | None,
-        options.model_option("Use a causal language model. Default: demo.", "MODEL", "-m", env=True),
-    ] = None
+    model: str | None = options.model_option("Use a causal language model. Default: demo.", "MODEL", "-m", env=True)
     image: options.Image = None
 
 
 class CutOptions(Options):
     """Options of the cuts and the measure."""
 
-    next: Annotated[
-        str | None, options.choice_option("Measure this next token. Default: the model's first choice.", "TOKEN")
-    ] = None
-    against: Annotated[str | None, options.choice_option("Subtract the logit of this token.", "TOKEN")] = None
-    loss: Annotated[
-        str | None, options.choice_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
-    ] = None
-    head: Annotated[
-        str | None, options.choice_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")
-    ] = None
-    layer: Annotated[
-        str | None, options.choice_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")
-    ] = None
-    each: Annotated[bool, options.choice_option("Cut every head alone. Default: if nothing is chosen.")] = False
-    edges: Annotated[
-        str | None, options.choice_option("Keep only these keys, such as ~keys(0,1); heads stay.", "EXPR|FILE")
-    ] = None
-    with_: Annotated[
-        str | None,
-        options.choice_option("Replace a head's output: zero, mean, or that in TEXT. Default: zero.", "zero|mean|TEXT"),
-    ] = None
+    next: str | None = options.choice_option("Measure this next token. Default: the model's first choice.", "TOKEN")
+    against: str | None = options.choice_option("Subtract the logit of this token.", "TOKEN")
+    loss: str | None = options.choice_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
+    head: str | None = options.choice_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")
+    layer: str | None = options.choice_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")
+    each: bool = options.choice_option("Cut every head alone. Default: if nothing is chosen.")
+    edges: str | None = options.choice_option("Keep only these keys, such as ~keys(0,1); heads stay.", "EXPR|FILE")
+    with_: str | None = options.choice_option(
+        "Replace a head's output: zero, mean, or that in TEXT. Default: zero.", "zero|mean|TEXT"
+    )
 
 
 def ablate(

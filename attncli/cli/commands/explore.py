@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -20,9 +20,7 @@ class ExploreOptions(Options):
 
     load: options.Engine
     toy: options.Toy
-    text: Annotated[
-        list[str] | None, argument("The sentence to begin with. Default: time flies like an arrow.", "TEXT")
-    ] = None
+    text: list[str] | None = argument("The sentence to begin with. Default: time flies like an arrow.", "TEXT")
     pair: options.Pair = None
     target: options.Target = None
     image: options.Image = None

@@ -39,24 +39,20 @@ _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 class MaskInput(Options):
     """Options for the size of a mask, and the meaning of its values."""
 
-    size: Annotated[
-        str | None, options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
-    ] = None
-    past: Annotated[
-        int | None, options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0)
-    ] = None
-    for_: Annotated[
-        Literal["sdpa", "mha", "additive"] | None,
-        options.input_option("Read True as attend (sdpa) or masked (mha), or add numbers."),
-    ] = None
+    size: str | None = options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
+    past: int | None = options.size_option(
+        "Set the keys before the first query. Default: keys minus queries.", "N", low=0
+    )
+    for_: Literal["sdpa", "mha", "additive"] | None = options.input_option(
+        "Read True as attend (sdpa) or masked (mha), or add numbers."
+    )
     lengths: options.Lengths = None
-    layer: Annotated[
-        str | None, options.choice_option("Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l")
-    ] = None
-    kind: Annotated[
-        Literal["self", "encoder", "decoder", "cross"] | None,
-        options.choice_option("Choose the kind of attention of a saved trace.", rare=True),
-    ] = None
+    layer: str | None = options.choice_option(
+        "Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l"
+    )
+    kind: Literal["self", "encoder", "decoder", "cross"] | None = options.choice_option(
+        "Choose the kind of attention of a saved trace.", rare=True
+    )
 
     def grid_options(self, *masks: str, tokens: Sequence[str] | None = None, trace: Path | None = None) -> GridOptions:
         """Return the options of reading masks: their size, which a text has too, lengths of rows, and masks of traces.
@@ -100,7 +96,7 @@ def show(
     mask_input: MaskInput,
     output: options.DocumentOutput,
     name: MaskOrNone = None,
-    text: Annotated[str | None, argument("A text whose words are the keys and the queries.", "TEXT")] = None,
+    text: str | None = argument("A text whose words are the keys and the queries.", "TEXT"),
     from_: From = None,
     colormap: options.Colormap = None,
 ) -> None:
@@ -140,13 +136,10 @@ def check(
     output: options.DocumentOutput,
     name: MaskOrNone = None,
     from_: From = None,
-    expect: Annotated[
-        str | None, options.choice_option("Compare with this mask: 'causal & pad(right=2)' or a file.", "EXPR")
-    ] = None,
-    dtype: Annotated[
-        Literal["float16", "bfloat16", "float32", "float64"] | None,
-        options.choice_option("Check that fill values fit this type of the model."),
-    ] = None,
+    expect: str | None = options.choice_option("Compare with this mask: 'causal & pad(right=2)' or a file.", "EXPR"),
+    dtype: Literal["float16", "bfloat16", "float32", "float64"] | None = options.choice_option(
+        "Check that fill values fit this type of the model."
+    ),
     fail_on: options.FailOn = None,
 ) -> None:
     """Find what is wrong with a mask; exit with 1 if something is.
@@ -223,10 +216,9 @@ def convert(
         options.output_option("Write for sdpa (True attends), mha (True masks), or 0 and min to add."),
     ],
     output: Annotated[Path, options.output_option("Write to a .npy, .pt or .safetensors file.", "FILE", "-o")],
-    dtype: Annotated[
-        Literal["float16", "float32", "float64"] | None,
-        options.output_option("Set the type of an additive mask. Default: float32."),
-    ] = None,
+    dtype: Literal["float16", "float32", "float64"] | None = options.output_option(
+        "Set the type of an additive mask. Default: float32."
+    ),
 ) -> None:
     """Write a mask as another API expects it.
 
@@ -247,17 +239,11 @@ def model(
     environment: Environment,
     load: options.Engine,
     output: options.DocumentOutput,
-    text: Annotated[
-        list[str] | None, argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT")
-    ] = None,
-    model: Annotated[
-        str | None, options.model_option("Choose the checkpoint; demo is built in.", "MODEL", "-m", env=True)
-    ] = None,
+    text: list[str] | None = argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT"),
+    model: str | None = options.model_option("Choose the checkpoint; demo is built in.", "MODEL", "-m", env=True),
     chat: options.Chat = False,
     pair: options.Pair = None,
-    target: Annotated[
-        str | None, options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT")
-    ] = None,
+    target: str | None = options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT"),
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:

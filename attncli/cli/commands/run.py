@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -40,30 +40,21 @@ _OPTIONS = (  # that a program may be meant to get
 def run(
     environment: Environment,
     output: options.StderrOutput,
-    program: Annotated[
-        list[str] | None, argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS")
-    ] = None,
-    module: Annotated[
-        str | None, options.input_option("Run a module, as python -m does.", "MODULE", flags="-m")
-    ] = None,
-    steps: Annotated[int | None, options.choice_option("End the program after N optimizer steps.", "N", low=1)] = None,
-    place: Annotated[
-        str | None, options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB")
-    ] = None,
-    expect: Annotated[
-        list[str] | None,
-        options.choice_option("Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"),
-    ] = None,
-    prove: Annotated[
-        str | None, options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR")
-    ] = None,
+    program: list[str] | None = argument(
+        "Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"
+    ),
+    module: str | None = options.input_option("Run a module, as python -m does.", "MODULE", flags="-m"),
+    steps: int | None = options.choice_option("End the program after N optimizer steps.", "N", low=1),
+    place: str | None = options.choice_option(
+        "Watch only these files, file:line places, functions or modules.", "GLOB"
+    ),
+    expect: list[str] | None = options.choice_option(
+        "Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"
+    ),
+    prove: str | None = options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR"),
     lengths: options.Lengths = None,
-    no_fail: Annotated[
-        bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
-    ] = False,
-    save: Annotated[
-        Path | None, options.output_option("Save the first call of each place as traces for --from.", "DIR")
-    ] = None,
+    no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
+    save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
 ) -> None:
     """Run a Python program, and check every attention in it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,11 +26,8 @@ class TokenizeOptions(Options):
     hub: options.HubOptions
     parallel: options.Parallel
     vocab: options.Vocab = None
-    model: Annotated[
-        str | None,
-        options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "MODEL", "-m", env=True),
-    ] = None
-    truncate: Annotated[bool, options.model_option("Cut texts to the most tokens that the model reads.")] = False
+    model: str | None = options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "MODEL", "-m", env=True)
+    truncate: bool = options.model_option("Cut texts to the most tokens that the model reads.")
     from_: options.From = None
 
 
@@ -38,8 +35,8 @@ def tokens(
     environment: Environment,
     request: TokenizeOptions,
     output: options.OutputOptions,
-    hide_special: Annotated[bool, options.choice_option("Hide the special tokens.")] = False,
-    words: Annotated[bool, options.choice_option("Show one word per line, with its pieces.")] = False,
+    hide_special: bool = options.choice_option("Hide the special tokens."),
+    words: bool = options.choice_option("Show one word per line, with its pieces."),
 ) -> None:
     """Show the tokens of a sentence: ids, positions, words, unknown pieces.
 
