@@ -103,16 +103,11 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
 
 
 class ResultStream(Generic[Value]):
-    """The results of a run; it is read once. Its workers end with the command.
+    """The results of a run, which are read once. Its workers end with the command.
 
-    Args:
-        environment: that of the run.
-        results: of the sentences.
-        total: the number of the last sentence, if that is known.
-        is_alone: whether there can be one sentence only.
-        raises: whether the first bad one ends the run with its error, as the only one does.
-        warns_once: whether each warning is printed once, and not with the number of each sentence.
-        shares_terminal: whether the results are written to the terminal that the bar is on, as they come.
+    The first failure ends the run with its error where it `raises`, or where there can be one sentence only. `total` is
+    the number of the last sentence, if that is known. With `warns_once` a warning is printed once, without the number
+    of its sentence. With `shares_terminal` results are written to the terminal that the bar would be on.
 
     Attributes:
         failures: number of failed sentences so far.
@@ -140,11 +135,7 @@ class ResultStream(Generic[Value]):
         environment.enter(closing(self._bar))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
-        """Yield the number and the value of each result, and print failures and warnings on stderr.
-
-        Raises:
-            AttnError: of the first failure's kind, where it ends the run.
-        """
+        """Yield the number and the value of each result, and print failures and warnings on stderr."""
         with OnInterrupt(self._note_stopped):
             for number, value, warnings, notes in self._results:
                 self._bar.advance(number)
