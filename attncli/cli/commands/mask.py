@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,6 +32,7 @@ _MASK = argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE"
 Mask = Annotated[str, _MASK]
 MaskOrNone = Annotated[str | None, _MASK]
 From = Annotated[Path | None, options.input_option("Read the mask of a saved trace.", "FILE")]
+_SIDES = {"query": "queries", "key": "keys"}
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
 
@@ -65,30 +65,29 @@ class MaskInput(Options):
 
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
-            label = f"--size {visible(self.size)}"
             match = _SIZE.fullmatch(self.size)
             if match is None:
-                raise UsageError(f"{label}: expected queries, such as 8, or queries and keys, such as 3x8")
+                expected = "expected queries, such as 8, or queries and keys, such as 3x8"
+                raise UsageError(f"--size {visible(self.size)}: {expected}")
             queries = int(match[1])
             size = MaskSize(queries, queries + (self.past or 0) if match[2] is None else int(match[2]), self.past)
-        lengths = None
-        if self.lengths is not None:
-            expressions = [as_expression(mask) for mask in masks if not is_file(mask)]
-            if not any(map(has_padding_of_rows, expressions)):
-                raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-            lengths = options.parse_lengths(self.lengths)
-        files, traces = [mask for mask in masks if mask.lower().endswith(".safetensors") or mask == str(trace)], {}
-        if files:
-            from attncli.trace.masks import is_trace, mask_of_trace
+        if self.lengths is not None and not any(
+            has_padding_of_rows(as_expression(mask)) for mask in masks if not is_file(mask)
+        ):
+            raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
+        traces = {}
+        for name in masks:
+            if name == str(trace) or name.lower().endswith(".safetensors"):
+                from attncli.trace.masks import is_trace, mask_of_trace
 
-            files = [name for name in files if name == str(trace) or is_trace(name)]
-            traces = {name: mask_of_trace(name, self.layer, self.kind) for name in files}
+                if name == str(trace) or is_trace(name):
+                    traces[name] = mask_of_trace(name, self.layer, self.kind)
         for option, value in (("--for", self.for_), ("--past", self.past)):
             if traces and value is not None:
                 raise UsageError(f"{option} does not apply to a saved trace, whose mask is known")
         if not traces and (self.layer, self.kind) != (None, None):
             raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
-        return GridOptions(size, self.for_, lengths, traces)
+        return GridOptions(size, self.for_, options.parse_lengths(self.lengths), traces)
 
 
 def show(
@@ -200,9 +199,8 @@ def diff(
     _note_idle(environment, first, second)
     comparison = compare(first, second)
     title = f"{mask} / {other}"
-    _draw(
-        environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room, view.lines), []
-    )
+    draw = partial(compared, comparison)
+    _draw(environment, output, "diff", title, lambda view: draw(view.palette, view.room, view.lines), [])
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -268,31 +266,30 @@ def model(
     more: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
     with status(environment, f"loading {model}"):
         source = open_source(model, layer="all", special=not no_special, **more)
-    sentences = []
-    for sentence in text:
-        trace = source.trace(sentence, pair, sentence if target is None and source.is_encoder_decoder else target)
-        sentences.append((trace, layer_masks(trace)))
-    for note in dict.fromkeys(note for trace, _ in sentences for note in (*trace.source.notes, *trace.notes)):
+    own_target = target is None and source.is_encoder_decoder
+    traces = [source.trace(sentence, pair, sentence if own_target else target) for sentence in text]
+    for note in dict.fromkeys(note for trace in traces for note in (*trace.source.notes, *trace.notes)):
         environment.note(note)
+    masks = [(number, trace, mask) for number, trace in enumerate(traces, 1) for mask in layer_masks(trace)]
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
-        masks = [(number, trace, mask) for number, (trace, layers) in enumerate(sentences, 1) for mask in layers]
-        described = [_described(number, trace, mask) for number, trace, mask in masks]
+        described = [_described(*mask) for mask in masks]
         environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
-    named = [[_named(mask) for mask in layers] for _, layers in sentences]
+    named = [_named(mask) for _, _, mask in masks]
 
     def renderables(view: MaskView) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        for number, ((trace, _), grids) in enumerate(zip(sentences, named, strict=True), 1):
-            if len(sentences) > 1:
+        titled = 0
+        for (number, trace, _), grid in zip(masks, named, strict=True):
+            if len(traces) > 1 and number != titled:
                 yield Text(view.palette.label(f"sentence {number}: {trace.text}"), "bold")
-            for grid in grids:
-                yield from view.shown(grid)
+            titled = number
+            yield from view.shown(grid)
 
-    _draw(environment, output, "model", model, renderables, chain(*named), colormap)
+    _draw(environment, output, "model", model, renderables, named, colormap)
 
 
 def _only(name: str | None, trace: Path | None) -> str:
@@ -353,17 +350,10 @@ def _grid(mask: LayerMask) -> MaskGrid:
 
 def _described(number: int, trace: Trace, mask: LayerMask) -> dict[str, Any]:
     """Return the entries of a mask in the JSON document besides its cells."""
-    return {
-        "kind": mask.kind,
-        "layers": list(mask.layers),
-        "sentence": number,
-        "text": trace.text,
-        "pair": trace.pair,
-        "target": trace.target,
-        "query_tokens": [token.as_dict() for token in mask.queries],
-        "key_tokens": [token.as_dict() for token in mask.keys],
-        "dropped_keys": 0,  # of a KV cache, which the schema has room for
-    }
+    tokens = {f"{side}_tokens": [token.as_dict() for token in getattr(mask, name)] for side, name in _SIDES.items()}
+    texts = {"sentence": number, "text": trace.text, "pair": trace.pair, "target": trace.target}
+    # Keys dropped of a KV cache have room in the schema.
+    return {"kind": mask.kind, "layers": list(mask.layers), **texts, **tokens, "dropped_keys": 0}
 
 
 def _named(mask: LayerMask) -> MaskGrid:

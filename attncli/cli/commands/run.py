@@ -26,15 +26,8 @@ if TYPE_CHECKING:
 
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
-_OPTIONS = (  # that a program may be meant to get
-    "--expect",
-    "--lengths",
-    "--no-fail",
-    "--place",
-    "--prove",
-    "--save",
-    "--steps",
-)
+# Options that a program may be meant to get.
+_OPTIONS = ("--expect", "--lengths", "--no-fail", "--place", "--prove", "--save", "--steps")
 
 
 def run(
