@@ -20,10 +20,7 @@ DEFAULT_MODELS = {"heads": "demo", "explore": "demo", "why": "demo", "ablate": "
 class CommandLine:
     """The options of a run; an attribute with the name of one is its value, None where it has none.
 
-    Attributes:
-        command: the name of the command.
-        typed: the options on the command line.
-        given: those, and the ones that the environment sets.
+    `typed` are the options on the command line, `given` those and the ones that the environment sets.
     """
 
     def __init__(self, context: Any) -> None:

@@ -74,13 +74,7 @@ class TextOptions(Options):
 
     @cached_property
     def reader(self) -> "SentenceReader | None":
-        """The reader of the files of sentences, which are searched once; None without `--file`.
-
-        Raises:
-            UsageError: an option does not apply to these files.
-            InputError: there is no file.
-            LoadError: a package that lists files is not installed.
-        """
+        """The reader of the files of sentences, None without `--file`; see `SentenceReader.of` for the errors."""
         if self.file in (None, "-"):
             return None
         from attncli.corpus.read import SentenceReader
@@ -125,20 +119,16 @@ class TextOptions(Options):
     @property
     def is_alone(self) -> bool:
         """Whether there can be one sentence only, which need not be named by its number."""
-        if self.pictures:
-            return len(self.pictures) == 1
-        return self.is_one_text or (self.text != ["-"] and len(self.text or ()) == 1)
+        texts = self.pictures or self.text or ()
+        return self.is_one_text or (texts != ["-"] and len(texts) == 1)
 
     @property
     def last_number(self) -> int | None:
         """The number of the last sentence or empty line, if there is a quick way to know."""
-        if self.pictures:
-            return len(self.pictures)
+        texts = self.pictures or self.text or ()
         if self.file is None:
-            return len(self.text) if self.text and self.text != ["-"] else None
-        if self.is_one_text:
-            return 1
-        return None if self.reader is None else self.reader.last_number()
+            return len(texts) if texts and texts != ["-"] else None
+        return 1 if self.is_one_text else None if self.reader is None else self.reader.last_number()
 
 
 Image = Annotated[list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "IMAGE")]
@@ -303,11 +293,7 @@ class Parallel(Options):
 
     @property
     def workers(self) -> int | None:
-        """Number of processes; None leaves it to the number of sentences, cores and memory.
-
-        Raises:
-            UsageError: it is no number.
-        """
+        """Number of processes; None leaves it to the number of sentences, cores and memory."""
         if self.jobs in (None, "auto"):
             return None
         if not (self.jobs.isascii() and self.jobs.isdecimal() and 0 < int(self.jobs) <= _MOST):
@@ -367,9 +353,6 @@ def folder_of(output: str | None) -> str | None:
     """Return the folder that `--output` names, absolute; None is a file.
 
     It ends in a slash, which a path would forget, or is there and has no ending, as every file has that is written.
-
-    Raises:
-        UsageError: it is a URL.
     """
     if output is None:
         return None
@@ -384,10 +367,12 @@ def provenance(command: str, *groups: Options) -> dict[str, str]:
     of_the_run = {"text", "file", "jobs", "on", "offline", "trust_remote_code", "ramp", "colormap"}
     values = {name: value for group in groups for name, value in group.explicit_values() if name not in of_the_run}
     words = {
-        name: ",".join(map(str, value)) if isinstance(value, list) else "given" if value is True else str(value)
+        f"--{dashed(name)}": ",".join(map(str, value)) if isinstance(value, list) else str(value)
         for name, value in sorted(values.items())
+        if value is not True
     }
-    return {"command": command, **{f"--{dashed(name)}": word for name, word in words.items()}}
+    given = {f"--{dashed(name)}": "given" for name, value in values.items() if value is True}
+    return {"command": command, **words, **given}
 
 
 _FORMAT = output_option("Choose the format. Default: that of --output.", letter="-F")
@@ -408,12 +393,8 @@ class OutputOptions(Options):
 
     @cached_property
     def file(self) -> Path | None:
-        """File to write; None is the default.
-
-        Raises:
-            UsageError: its name is empty, which would be the working directory.
-        """
-        if self.output == "":
+        """File to write; None is the default."""
+        if self.output == "":  # which would be the working directory
             raise UsageError("--output: the file name is empty")
         return None if self.output is None else Path(self.output)
 
@@ -423,11 +404,9 @@ class OutputOptions(Options):
         return folder_of(self.output)
 
     def chosen(self, takes_folder: bool = False) -> str:
-        """Return the format that `--format` and the ending of `--output` agree on.
+        """Return the format that `--format` and the ending of `--output` agree on; see `choose_format` for the errors.
 
-        Raises:
-            UsageError: they contradict each other, the ending is unknown, or a format that needs a file has none.
-            LoadError: a package is not installed.
+        A format that needs a file or a package is refused without it.
         """
         from attncli.formats import FIGURES, choose_format
 
@@ -470,7 +449,6 @@ class StderrOutput(OutputOptions):
     """Output of findings in a program, whose standard output is its own."""
 
     format_: Literal["table", "json", "tsv"] | None = _FORMAT
-    output: str | None = output_option("Write to a file; its ending sets the format.", "FILE", "-o")
 
 
 class DocumentOutput(OutputOptions):
