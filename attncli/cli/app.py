@@ -67,16 +67,16 @@ class _Group(WithOwnHelp, TyperGroup):
             self.add_command(self.build(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, args: Any = None, prog_name: Any = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run the program; standalone, it ends with an exit code of `ExitCode`."""
         if "_ATTN_COMPLETE" in os.environ:
             from typer._completion_classes import completion_init
 
             completion_init()
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, prog_name, standalone_mode=False, **extra)
         except typer.TyperException as error:
             context = getattr(error, "ctx", None)
             print_error(f"{_complaint(error)}; see {context.command_path if context else 'attn'} --help")

@@ -139,6 +139,11 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
             lambda run: run.command in ("inspect", "tokens") and run.form in DRAWN and run.jobs != "1",
             "{run.form}, which is drawn, one sentence after the other; give --format jsonl, or drop it",
         ),
+        (
+            "from_",
+            lambda run: run.folder is not None,
+            "-o FOLDER/, which holds many sentences; give -o x.parquet",
+        ),
         ("save", lambda run: run.folder is not None, "-o FOLDER/, whose parts are of many sentences"),
         ("on", lambda run: run.folder is None, "a file; give -o FOLDER/, a dataset of parts, each of which is a task"),
         ("device_map", lambda run: run.on, "--on, where each process has one device; give --device cuda"),

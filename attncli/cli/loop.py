@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attncli.cli.options import CommonOptions, Load
     from attncli.corpus.jobs import ModelJob, Task
     from attncli.corpus.run import BatchFn
-    from attncli.engines.source import CorpusItem, Source
+    from attncli.engines.source import CorpusItem
     from attncli.trace.selection import Indices
     from attncli.trace.tokenization import Choice
     from attncli.trace.trace import Trace
@@ -65,17 +65,32 @@ def trace_job(
     return ModelJob(open_traces, task, source, texts.pair, texts.target)
 
 
-def open_source(environment: Environment, options: CommonOptions, job: ModelJob[Any]) -> Source:
-    """Return the source of a job; see `engines.open_source` for the errors."""
-    from attncli.corpus.jobs import source_of
-    from attncli.encoding.encode import check_texts
+def open_job(environment: Environment, job: ModelJob[Any]) -> tuple[BatchFn[Any], int]:
+    """Open a job in this process; return its function, and the sentence from which on others are worth opening it."""
+    from attncli.corpus.jobs import items_of, open_traces, source_of
 
-    with loading(environment, options.model, options.toy.vocab):
+    model, vocab = job.options["model"], job.options.get("vocab")
+    with loading(environment, model, vocab):
+        if job.open_model is not open_traces:
+            return job.open(), job.parallel_from
         source = source_of(**job.options)
-    if options.model is None:
+    if model is None:
         environment.info(f"the toy layer: {source}")
-    check_texts(None, job.pair, job.target)
-    return source
+    return job.open(items_of(source)), source.parallel_from
+
+
+def run_job(
+    environment: Environment,
+    job: ModelJob[Any],
+    numbered: Iterable[CorpusItem],
+    workers: int | None,
+    load: Load | None = None,
+) -> Generator[Result[Any], None, None]:
+    """Yield the results of sentences, from as many processes as are asked for; the model is opened before the first."""
+    from attncli.corpus.run import batched, run
+
+    opened, parallel_from = open_job(environment, job)
+    return run(job, batched(numbered), workers_on_device(load, workers), opened, parallel_from)
 
 
 def first_layer_note(options: CommonOptions, trace: Trace) -> str:
@@ -196,18 +211,13 @@ def results_of(
 
             trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
         return (job.result(1, saved) for saved in [trace])
-    from attncli.corpus.jobs import items_of
-    from attncli.corpus.run import batched, run
-
     numbered = sentences(options.texts, environment) if texts is None else iter(texts)
     if only is not None:
         first = list(islice(numbered, 2))
         if len(first) > 1:
             raise UsageError(f"{only} one sentence; run the command once for each")
         numbered = iter(first)
-    source = open_source(environment, options, job)
-    workers = workers_on_device(options.load, workers)
-    return run(job, batched(numbered), workers, job.open(items_of(source)), source.parallel_from)
+    return run_job(environment, job, numbered, workers, options.load)
 
 
 def traces_of(
@@ -275,7 +285,6 @@ def write_folder(
     environment: Environment,
     request: Any,
     job: ModelJob[Any],
-    open_job: Callable[[], tuple[BatchFn[Any], int]],
     folder: str,
     form: str,
     shown: View | None,
@@ -285,9 +294,8 @@ def write_folder(
 ) -> int:
     """Write the results of sentences into a folder, except existing parts; return how many failed.
 
-    `request` has the groups `texts` and `load`; the results of `job` are pieces of `form`. `open_job` opens it in this
-    process, and returns its function and the number of the sentence from which on other processes are worth opening
-    it again. `made` are the inputs of the numbers; see `write_dataset`. `on` is a cluster, if not this machine.
+    `request` has the groups `texts` and `load`; the results of `job` are pieces of `form`. `made` are the inputs of the
+    numbers; see `write_dataset`. `on` is a cluster, if not this machine.
     """
     from attncli.corpus.dataset import PartWriterJob, in_shards, write_dataset
 
@@ -302,7 +310,7 @@ def write_folder(
         else:
             from attncli.corpus.run import run
 
-            results_of, parallel_from = open_job()
+            results_of, parallel_from = open_job(environment, job)
             opened = writer.open(lambda: results_of)
             results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
         stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from attncli.corpus.run import BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
+from attncli.engines.source import PARALLEL_FROM, trace_group
 from attncli.errors import Failure, InputError, InputMismatchError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class ModelJob(Generic[Value]):
     options: Mapping[str, Any]  # of `open_model`
     pair: str | None = None  # a second text in the same sequence as each sentence
     target: str | None = None  # the text whose queries attend to each sentence's keys
+    parallel_from: int = PARALLEL_FROM  # the sentence from which on other processes are worth opening it again
 
     def open(self, items_of: Items | None = None) -> BatchFn[Value]:
         """Open the model, unless it is given, and return the function from a batch to its results.
@@ -70,8 +72,6 @@ def open_traces(**options: Any) -> Items:
 
 def items_of(source: Source) -> Items:
     """Return the function from sentences to the traces of a source."""
-    from attncli.engines.source import trace_group
-
     return partial(trace_group, source)
 
 

@@ -14,7 +14,6 @@ from attncli.errors import ExitCode
 
 if TYPE_CHECKING:
     from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.run import BatchFn
 
 
 class PredictorOptions(Options):
@@ -62,15 +61,13 @@ def ablate(
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice
-    from attncli.cli.loop import ResultStream, draw_each, loading, workers_on_device, write_folder, write_results
+    from attncli.cli.loop import ResultStream, draw_each, run_job, write_folder, write_results
     from attncli.cli.sentences import sentences
     from attncli.corpus.jobs import ModelJob, encode, open_ablations
-    from attncli.corpus.run import batched, run
-    from attncli.engines.source import PARALLEL_FROM
     from attncli.formats import DRAWN
     from attncli.trace.view import View
 
-    written, texts = output.chosen(takes_folder=True), request.texts
+    written, texts, workers = output.chosen(takes_folder=True), request.texts, request.parallel.workers
     form = None if written in DRAWN else written
     image = request.image or (() if texts.names_pictures else None)
     predictor = {
@@ -82,20 +79,13 @@ def ablate(
     }
     shown = View(precision=precision)
     job: ModelJob[Any] = ModelJob(open_ablations, partial(encode, form=form, shown=shown), predictor, texts.pair)
-
-    def open_job() -> tuple[BatchFn[Any], int]:
-        with loading(environment, predictor["model"], None):
-            return job.open(), PARALLEL_FROM
-
     if output.folder is not None:
         made = options.provenance("ablate", request, chosen)
-        workers = request.parallel.workers
-        failures = write_folder(environment, request, job, open_job, output.folder, written, None, made, workers)
+        failures = write_folder(environment, request, job, output.folder, written, None, made, workers)
     else:
-        workers = workers_on_device(request.load, 1 if form is None else request.parallel.workers)
         stream = ResultStream(
             environment,
-            run(job, batched(sentences(texts, environment)), workers, open_job()[0], PARALLEL_FROM),
+            run_job(environment, job, sentences(texts, environment), 1 if form is None else workers, request.load),
             total=texts.last_number,
             is_alone=texts.is_alone,
             shares_terminal=environment.is_terminal(output.file),
