@@ -258,7 +258,7 @@ class PositionLayout(Options):
     """Options of the picture's cells in a saved trace."""
 
     grid: str | None = input_option(
-        "Set which cells of --image the positions of --from are.", "ROWSxCOLUMNS", rare=True
+        "Set the rows and columns of --image that the keys of --from are.", "ROWSxCOLUMNS", rare=True
     )
     prefix: int | None = input_option(
         "Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0

@@ -34,10 +34,12 @@ class CutOptions(Options):
     loss: str | None = options.choice_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
     head: str | None = options.choice_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")
     layer: str | None = options.choice_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")
-    each: bool = options.choice_option("Cut every head alone. Default: if nothing is chosen.")
-    edges: str | None = options.choice_option("Keep only these keys, such as ~keys(0,1); heads stay.", "EXPR|FILE")
+    each: bool = options.choice_option("Cut every head alone, as without --head, --layer and --edges.")
+    edges: str | None = options.choice_option(
+        "Allow only these keys: ~keys(0,1) is all keys but the first.", "EXPR|FILE"
+    )
     with_: str | None = options.choice_option(
-        "Replace a head's output: zero, mean, or that in TEXT. Default: zero.", "zero|mean|TEXT"
+        "Set the new output: zero, mean, or the head's in TEXT. Default: zero.", "zero|mean|TEXT"
     )
 
 
@@ -51,8 +53,8 @@ def ablate(
 ) -> None:
     """Cut heads or edges, and see what it does to the prediction.
 
-    --edges masks keys in the layers chosen; a query keeps those that the expression allows.
-    Without --head, --layer and --edges every head is cut alone: a map of layers × heads and a ranking.
+    --edges masks keys in the chosen layers. A query keeps the keys that the expression allows.
+    Without --head, --layer and --edges, attn cuts every head alone: a map of layers × heads and a ranking.
 
     Examples:
     attn ablate "one two three four one two"

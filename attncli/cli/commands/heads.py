@@ -101,8 +101,8 @@ def heads(
 ) -> None:
     """Show what every head attends to: the previous, first or a repeated token.
 
-    It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
-    Over several sentences they are means, with standard deviations.
+    attn draws a grid of layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
+    Over several sentences the numbers are means, with standard deviations.
 
     Examples:
     attn heads "one two three four five one two three four five"

@@ -44,7 +44,7 @@ class MaskInput(Options):
         "Set the keys before the first query. Default: keys minus queries.", "N", low=0
     )
     for_: Literal["sdpa", "mha", "additive"] | None = options.input_option(
-        "Read True as attend (sdpa) or masked (mha), or add numbers."
+        "Set what True means: attend (sdpa), masked (mha); or add numbers."
     )
     lengths: options.Lengths = None
     layer: str | None = options.choice_option(

@@ -42,9 +42,9 @@ def run(
         "Watch only these files, file:line places, functions or modules.", "GLOB"
     ),
     expect: list[str] | None = options.choice_option(
-        "Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"
+        "Expect this mask; with PATTERN=, at those places. Repeatable.", "[PATTERN=]EXPR"
     ),
-    prove: str | None = options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR"),
+    prove: str | None = options.choice_option("Change inputs, and find outputs that EXPR forbids to change.", "EXPR"),
     lengths: options.Lengths = None,
     no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
     save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
@@ -52,7 +52,7 @@ def run(
     """Run a Python program, and check every attention in it.
 
     The program runs unchanged: same streams, arguments and results. attn prints to standard error. The exit code is
-    the program's own; where that is 0 and attn found an error, it is 1.
+    the program's own, or 1 if that is 0 and attn finds an error.
 
     Without --expect, attn does not check a mask that shows later keys: it may be an encoder's.
 

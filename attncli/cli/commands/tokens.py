@@ -25,7 +25,9 @@ class TokenizeOptions(Options):
     hub: options.HubOptions
     parallel: options.Parallel
     vocab: options.Vocab = None
-    model: str | None = options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "MODEL", "-m", env=True)
+    model: str | None = options.model_option(
+        "Use a checkpoint's tokenizer. Default: the words of the text.", "MODEL", "-m", env=True
+    )
     truncate: bool = options.model_option("Cut texts to the most tokens that the model reads.")
     from_: options.From = None
 
