@@ -47,8 +47,8 @@ def print_error(message: str, style: str = "bold red") -> int:
     It is one line. A terminal breaks that between words, and shows `attn` in a style, unless NO_COLOR is set.
     """
     text = visible(brief(message))
+    written = f"attn: {text}\n"
     with suppress(OSError):
-        written = f"attn: {text}\n"
         if sys.stderr.isatty():
             from rich.text import Text
 
@@ -58,8 +58,7 @@ def print_error(message: str, style: str = "bold red") -> int:
             written = captured.get()  # a text: a bar on stderr takes it above itself
         sys.stderr.write(written)
         sys.stderr.flush()
-        return written.count("\n")
-    return 0
+    return written.count("\n")
 
 
 @contextmanager
@@ -74,11 +73,10 @@ def listening(hear: Callable[[str, float | None], None], is_detailed: bool = Fal
         def emit(self, record: logging.LogRecord) -> None:
             hear(record.getMessage(), getattr(record, "share", None))
 
-    level = logging.DEBUG if is_detailed else logging.INFO
-    logger = logging.getLogger("attncli")
-    listener, before = LogListener(level), logger.level
+    logger, listener = logging.getLogger("attncli"), LogListener(logging.DEBUG if is_detailed else logging.INFO)
+    before = logger.level
     logger.addHandler(listener)
-    logger.setLevel(min(level, before or level))
+    logger.setLevel(min(listener.level, before or listener.level))
     try:
         yield
     finally:

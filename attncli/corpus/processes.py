@@ -50,12 +50,12 @@ def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]
     os.environ.update(ONE_THREAD, PYTHONWARNINGS="ignore::UserWarning")
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
     # The processes ignore Ctrl-C, which a terminal sends to them too, from their first instruction on.
-    has_masks = hasattr(signal, "pthread_sigmask")  # which Windows lacks
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if has_masks else set()
+    set_mask = getattr(signal, "pthread_sigmask", None)  # which Windows lacks
+    before = set_mask and set_mask(signal.SIG_BLOCK, [signal.SIGINT])
     for _ in range(jobs):
         executor.submit(int)
-    if has_masks:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if set_mask:
+        set_mask(signal.SIG_SETMASK, before)
 
     def end() -> None:
         for process in multiprocessing.active_children():

@@ -161,18 +161,19 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
         except csv.Error as error:
             return Failure(f"not a row: {error}; double a quote within quotes")
 
-    header, number = next_row() or [column], 0
+    header = next_row() or [column]
     if isinstance(header, Failure):
         raise InputError(f"{name}: its header cannot be read: {header.reason}")
     index = _column_index(header, name, column)
-    while (row := next_row()) is not None:
-        number += 1
-        if isinstance(row, Failure):
-            yield CorpusItem(number, row)
+    for number, row in enumerate(iter(next_row, None), start=1):
+        text: str | Failure
+        if not isinstance(row, list):
+            text = row
         elif len(row) != len(header):
-            yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
+            text = Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}")
         else:
-            yield CorpusItem(number, decode(row[index].encode("utf-8", "surrogateescape"), name))
+            text = decode(row[index].encode("utf-8", "surrogateescape"), name)
+        yield CorpusItem(number, text)
 
 
 def _column_index(header: Sequence[str], name: str, column: str) -> int:
@@ -195,17 +196,15 @@ def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterato
             raise InputError(f"column '{visible(column)}' of {name} is {visible(kind)}; expected text")
         number, null = 0, Failure(f"its '{visible(column)}' is not text")
         for group in range(table.num_row_groups):
-            rows = table.metadata.row_group(group)
-            chunks = (rows.column(index) for index in range(rows.num_columns))
-            top = column.partition(".")[0]
-            used = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top]
-            packed, size = (
-                sum(getattr(chunk, f"total_{kind}_size") for chunk in used) for kind in ("compressed", "uncompressed")
-            )
+            rows, top = table.metadata.row_group(group), column.partition(".")[0]
+            chunks = [rows.column(index) for index in range(rows.num_columns)]
+            chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top]
+            packed = sum(chunk.total_compressed_size for chunk in chunks)
+            size = sum(chunk.total_uncompressed_size for chunk in chunks)
             if size > max(_MAX_UNPACKED, _MOST_EXPANSION * packed):
                 raise InputError(f"{name} has {packed >> 10:,} KiB of text that unpack to {size >> 20:,} MiB; split it")
-            size //= max(rows.num_rows, 1)
-            count = min(_ROWS, max(1, _MAX_BATCH // max(1, size)))
+            row_size = max(size // max(rows.num_rows, 1), 1)
+            count = min(_ROWS, max(_MAX_BATCH // row_size, 1))
             for batch in table.iter_batches(count, [group], [column], False):
                 for value in _values(batch.column(0), name):
                     number += 1
