@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.progress import ProgressBar, status
 from attncli.cli.sentences import sentences
-from attncli.corpus.run import Result, Value
+from attncli.corpus.jobs import Result, Value
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
 from attncli.signals import OnInterrupt
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.cli.options import CommonOptions, Load
-    from attncli.corpus.jobs import ModelJob, Task
-    from attncli.corpus.run import BatchFn
+    from attncli.corpus.jobs import BatchFn, ModelJob, Task
     from attncli.engines.source import CorpusItem
     from attncli.trace.selection import Indices
     from attncli.trace.tokenization import Choice

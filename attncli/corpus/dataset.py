@@ -18,7 +18,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from attncli._version import __version__
-from attncli.corpus.run import Batch, BatchFn, Job, Result, batched
+from attncli.corpus.jobs import Batch, BatchFn, Job, Result
+from attncli.corpus.run import batched
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError
 from attncli.files import atomic_write, atomic_write_text, file_lock

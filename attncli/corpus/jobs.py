@@ -1,15 +1,14 @@
-"""The jobs of the commands: a model, and a task for what it computes of each sentence."""
+"""Jobs on batches of sentences; those of the commands: a model, and a task for what it computes of each sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from attncli.corpus.run import BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
-from attncli.engines.source import PARALLEL_FROM, trace_group
+from attncli.engines.source import PARALLEL_FROM, CorpusItem, trace_group
 from attncli.errors import Failure, InputError, InputMismatchError
 
 if TYPE_CHECKING:
@@ -18,10 +17,39 @@ if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation, AblationChoice
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.pairs import PairedText, PairScores
-    from attncli.engines.source import CorpusItem, Source
+    from attncli.engines.source import Source
     from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
+
+Value = TypeVar("Value", covariant=True)
+
+
+class Result(NamedTuple, Generic[Value]):
+    """Result of a sentence."""
+
+    number: int  # of the sentence
+    value: Value | Failure
+    warnings: tuple[str, ...] = ()  # about it
+    notes: tuple[str, ...] = ()  # on all results of the same source
+
+
+class Batch(NamedTuple):
+    """Sentences that are handed out together, of one file, in order."""
+
+    sentences: Sequence[CorpusItem]
+    name: str = ""  # of a part of a dataset; other batches have none
+
+
+BatchFn = Callable[[Batch], Iterator[Result[Value]]]
+
+
+class Job(Protocol[Value]):
+    """A job on batches, which can be pickled."""
+
+    def open(self) -> BatchFn[Value]:
+        """Open the model or the like, and return the function from a batch to its results, in order."""
+
 
 Items = Callable[[Sequence["CorpusItem"], str | None, str | None], Iterator[tuple[int, Any]]]
 """Function from sentences, a pair and a target to their numbers and what a model computes of each, or a `Failure`."""

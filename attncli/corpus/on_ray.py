@@ -15,7 +15,7 @@ from typing import Any
 
 from attncli._version import __version__
 from attncli.corpus.dataset import PartInfo, PartWriterJob
-from attncli.corpus.run import Batch, BatchFn, Result
+from attncli.corpus.jobs import Batch, BatchFn, Result
 from attncli.engines.cpu import ONE_THREAD, cores
 from attncli.errors import AttnError, InputError, LoadError, UsageError, require
 from attncli.text import visible

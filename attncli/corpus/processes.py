@@ -21,7 +21,7 @@ from tempfile import NamedTemporaryFile, mkdtemp
 from threading import Thread
 from typing import Any
 
-from attncli.corpus.run import Batch, BatchFn, Job, Result
+from attncli.corpus.jobs import Batch, BatchFn, Job, Result
 from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import AttnError, InputError
 from attncli.signals import OnInterrupt

@@ -165,9 +165,10 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
     if isinstance(header, Failure):
         raise InputError(f"{name}: its header cannot be read: {header.reason}")
     index = _column_index(header, name, column)
-    for number, row in enumerate(iter(next_row, None), start=1):
+    rows: Iterator[list[str] | Failure] = iter(next_row, None)
+    for number, row in enumerate(rows, start=1):
         text: str | Failure
-        if not isinstance(row, list):
+        if isinstance(row, Failure):
             text = row
         elif len(row) != len(header):
             text = Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}")

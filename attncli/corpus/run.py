@@ -6,40 +6,11 @@ the results are the same however many processes there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
-from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from attncli.corpus.jobs import Batch, BatchFn, Job, Result, Value
 from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
-from attncli.errors import Failure
-
-Value = TypeVar("Value", covariant=True)
-
-
-class Result(NamedTuple, Generic[Value]):
-    """Result of a sentence."""
-
-    number: int  # of the sentence
-    value: Value | Failure
-    warnings: tuple[str, ...] = ()  # about it
-    notes: tuple[str, ...] = ()  # on all results of the same source
-
-
-class Batch(NamedTuple):
-    """Sentences that are handed out together, of one file, in order."""
-
-    sentences: Sequence[CorpusItem]
-    name: str = ""  # of a part of a dataset; other batches have none
-
-
-BatchFn = Callable[[Batch], Iterator[Result[Value]]]
-
-
-class Job(Protocol[Value]):
-    """A job on batches, which can be pickled."""
-
-    def open(self) -> BatchFn[Value]:
-        """Open the model or the like, and return the function from a batch to its results, in order."""
 
 
 def batched(sentences: Iterable[CorpusItem]) -> Iterator[Batch]:

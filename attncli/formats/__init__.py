@@ -121,11 +121,9 @@ def choose_format(form: str | None, output: Path | None, choices: Sequence[str],
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    if output is None:
-        return form or "table"
     from attncli.files import is_stream_path
 
-    if not output.suffix and is_stream_path(output):
+    if output is None or (not output.suffix and is_stream_path(output)):
         return form or "table"
     if is_folder:
         if form not in (None, *DATASETS):

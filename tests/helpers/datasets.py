@@ -10,8 +10,8 @@ import pyarrow.dataset
 
 import attncli.corpus.dataset
 from attncli.corpus.dataset import DatasetSummary, PartInfo, PartWriterJob, in_shards, write_dataset
-from attncli.corpus.jobs import ModelJob, open_traces, render
-from attncli.corpus.run import Result, run
+from attncli.corpus.jobs import ModelJob, Result, open_traces, render
+from attncli.corpus.run import run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 from attncli.formats.columns import types_of

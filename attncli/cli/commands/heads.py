@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from attncli.analysis.heads import HeadReport
     from attncli.cli.loop import ResultStream
     from attncli.cli.terminal import PictureFile, Terminal
-    from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.run import Value
+    from attncli.corpus.jobs import ModelJob, Value
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
 

@@ -15,7 +15,7 @@ from attncli.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from attncli.corpus.run import Result
+    from attncli.corpus.jobs import Result
 
 
 class TokenizeOptions(Options):
