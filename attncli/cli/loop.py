@@ -35,7 +35,11 @@ _MAX_WARNINGS = 20  # different ones; a file of sentences may have one for each
 
 
 def trace_job(
-    options: CommonOptions, task: Task[Any], default_layers: str = "0", layers: Indices | None = None, **more: Any
+    options: CommonOptions,
+    task: Task[Any] | None,
+    default_layers: str = "0",
+    layers: Indices | None = None,
+    **more: Any,
 ) -> ModelJob[Any]:
     """Return the job of a command, without opening it.
 
@@ -228,9 +232,7 @@ def traces_of(
     texts: Iterable[CorpusItem] | None = None,
 ) -> Iterator[Trace]:
     """Yield the traces up to the first bad sentence, which raises its error; computed in this process."""
-    from attncli.corpus.jobs import identity
-
-    results = results_of(environment, options, trace_job(options, identity, default_layers), only=only, texts=texts)
+    results = results_of(environment, options, trace_job(options, None, default_layers), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
 

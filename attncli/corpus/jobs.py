@@ -65,7 +65,7 @@ class ModelJob(Generic[Value]):
     """A model, and a task for each sentence; see `Job`."""
 
     open_model: Callable[..., Items]  # a function of a module, which can be pickled
-    task: Task[Value]
+    task: Task[Value] | None  # None returns what the model computes
     options: Mapping[str, Any]  # of `open_model`
     pair: str | None = None  # a second text in the same sequence as each sentence
     target: str | None = None  # the text whose queries attend to each sentence's keys
@@ -86,7 +86,7 @@ class ModelJob(Generic[Value]):
         if isinstance(item, Failure):
             return Result(number, item)
         try:
-            value, warnings = self.task(number, item)
+            value, warnings = (item, ()) if self.task is None else self.task(number, item)
         except InputMismatchError as error:
             return Result(number, Failure(str(error), kind=InputMismatchError, metadata=item.metadata))
         source = getattr(item, "source", None)  # which a tokenization has none of
@@ -150,11 +150,6 @@ def _one_by_one(
 
 
 # --- tasks -------------------------------------------------------------------------------------------------
-
-
-def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
-    """Return the trace itself; see `Task`."""
-    return trace, ()
 
 
 def render(

@@ -46,16 +46,6 @@ def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iter
 def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]:
     """Give the processes and a folder for their results; both are gone after the block, also where a signal ends it."""
     folder, variables = mkdtemp(prefix="attn-"), dict(os.environ)
-    # The warning is about semaphores that a killed run leaves behind.
-    os.environ.update(ONE_THREAD, PYTHONWARNINGS="ignore::UserWarning")
-    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
-    # The processes ignore Ctrl-C, which a terminal sends to them too, from their first instruction on.
-    set_mask = getattr(signal, "pthread_sigmask", None)  # which Windows lacks
-    before = set_mask and set_mask(signal.SIG_BLOCK, [signal.SIGINT])
-    for _ in range(jobs):
-        executor.submit(int)
-    if set_mask:
-        set_mask(signal.SIG_SETMASK, before)
 
     def end() -> None:
         for process in multiprocessing.active_children():
@@ -63,6 +53,16 @@ def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]
         shutil.rmtree(folder, ignore_errors=True)
 
     with OnInterrupt(end):
+        # The warning is about semaphores that a killed run leaves behind.
+        os.environ.update(ONE_THREAD, PYTHONWARNINGS="ignore::UserWarning")
+        executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
+        # The processes ignore Ctrl-C, which a terminal sends to them too, from their first instruction on.
+        set_mask = getattr(signal, "pthread_sigmask", None)  # which Windows lacks
+        before = set_mask and set_mask(signal.SIG_BLOCK, [signal.SIGINT])
+        for _ in range(jobs):
+            executor.submit(int)
+        if set_mask:
+            set_mask(signal.SIG_SETMASK, before)
         try:
             yield executor, folder
         finally:
