@@ -43,9 +43,7 @@ def tokens(
 
     Examples:
     attn tokens -m demo "time flies like an arrow"
-
     attn tokens -m gpt2 "naïve café" --words
-
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
     from attncli.cli.loop import ResultStream, draw_each, run_job, write_results
