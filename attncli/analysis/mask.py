@@ -26,7 +26,7 @@ from attncli.masks.mask_grid import (
     read_grid,
     size_for,
 )
-from attncli.text import visible
+from attncli.text import did_you_mean, visible
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class LabelledMask(Displayed):
         """
         for name, chosen, allowed in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
             if chosen not in allowed:
-                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(allowed)}")
+                near = did_you_mean(str(chosen), allowed)
+                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(allowed)}{near}")
         return encode_mask(self.allowed, api, dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -39,10 +39,10 @@ class OptionValues:
     def check_choices(self, **choices: Any) -> None:
         """Raise UsageError unless options are among the choices of their Literals, or defaults."""
         for name, literal in choices.items():
-            value = getattr(self, name)
-            if value not in get_args(literal) and value != getattr(type(self), name):
-                expected = ", ".join(get_args(literal))
-                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {expected}")
+            value, named = getattr(self, name), get_args(literal)
+            if value not in named and value != getattr(type(self), name):
+                expected = f"expected one of {', '.join(named)}{did_you_mean(str(value), named)}"
+                raise UsageError(f"--{name} '{visible(str(value))}': {expected}")
 
     @classmethod
     def types(cls) -> dict[str, str]:

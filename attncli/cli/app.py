@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -67,25 +67,16 @@ class _Group(WithOwnHelp, TyperGroup):
             self.add_command(self.build(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, args: Any = None, prog_name: Any = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run the program; standalone, it ends with an exit code of `ExitCode`."""
         if "_ATTN_COMPLETE" in os.environ:
             from typer._completion_classes import completion_init
 
             completion_init()
-        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
-            return run()
+            return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
-            code = run()
+            code = super().main(args, prog_name, standalone_mode=False, **extra)
         except typer.TyperException as error:
             context = getattr(error, "ctx", None)
             print_error(f"{_complaint(error)}; see {context.command_path if context else 'attn'} --help")
@@ -149,7 +140,8 @@ def _mask_group() -> Any:
         attn mask show "causal & window(4)" --size 12
         attn mask check mask.npy --expect "causal & pad(left=2)"
         """
-        _show_help_alone(context)
+        if context.invoked_subcommand is None:
+            print_help(context, ExitCode.USAGE)
 
     return typer.main.get_command(masks)
 
@@ -178,11 +170,6 @@ def main(
     attn inspect -m demo "time flies like an arrow" --layer 1
     attn mask show "causal & window(4)" --size 12
     """
-    _show_help_alone(context)
-
-
-def _show_help_alone(context: typer.Context) -> None:
-    """Print the help of a group that is called without a command."""
     if context.invoked_subcommand is None:
         print_help(context, ExitCode.USAGE)
 
@@ -207,7 +194,15 @@ def _failed(error: BaseException) -> ExitCode:
     An exception that is not one of ours is a bug, and is called one; for a script it is an input that was not read.
     """
     if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
-        _print_traceback(error)
+        import traceback  # needed for this alone
+
+        behind: BaseException | None = error
+        while behind is not None:
+            behind.__suppress_context__ = False  # of those that were raised `from None`, for the sentence's sake
+            behind = behind.__context__
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        with suppress(OSError):
+            sys.stderr.write("".join(f"{visible(brief(line))}\n" for line in lines))
     if isinstance(error, AttnError):
         print_error(str(error))
         return error.exit_code
@@ -217,16 +212,3 @@ def _failed(error: BaseException) -> ExitCode:
         message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
         print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows the traceback")
     return ExitCode.INPUT
-
-
-def _print_traceback(error: BaseException) -> None:
-    """Write the traceback to stderr, with those of its causes, safe to print."""
-    import traceback  # needed for this alone
-
-    behind: BaseException | None = error
-    while behind is not None:
-        behind.__suppress_context__ = False  # of those that were raised `from None`, for the sentence's sake
-        behind = behind.__context__
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    with suppress(OSError):
-        sys.stderr.write("".join(f"{visible(brief(line))}\n" for line in lines))

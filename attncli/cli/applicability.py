@@ -1,4 +1,4 @@
-"""Options that do not apply to a run: one table. Typed ones are refused, those of the environment are ignored."""
+"""Options that do not apply to a run, and default models. Typed options are refused, those of variables ignored."""
 
 from __future__ import annotations
 
@@ -11,55 +11,66 @@ from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.cli import options
 from attncli.cli.groups import Options, dashed, options_of
 from attncli.errors import UsageError
+from attncli.formats import DRAWN, FIGURES
+
+DEFAULT_MODELS = {"heads": "demo", "explore": "demo", "why": "demo", "ablate": "demo"}
+"""Models of the commands without `--model`; others have the toy layer, as all have with one of its options."""
 
 
 class CommandLine:
     """The options of a run; an attribute with the name of one is its value, None where it has none.
 
-    Attributes:
-        command: the name of the command.
-        typed: the options on the command line.
-        given: those, and the ones that the environment sets.
+    `typed` are the options on the command line, `given` those and the ones that the environment sets.
     """
 
     def __init__(self, context: Any) -> None:
-        self.command, self._context = context.info_name, context
-        sources = {name: context.get_parameter_source(name).name for name in context.params}
-        self.typed = [name for name in sources if sources[name] == "COMMANDLINE" and getattr(self, name) != []]
-        self.given = [*self.typed, *(name for name in sources if sources[name] == "ENVIRONMENT")]
+        self.command, self._context, self.params = context.info_name, context, context.params
+        sources = {name: context.get_parameter_source(name).name for name in self.params}
+        self.typed = [name for name, source in sources.items() if source == "COMMANDLINE" and self.params[name] != []]
+        self.given = [*self.typed, *(name for name, source in sources.items() if source == "ENVIRONMENT")]
 
     def __getattr__(self, name: str) -> Any:
-        return self._context.params.get(name)
+        return self.params.get(name)
 
     def ignore(self, name: str) -> None:
         """Give an option of the environment its default."""
-        (parameter,) = (option for option in self._context.command.params if option.name == name)
-        self._context.params[name] = parameter.default
+        (self.params[name],) = (option.default for option in self._context.command.params if option.name == name)
         self.given.remove(name)
 
-    def has(self, name: str) -> bool:
-        """Return whether the command has an option."""
-        return name in self._context.params
+    def set_model(self) -> None:
+        """Give a run without `--model` its default, and the toy layer, which is `toy`, no checkpoint.
+
+        Raises:
+            UsageError: the command has no toy layer.
+        """
+        models = self.model if isinstance(self.model, list) else [self.model]
+        if "toy" in models and not {"num_heads", "vocab"} & self.params.keys():
+            raise UsageError(f"{self._context.command_path} reads a checkpoint, and toy is none; give -m demo")
+        is_toy = not {*_OF_TOY, "target", "from_"}.isdisjoint(self.typed)  # the demo has no decoder
+        if self.model is None and self.command in DEFAULT_MODELS and not is_toy:
+            self.params["model"] = DEFAULT_MODELS[self.command]
+        elif "toy" in models:
+            self.params["model"] = [None if name == "toy" else name for name in models] if len(models) > 1 else None
 
     @property
-    def is_checkpoint(self) -> bool:
-        """Whether a checkpoint runs instead of the toy layer."""
-        return self.has("num_heads") and self.model is not None
+    def has_toy(self) -> bool:
+        """Whether the toy layer is one of the command's models."""
+        return "num_heads" in self.params
 
     @property
     def is_toy(self) -> bool:
         """Whether the toy layer computes."""
-        return self.has("num_heads") and self.model is None and not self.from_
+        return self.has_toy and self.model is None and not self.from_
 
     @property
     def has_words(self) -> bool:
         """Whether the words of the text are its tokens, without special ones."""
-        return self.has("vocab") and self.model is None and not self.from_ and self.vocab in (None, "words")
+        return "vocab" in self.params and self.model is None and not self.from_ and self.vocab in (None, "words")
 
     @property
     def folder(self) -> str | None:
         """The folder of parts that the output is, if it is one."""
-        return options.folder_of(self.output) if self.has("on") or self.command == "ablate" else None
+        return options.folder_of(self.output) if "on" in self.params or self.command == "ablate" else None
 
     @property
     def form(self) -> str:
@@ -68,36 +79,19 @@ class CommandLine:
         return str(self.format_ or ending or ("table" if self.folder is None else "parquet"))
 
     @property
-    def is_drawn(self) -> bool:
-        """Whether the output is for people."""
-        from attncli.formats import DRAWN
-
-        return self.form in DRAWN
-
-    @property
     def is_figure(self) -> bool:
         """Whether the output is a figure for a paper."""
-        from attncli.formats import FIGURES
-
         return self.command == "inspect" and (self.form in FIGURES or self.size is not None)
-
-    @property
-    def one_process(self) -> str:
-        """Results that are made in one process, in words, if there are any."""
-        if self.command == "inspect" and self.save:
-            return "--save, which keeps a trace, one sentence after the other"
-        is_drawn = self.command in ("inspect", "tokens") and self.is_drawn
-        return f"{self.form}, which is drawn, one sentence after the other" if is_drawn else ""
 
 
 def _names(*groups: type[Options]) -> set[str]:
     return {name for group in groups for name, _, _ in options_of(group)}
 
 
-_OF_TOY, _OF_CHECKPOINTS = (set(group.names()) for group in (ToyOptions, EngineOptions))
-_OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
+_TOY, _CHECKPOINTS = {*ToyOptions.names()}, {*EngineOptions.names()}
+_OF_TOY, _OF_CHECKPOINTS = _TOY - _CHECKPOINTS, _CHECKPOINTS - _TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) | {"generate", "on"}
-_OF_SOURCE -= _names(options.Selection) | _names(options.PositionLayout) | {"from_", "image"}
+_OF_SOURCE -= _names(options.Selection, options.PositionLayout) | {"from_", "image"}
 _OF_TEXTS = (_names(options.TextAndTarget) | {"from_"}) - {"no_special"}
 _OF_RANKINGS = _OF_TEXTS - {"image"} | {"induction", "query", "metrics", "sort"}
 
@@ -105,7 +99,7 @@ _OF_RANKINGS = _OF_TEXTS - {"image"} | {"induction", "query", "metrics", "sort"}
 TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]] = {
     "refused": [
         (_OF_SOURCE, lambda run: run.from_, "--from, whose attention is already computed; drop one of them"),
-        (_OF_TOY, lambda run: run.is_checkpoint, "--model; it belongs to the toy layer"),
+        (_OF_TOY, lambda run: run.has_toy and run.model, "--model; it belongs to the toy layer"),
         (_OF_CHECKPOINTS, lambda run: run.is_toy, "the toy layer; give --model, or leave it out"),
         ("grid prefix", lambda run: not run.from_, "a model, whose processor sets it; give --from"),
         ("prefix", lambda run: not run.grid, "a run without --grid; give --grid, such as 14x14"),
@@ -139,7 +133,17 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
             lambda run: run.command == "inspect" and run.form not in ("svg", "pdf", "png"),
             "{run.form}; it is of a figure: give -o figure.pdf, .png or .svg",
         ),
-        ("jobs", lambda run: run.one_process and run.jobs != "1", "{run.one_process}; give --format jsonl, or drop it"),
+        ("jobs", lambda run: run.save and run.jobs != "1", "--save, which keeps a trace; drop one of them"),
+        (
+            "jobs",
+            lambda run: run.command in ("inspect", "tokens") and run.form in DRAWN and run.jobs != "1",
+            "{run.form}, which is drawn, one sentence after the other; give --format jsonl, or drop it",
+        ),
+        (
+            "from_",
+            lambda run: run.folder is not None,
+            "-o FOLDER/, which holds many sentences; give -o x.parquet",
+        ),
         ("save", lambda run: run.folder is not None, "-o FOLDER/, whose parts are of many sentences"),
         ("on", lambda run: run.folder is None, "a file; give -o FOLDER/, a dataset of parts, each of which is a task"),
         ("device_map", lambda run: run.on, "--on, where each process has one device; give --device cuda"),
@@ -169,13 +173,13 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         ("offline", lambda run: run.command == "tokens" and run.has_words, "the words of a text"),
         ("device", lambda run: run.device_map, "--device-map"),
         ("device_map", lambda run: run.device, "--device"),
-        ("precision", lambda run: not run.is_drawn, "what programs read"),
+        ("precision", lambda run: run.form not in DRAWN, "what programs read"),
     ],
 }
 
 
 def check_applicable(context: Any) -> None:
-    """Give the options of the environment that do not apply to a run their defaults.
+    """Give a run its default model, and options of the environment that do not apply to it their defaults.
 
     Raises:
         UsageError: a typed option does not apply.
@@ -192,3 +196,5 @@ def check_applicable(context: Any) -> None:
                 elif kind == "refused":
                     option = "TEXT" if name == "text" else f"--{dashed(name)}"
                     raise UsageError(f"{option} does not apply to {why.format(run=run)}")
+        if kind == "ignored":
+            run.set_model()

@@ -6,16 +6,17 @@ import inspect
 import os
 import re
 from functools import cached_property
-from typing import Any, NoReturn, get_origin
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
 
 import typer
 from typer import BadParameter
 from typer.core import TyperCommand
 
 from attncli.cli.environment import Environment
-from attncli.cli.groups import dashed, kind_of, value_of
+from attncli.cli.groups import dashed, kind_of
 from attncli.errors import AttnError, ExitCode
-from attncli.text import visible
+from attncli.text import did_you_mean, visible
 
 
 def _as_utf8(text: str) -> str:
@@ -115,7 +116,7 @@ class Command(WithOwnHelp, TyperCommand):
         if get_origin(kind) is list:
             return list(text)
         try:
-            return value_of(text, kind, getattr(parameter, "min", None), getattr(parameter, "max", None))
+            return _value_of(text, kind, getattr(parameter, "min", None), getattr(parameter, "max", None))
         except BadParameter as error:
             error.param_hint = label
             raise
@@ -147,6 +148,35 @@ class Command(WithOwnHelp, TyperCommand):
             if re.search(rf"(?<![\w/])(?:{'|'.join(words)})(?![\w/-])", message):
                 origins.append(f"--{dashed(parameter.name)} {value} comes from {parameter.envvar}")
         return f" ({'; '.join(origins)})" if origins else ""
+
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _value_of(text: str, kind: Any, low: int | None, high: int | None) -> Any:
+    """Parse the text of an option; BadParameter if it is no value of this kind, or out of the range of numbers."""
+    if kind is bool:
+        if text.lower() not in _WORDS:
+            raise BadParameter("expected true or false")
+        return _WORDS[text.lower()]
+    if kind is Path:
+        if not text:  # which would be the working directory
+            raise BadParameter("the file name is empty")
+        return Path(text)
+    if kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            raise BadParameter(f"expected a {'whole ' * (kind is int)}number") from None
+        if low is not None and not number >= low:
+            raise BadParameter(f"expected at least {low}")
+        if high is not None and not number <= high:
+            raise BadParameter(f"expected at most {high}")
+        return number
+    if (choices := get_args(kind)) and text not in choices:
+        expected = ", ".join(f"'{choice}'" for choice in choices)
+        raise BadParameter(f"'{text}' is not one of {expected}{did_you_mean(text, choices)}")
+    return text
 
 
 class ProgramCommand(Command):

@@ -1,4 +1,4 @@
-"""Completion in a shell: Typer's scripts, and candidates for values by an option's metavar.
+"""Candidates for values of options in a shell, by the option's metavar.
 
 Files are left to the shell, which completes them where nothing is offered here. Typer's scripts hand candidates to the
 shell as they are, so that a name which the shell could expand is never offered.
@@ -12,21 +12,9 @@ from importlib import import_module
 from typing import Any
 
 from typer import Context
-from typer._completion_shared import get_completion_script
 
 _PLAIN = re.compile(r"[\w@%+:,./-]+")
 _MASK = re.compile(r"[\w\s&|~(),=-]*")
-
-
-def script(shell: str) -> str:
-    """Return the completion script of a shell."""
-    text = get_completion_script(prog_name="attn", complete_var="_ATTN_COMPLETE", shell=shell)
-    if shell == "zsh":  # Typer's only registers itself, so that the first TAB would do nothing
-        register = "compdef _attn_completion attn"
-        text = text.replace(
-            register, f'if [ "$funcstack[1]" = "_attn" ]; then _attn_completion "$@"; else {register}; fi'
-        )
-    return text + "\n"
 
 
 def completer(metavar: str) -> Callable[[Context, str], list[Any]]:
@@ -35,7 +23,7 @@ def completer(metavar: str) -> Callable[[Context, str], list[Any]]:
     def complete(ctx: Context, incomplete: str) -> list[Any]:
         values: list[Any] = []
         for part in metavar.split("|"):
-            values += VALUES[part](ctx, incomplete) if part in VALUES else [part] if part.islower() else []
+            values += _VALUES[part](ctx, incomplete) if part in _VALUES else [part] if part.islower() else []
         return values
 
     return complete
@@ -56,7 +44,7 @@ def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the models in the box, and those in the hub's local cache; folders are left to the shell."""
     from attncli.checkpoints.checkpoint_folder import DEMOS, cached_models
 
-    yield from DEMOS.items()
+    yield from (DEMOS | {"toy": "a layer with random weights"}).items()
     yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))
 
 
@@ -71,7 +59,7 @@ def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
                 yield before + atom + "(" * ("(" in kind.usage), kind.usage
 
 
-VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
+_VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
     "CODES": _names("attncli.masks.findings", "CODES"),
     "EXPR": _masks,
     "METRIC": _names("attncli.analysis.metric_names", "NAMES"),

@@ -47,8 +47,8 @@ def print_error(message: str, style: str = "bold red") -> int:
     It is one line. A terminal breaks that between words, and shows `attn` in a style, unless NO_COLOR is set.
     """
     text = visible(brief(message))
+    written = f"attn: {text}\n"
     with suppress(OSError):
-        written = f"attn: {text}\n"
         if sys.stderr.isatty():
             from rich.text import Text
 
@@ -58,8 +58,7 @@ def print_error(message: str, style: str = "bold red") -> int:
             written = captured.get()  # a text: a bar on stderr takes it above itself
         sys.stderr.write(written)
         sys.stderr.flush()
-        return written.count("\n")
-    return 0
+    return written.count("\n")
 
 
 @contextmanager
@@ -74,11 +73,10 @@ def listening(hear: Callable[[str, float | None], None], is_detailed: bool = Fal
         def emit(self, record: logging.LogRecord) -> None:
             hear(record.getMessage(), getattr(record, "share", None))
 
-    level = logging.DEBUG if is_detailed else logging.INFO
-    logger = logging.getLogger("attncli")
-    listener, before = LogListener(level), logger.level
+    logger, listener = logging.getLogger("attncli"), LogListener(logging.DEBUG if is_detailed else logging.INFO)
+    before = logger.level
     logger.addHandler(listener)
-    logger.setLevel(min(level, before or level))
+    logger.setLevel(min(listener.level, before or listener.level))
     try:
         yield
     finally:
@@ -93,8 +91,8 @@ class Environment:
     contexts are closed at the end. A quiet run prints errors alone, a verbose one the steps of the sources too.
     """
 
-    def __init__(self, is_quiet: bool = False, is_verbose: bool = False) -> None:
-        self._data = sys.stdout
+    def __init__(self, is_quiet: bool = False, is_verbose: bool = False, data: IO[str] | None = None) -> None:
+        self._data = sys.stdout if data is None else data
         self.is_quiet, self.is_verbose = is_quiet, is_verbose
         self._begun = perf_counter()
         self._lines = 0
@@ -118,12 +116,6 @@ class Environment:
     def enter(self, resource: AbstractContextManager[_Resource]) -> _Resource:
         """Enter a context that ends with the run."""
         return self._stack.enter_context(resource)
-
-    def on_stderr(self) -> Environment:
-        """Return one that writes its data to stderr: standard output belongs to a program that is run."""
-        other = Environment(self.is_quiet, self.is_verbose)
-        other._data = sys.stderr
-        return other
 
     def note(self, message: str) -> None:
         """Print a note, such as a warning, unless `--quiet` is on."""
@@ -172,17 +164,16 @@ class Environment:
         with atomic_write_text(path, ".part" if is_stream else None) as stream:
             yield stream
 
-    def write(self, pieces: Iterable[str], path: Path | None = None) -> None:
-        """Write a document to a file, or to standard output."""
+    def write(self, content: Iterable[str] | bytes, path: Path | None = None) -> None:
+        """Write a document to a file, which appears when it is whole, or to standard output."""
+        if isinstance(content, bytes) and path is not None:
+            from attncli.files import atomic_write
+
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(content)
+            return
         with self.output(path) as stream:
-            stream.writelines(pieces)
-
-    def write_bytes(self, content: bytes, path: Path) -> None:
-        """Write a file that appears when it is whole."""
-        from attncli.files import atomic_write
-
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(content)
+            stream.writelines([content.decode()] if isinstance(content, bytes) else content)
 
     @contextmanager
     def open_view(
@@ -198,18 +189,17 @@ class Environment:
 
         With `is_all` it shows everything, beyond the size of a screen; a terminal shows that in a pager.
         """
-        if chosen == "table":
-            with self.output(path) as stream, ExitStack() as stack:
-                terminal = Terminal(stream, color or "auto", width, is_all)
-                if is_all and self.is_terminal(path) and stream is not sys.stderr:
-                    os.environ.setdefault("LESS", "FRX")  # a text that fits a screen is only printed, in colours
-                    stack.enter_context(redirect_stdout(stream))
-                    stack.enter_context(terminal.console.pager(styles=True))
-                yield terminal
+        if chosen != "table":
+            yield (picture := PictureFile(chosen, color or "auto", width))
+            self.write(picture.written(name), path)
             return
-        picture = PictureFile(chosen, color or "auto", width)
-        yield picture
-        self.write(picture.written(name), path)
+        with self.output(path) as stream, ExitStack() as stack:
+            terminal = Terminal(stream, color or "auto", width, is_all)
+            if is_all and self.is_terminal(path) and stream is not sys.stderr:
+                os.environ.setdefault("LESS", "FRX")  # a text that fits a screen is only printed, in colours
+                stack.enter_context(redirect_stdout(stream))
+                stack.enter_context(terminal.console.pager(styles=True))
+            yield terminal
 
 
 class _Data(io.FileIO):

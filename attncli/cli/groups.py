@@ -9,19 +9,17 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-from typer import BadParameter, Context
+from typer import Context
 
 from attncli.checkpoints.options import OptionValues
-from attncli.text import did_you_mean
 
 
-class OptionDeclaration(NamedTuple):
-    """Declaration of an option, in its annotation; see `option`."""
+class Declaration(NamedTuple):
+    """Declaration of an option or an argument; see `option`."""
 
     help: str
     metavar: str | None = None
@@ -33,22 +31,33 @@ class OptionDeclaration(NamedTuple):
     high: int | None = None
     flags: str = ""
     eager: Callable[[Context, bool], None] | None = None
+    is_argument: bool = False
 
 
-option = OptionDeclaration
-"""Declaration of an option: its help; its metavar, which also chooses its completion; its letter; the panel of the
-help; whether `--help-all` alone shows it; whether `ATTN_NAME` sets it too; its least and its largest number; its flags,
-where they do not follow from its name."""
+def option(help: str, metavar: str | None = None, letter: str = "", **more: Any) -> Any:  # noqa: A002
+    """Declare an option: as the default of a field or parameter, or in its annotation.
+
+    Args:
+        help: its help.
+        metavar: the word for its value, which also chooses its completion.
+        letter: its letter.
+        more: the `panel` of the help; whether it is `rare`, shown by `--help-all` alone; whether `env`, `ATTN_NAME`,
+            sets it too; its `low`est and `high`est number; its `flags`, where they do not follow from its name; a
+            function that is called before others are read (`eager`).
+    """
+    return Declaration(help, metavar, letter, **more)
 
 
-class ArgumentDeclaration(NamedTuple):
-    """Declaration of a command line argument, in its annotation."""
-
-    help: str
-    metavar: str
+def argument(help: str, metavar: str) -> Any:  # noqa: A002
+    """Declare an argument of the command line by its help and the word for its value."""
+    return Declaration(help, metavar, is_argument=True)
 
 
-argument = ArgumentDeclaration
+def _declared(kind: Any, default: Any) -> tuple[Any, Any]:
+    """Return the annotation and the default of an option, of which either may be its declaration."""
+    if isinstance(default, Declaration):
+        return Annotated[kind, default], False if kind in (bool, "bool") else None
+    return kind, default
 
 
 class Options(OptionValues):
@@ -56,6 +65,14 @@ class Options(OptionValues):
 
     A field is an option, or a group within this one. An option that has its default, None or False, is not in use.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Move declarations from the defaults of fields to their annotations."""
+        fields = inspect.get_annotations(cls)
+        for name in fields.keys() & vars(cls).keys():
+            fields[name], default = _declared(fields[name], vars(cls)[name])
+            setattr(cls, name, default)
+        cls.__annotations__ = fields
 
     def explicit_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the options in use, by the name of their field; those of the groups within with theirs."""
@@ -82,7 +99,7 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
     _, *parameters = inspect.signature(command).parameters.items()  # the first is the environment
     kinds = get_type_hints(command, include_extras=True)
     groups = {name: kinds[name] for name, _ in parameters if _is_group(kinds[name])}
-    own_options = {name: (kinds[name], parameter.default) for name, parameter in parameters if name not in groups}
+    own_options = {name: _declared(kinds[name], one.default) for name, one in parameters if name not in groups}
     every = dict(own_options)
     for group in (*groups.values(), *more):
         for name, kind, default in options_of(group):
@@ -147,7 +164,7 @@ def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
         from attncli.cli.completion import completer
 
         more["autocompletion"] = completer(declared.metavar)
-    if isinstance(declared, ArgumentDeclaration):
+    if declared.is_argument:
         return parameter.replace(annotation=kind, default=typer.Argument(default, show_default=False, **more))
     flags = [declared.flags or f"--{dashed(parameter.name)}", *([declared.letter] if declared.letter else [])]
     # A shell is offered rare options too.
@@ -158,36 +175,3 @@ def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
     if declared.eager is not None:
         more |= {"callback": declared.eager, "is_eager": True}
     return parameter.replace(annotation=kind, default=typer.Option(default, *flags, **more))
-
-
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def value_of(text: str, kind: Any, low: int | None = None, high: int | None = None) -> Any:
-    """Parse the text of an option.
-
-    Raises:
-        typer.BadParameter: it is no value of this kind, or out of the range of numbers.
-    """
-    if kind is bool:
-        if text.lower() not in _WORDS:
-            raise BadParameter("expected true or false")
-        return _WORDS[text.lower()]
-    if kind is Path:
-        if not text:  # which would be the working directory
-            raise BadParameter("the file name is empty")
-        return Path(text)
-    if kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            raise BadParameter(f"expected a {'whole ' * (kind is int)}number") from None
-        if low is not None and not number >= low:
-            raise BadParameter(f"expected at least {low}")
-        if high is not None and not number <= high:
-            raise BadParameter(f"expected at most {high}")
-        return number
-    if (choices := get_args(kind)) and text not in choices:
-        expected = ", ".join(f"'{choice}'" for choice in choices)
-        raise BadParameter(f"'{text}' is not one of {expected}{did_you_mean(text, choices)}")
-    return text

@@ -27,19 +27,12 @@ _ORDER = (
 
 
 class Page(NamedTuple):
-    """A page of help.
+    """A page of help."""
 
-    Attributes:
-        name: of the command, the program's in front.
-        usage: the usage after the name.
-        paragraphs: the purpose, then the rest; one that begins with `Examples:` has a line for each.
-        tables: rows of a name and its meaning, by title.
-    """
-
-    name: str
-    usage: str
-    paragraphs: list[str]
-    tables: dict[str, list[tuple[str, str]]]
+    name: str  # of the command, the program's in front
+    usage: str  # after the name
+    paragraphs: list[str]  # the purpose, then the rest; one that begins with `Examples:` has a line for each
+    tables: dict[str, list[tuple[str, str]]]  # rows of a name and its meaning, by title
 
 
 def page_of(context: typer.Context, is_whole: bool = True) -> Page:
@@ -105,16 +98,14 @@ def _drawn(page: Page, width: int) -> Iterator[RenderableType]:
 
     def panel(title: str, rows: list[tuple[str, str]]) -> Panel:
         is_aligned = any(name.startswith("-") and not name.startswith("--") for name, _ in rows)
-        named = [(" " * 4 * (is_aligned and name.startswith("--")) + name, role) for name, role in rows]
-        inner: RenderableType
-        if max(len(name) for name, _ in named) > width // 2:  # too long for a column
-            below = ((Text(name, "bold"), Padding(Text(role), (0, 0, 0, 6))) for name, role in named)
-            inner = Group(*(part for parts in below for part in parts))
-        else:
-            inner = Table.grid(Column(no_wrap=True), Column(ratio=1), padding=(0, 2, 0, 0), expand=True)
-            for name, role in named:
-                inner.add_row(Text(name, "bold"), Text(role))
-        return Panel(inner, title=title, title_align="left", border_style="dim")
+        inner = Table.grid(Column(no_wrap=True), Column(ratio=1), padding=(0, 2, 0, 0), expand=True)
+        below: list[RenderableType] = []
+        for name, role in rows:
+            label = Text(" " * 4 * (is_aligned and name.startswith("--")) + name, "bold")
+            inner.add_row(label, Text(role))
+            below += [label, Padding(Text(role), (0, 0, 0, 6))]
+        is_narrow = max(len(name) for name, _ in rows) > width // 2 - 4  # too long for a column
+        return Panel(Group(*below) if is_narrow else inner, title=title, title_align="left", border_style="dim")
 
     yield Text.assemble(("Usage: ", "bold"), f"{page.name} {page.usage}")
     for paragraph in page.paragraphs:

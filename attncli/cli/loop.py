@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Generic
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.progress import ProgressBar, status
 from attncli.cli.sentences import sentences
-from attncli.corpus.protocol import Result, Value
+from attncli.corpus.jobs import Result, Value
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
+from attncli.signals import OnInterrupt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.cli.options import CommonOptions, Load
-    from attncli.corpus.jobs import ModelJob, Task
-    from attncli.corpus.protocol import BatchFn
-    from attncli.engines.source import CorpusItem, Source
+    from attncli.corpus.jobs import BatchFn, ModelJob, Task
+    from attncli.engines.source import CorpusItem
     from attncli.trace.selection import Indices
     from attncli.trace.tokenization import Choice
     from attncli.trace.trace import Trace
@@ -35,7 +35,11 @@ _MAX_WARNINGS = 20  # different ones; a file of sentences may have one for each
 
 
 def trace_job(
-    options: CommonOptions, task: Task[Any], default_layers: str = "0", layers: Indices | None = None, **more: Any
+    options: CommonOptions,
+    task: Task[Any] | None,
+    default_layers: str = "0",
+    layers: Indices | None = None,
+    **more: Any,
 ) -> ModelJob[Any]:
     """Return the job of a command, without opening it.
 
@@ -64,17 +68,32 @@ def trace_job(
     return ModelJob(open_traces, task, source, texts.pair, texts.target)
 
 
-def open_source(environment: Environment, options: CommonOptions, job: ModelJob[Any]) -> Source:
-    """Return the source of a job; see `engines.open_source` for the errors."""
-    from attncli.corpus.jobs import source_of
-    from attncli.encoding.encode import check_texts
+def open_job(environment: Environment, job: ModelJob[Any]) -> tuple[BatchFn[Any], int]:
+    """Open a job in this process; return its function, and the sentence from which on others are worth opening it."""
+    from attncli.corpus.jobs import items_of, open_traces, source_of
 
-    with loading(environment, options.model, options.toy.vocab):
+    model, vocab = job.options["model"], job.options.get("vocab")
+    with loading(environment, model, vocab):
+        if job.open_model is not open_traces:
+            return job.open(), job.parallel_from
         source = source_of(**job.options)
-    if options.model is None:
+    if model is None:
         environment.info(f"the toy layer: {source}")
-    check_texts(None, job.pair, job.target)
-    return source
+    return job.open(items_of(source)), source.parallel_from
+
+
+def run_job(
+    environment: Environment,
+    job: ModelJob[Any],
+    numbered: Iterable[CorpusItem],
+    workers: int | None,
+    load: Load | None = None,
+) -> Generator[Result[Any], None, None]:
+    """Yield the results of sentences, from as many processes as are asked for; the model is opened before the first."""
+    from attncli.corpus.run import batched, run
+
+    opened, parallel_from = open_job(environment, job)
+    return run(job, batched(numbered), workers_on_device(load, workers), opened, parallel_from)
 
 
 def first_layer_note(options: CommonOptions, trace: Trace) -> str:
@@ -102,20 +121,15 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
 
 
 class ResultStream(Generic[Value]):
-    """The results of a run; it is read once. Its workers end with the command.
+    """The results of a run, which are read once. Its workers end with the command.
 
-    Args:
-        environment: that of the run.
-        results: of the sentences.
-        total: the number of the last sentence, if that is known.
-        is_alone: whether there can be one sentence only.
-        raises: whether the first bad one ends the run with its error, as the only one does.
-        warns_once: whether each warning is printed once, and not with the number of each sentence.
-        shares_terminal: whether the results are written to the terminal that the bar is on, as they come.
+    The first failure ends the run with its error where it `raises`, or where there can be one sentence only. `total` is
+    the number of the last sentence, if that is known. With `warns_once` a warning is printed once, without the number
+    of its sentence. With `shares_terminal` results are written to the terminal that the bar would be on.
 
     Attributes:
         failures: number of failed sentences so far.
-        bar: shows the progress.
+        hint: returns where the results of a run that is stopped are, given how many sentences are done.
     """
 
     def __init__(
@@ -130,40 +144,45 @@ class ResultStream(Generic[Value]):
         shares_terminal: bool = False,
     ) -> None:
         self.failures = 0
+        self.hint: Callable[[int], str] = lambda _: ""
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once = results, warns_once
-        self._seen: set[str] = set()
+        self._warned: set[str] = set()
+        self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
-        self.bar = ProgressBar(environment, total, shares_terminal)
-        environment.enter(closing(self.bar))
+        environment.enter(closing(self._bar))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
-        """Yield the number and the value of each result, and print failures and warnings on stderr.
-
-        Raises:
-            AttnError: of the first failure's kind, where it ends the run.
-        """
-        for number, value, warnings, notes in self.bar.track(self._results):
-            if isinstance(value, Failure):
-                if self._raises:
-                    raise value.kind(value.reason if self._is_alone else value.of(number))
-                self.failures += 1
-                print_error(value.of(number))
-            self._warn(number, warnings, notes)
-            yield number, value
-        if (more := len(self._seen) - _MAX_WARNINGS) > 0:
+        """Yield the number and the value of each result, and print failures and warnings on stderr."""
+        with OnInterrupt(self._note_stopped):
+            for number, value, warnings, notes in self._results:
+                self._bar.advance(number)
+                if isinstance(value, Failure):
+                    if self._raises:
+                        raise value.kind(value.reason if self._is_alone else value.of(number))
+                    self.failures += 1
+                    print_error(value.of(number))
+                self._warn(number, warnings, notes)
+                yield number, value
+        self._bar.close()
+        if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
         for warning in (*notes, *warnings) if self._warns_once else notes:
-            if warning not in self._seen:
-                self._seen.add(warning)
-                if len(self._seen) <= _MAX_WARNINGS:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                if len(self._warned) <= _MAX_WARNINGS:
                     self._environment.note(f"warning: {warning}")
         if not self._warns_once:
             prefix = "" if self._is_alone else f"sentence {number}: "
             for warning in warnings:
                 self._environment.note(f"warning: {prefix}{warning}")
+
+    def _note_stopped(self) -> None:
+        self._bar.close()
+        if note := self._bar.stopped(self.hint(self._bar.count)):
+            self._environment.note(note)
 
     def values(self) -> Iterator[tuple[int, Value]]:
         """Yield those that are no failures."""
@@ -195,18 +214,13 @@ def results_of(
 
             trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
         return (job.result(1, saved) for saved in [trace])
-    from attncli.corpus.jobs import items_of
-    from attncli.corpus.run import batched, run
-
     numbered = sentences(options.texts, environment) if texts is None else iter(texts)
     if only is not None:
         first = list(islice(numbered, 2))
         if len(first) > 1:
             raise UsageError(f"{only} one sentence; run the command once for each")
         numbered = iter(first)
-    source = open_source(environment, options, job)
-    workers = workers_on_device(options.load, workers)
-    return run(job, batched(numbered), workers, job.open(items_of(source)), source.parallel_from)
+    return run_job(environment, job, numbered, workers, options.load)
 
 
 def traces_of(
@@ -218,9 +232,7 @@ def traces_of(
     texts: Iterable[CorpusItem] | None = None,
 ) -> Iterator[Trace]:
     """Yield the traces up to the first bad sentence, which raises its error; computed in this process."""
-    from attncli.corpus.jobs import identity
-
-    results = results_of(environment, options, trace_job(options, identity, default_layers), only=only, texts=texts)
+    results = results_of(environment, options, trace_job(options, None, default_layers), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
 
@@ -230,11 +242,10 @@ def traces_of(
 
 def draw_each(results: ResultStream[Value]) -> Iterator[tuple[int, Value]]:
     """Yield the results that can be drawn; InputError without any."""
-    is_empty = True
-    for result in results.values():
-        is_empty = False
-        yield result
-    if is_empty:
+    number = 0
+    for number, value in results.values():
+        yield number, value
+    if not number:
         raise InputError("nothing to draw: no sentence could be read")
 
 
@@ -256,7 +267,7 @@ def write_results(
             write_parquet(results, types, sink)
         return
     if path is not None and form in STREAMS and not is_stream_path(path):
-        results.bar.hint = lambda count: f"{path}.part has their results" if count else ""
+        results.hint = lambda count: f"{path}.part has their results" if count else ""
     with environment.output(path, is_stream=form in STREAMS) as stream:
         for piece in joined(form, results, types):
             stream.write(piece)
@@ -275,7 +286,6 @@ def write_folder(
     environment: Environment,
     request: Any,
     job: ModelJob[Any],
-    open_job: Callable[[], tuple[BatchFn[Any], int]],
     folder: str,
     form: str,
     shown: View | None,
@@ -285,18 +295,8 @@ def write_folder(
 ) -> int:
     """Write the results of sentences into a folder, except existing parts; return how many failed.
 
-    Args:
-        environment: that of the run.
-        request: the groups of options `texts` and `load`.
-        job: its results are pieces of `form`.
-        open_job: opens the job in this process; returns its function, and the number of the sentence from which on
-            other processes are worth opening it again.
-        folder: an absolute path.
-        form: of the parts.
-        shown: decides the columns of a part without rows; None is for cuts.
-        made: the inputs of the numbers, by names; see `write_dataset`.
-        workers: number of processes.
-        on: their cluster, if not this machine.
+    `request` has the groups `texts` and `load`; the results of `job` are pieces of `form`. `made` are the inputs of the
+    numbers; see `write_dataset`. `on` is a cluster, if not this machine.
     """
     from attncli.corpus.dataset import PartWriterJob, in_shards, write_dataset
 
@@ -311,11 +311,11 @@ def write_folder(
         else:
             from attncli.corpus.run import run
 
-            results_of, parallel_from = open_job()
+            results_of, parallel_from = open_job(environment, job)
             opened = writer.open(lambda: results_of)
             results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
         stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True)
-        stream.bar.hint = lambda _: summary.kept()
+        stream.hint = lambda _: summary.kept()
         for _, part in stream.values():
             if part is not None:
                 summary.add(part)

@@ -64,25 +64,17 @@ Chat = Annotated[bool, input_option("Apply the chat template: a sentence or a JS
 class TextOptions(Options):
     """Options of the sentences, and of a second text in the sequence of each."""
 
-    text: Annotated[
-        list[str] | None, argument("Sentences, each in quotes; - reads standard input, one a line.", "TEXT")
-    ] = None
+    text: list[str] | None = argument("Sentences, each in quotes; - reads standard input, one a line.", "TEXT")
     file: File = None
     column: Column = None
-    whole: Annotated[bool, input_option("Read a file or standard input as one text.", rare=True)] = False
+    whole: bool = input_option("Read a file or standard input as one text.", rare=True)
     pair: Pair = None
     no_special: NoSpecial = False
     chat: Chat = False
 
     @cached_property
     def reader(self) -> "SentenceReader | None":
-        """The reader of the files of sentences, which are searched once; None without `--file`.
-
-        Raises:
-            UsageError: an option does not apply to these files.
-            InputError: there is no file.
-            LoadError: a package that lists files is not installed.
-        """
+        """The reader of the files of sentences, None without `--file`; see `SentenceReader.of` for the errors."""
         if self.file in (None, "-"):
             return None
         from attncli.corpus.read import SentenceReader
@@ -127,20 +119,16 @@ class TextOptions(Options):
     @property
     def is_alone(self) -> bool:
         """Whether there can be one sentence only, which need not be named by its number."""
-        if self.pictures:
-            return len(self.pictures) == 1
-        return self.is_one_text or (self.text != ["-"] and len(self.text or ()) == 1)
+        texts = self.pictures or self.text or ()
+        return self.is_one_text or (texts != ["-"] and len(texts) == 1)
 
     @property
     def last_number(self) -> int | None:
         """The number of the last sentence or empty line, if there is a quick way to know."""
-        if self.pictures:
-            return len(self.pictures)
+        texts = self.pictures or self.text or ()
         if self.file is None:
-            return len(self.text) if self.text and self.text != ["-"] else None
-        if self.is_one_text:
-            return 1
-        return None if self.reader is None else self.reader.last_number()
+            return len(texts) if texts and texts != ["-"] else None
+        return 1 if self.is_one_text else None if self.reader is None else self.reader.last_number()
 
 
 Image = Annotated[list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "IMAGE")]
@@ -151,9 +139,9 @@ class TextAndTarget(TextOptions):
 
     target: Target = None
     image: Image = None
-    tower: Annotated[
-        checkpoints.Tower | None, input_option("Choose the tower. Default: text; vision for --image alone.", rare=True)
-    ] = None
+    tower: checkpoints.Tower | None = input_option(
+        "Choose the tower. Default: text; vision for --image alone.", rare=True
+    )
 
     @property
     def has_text(self) -> bool:
@@ -197,88 +185,60 @@ Vocab = Annotated[
 class HubOptions(Options):
     """Options of a checkpoint's origin, and of running its code."""
 
-    offline: Annotated[bool, model_option("Use the local cache only.", env=True, rare=True)] = False
-    trust_remote_code: Annotated[bool, model_option("Run the Python code in the checkpoint.", rare=True)] = False
-    tokenizer: Annotated[
-        str | None, model_option("Use this tokenizer. Default: the checkpoint's own.", "FOLDER|NAME", rare=True)
-    ] = None
-    ids: Annotated[bool, input_option("Read TEXT as token ids, such as '101 2051 102'.", rare=True)] = False
-    base: Annotated[
-        str | None,
-        model_option("Set the model under an adapter. Default: the one it names.", "MODEL", rare=True),
-    ] = None
+    offline: bool = model_option("Use the local cache only.", env=True, rare=True)
+    trust_remote_code: bool = model_option("Run the Python code in the checkpoint.", rare=True)
+    tokenizer: str | None = model_option("Use this tokenizer. Default: the checkpoint's own.", "FOLDER|NAME", rare=True)
+    ids: bool = input_option("Read TEXT as token ids, such as '101 2051 102'.", rare=True)
+    base: str | None = model_option("Set the model under an adapter. Default: the one it names.", "MODEL", rare=True)
 
 
 class Load(HubOptions):
     """Options of loading a checkpoint: the fields of `LoadOptions`."""
 
-    dtype: Annotated[
-        checkpoints.Dtype | None,
-        model_option("Set the type of the weights. Default: float32; on a GPU the model's.", rare=True, env=True),
-    ] = None
-    device: Annotated[str | None, model_option("Run on cpu, cuda, cuda:1 or mps. Default: cpu.", "NAME", env=True)] = (
-        None
+    dtype: checkpoints.Dtype | None = model_option(
+        "Set the type of the weights. Default: float32; on a GPU the model's.", rare=True, env=True
     )
-    device_map: Annotated[
-        str | None, model_option("Spread the model over several devices with accelerate.", "auto", rare=True, env=True)
-    ] = None
-    truncate: Annotated[bool, model_option("Cut texts to the most tokens that the model reads.", rare=True)] = False
+    device: str | None = model_option("Run on cpu, cuda, cuda:1 or mps. Default: cpu.", "NAME", env=True)
+    device_map: str | None = model_option(
+        "Spread the model over several devices with accelerate.", "auto", rare=True, env=True
+    )
+    truncate: bool = model_option("Cut texts to the most tokens that the model reads.", rare=True)
 
 
 class Engine(Load):
     """Options of loading and computing a checkpoint: the fields of `EngineOptions`."""
 
-    engine: Annotated[
-        checkpoints.Engine | None,
-        model_option("Choose the engine; verify runs both. Default: auto.", env=True),
-    ] = None
+    engine: checkpoints.Engine | None = model_option("Choose the engine; verify runs both. Default: auto.", env=True)
 
 
 class Toy(Options):
     """Options of the toy layer: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
-    d_model: Annotated[int | None, toy_option("Set the width of the embeddings. Default: 32.", "N", env=True)] = None
-    num_heads: Annotated[
-        int | None, toy_option("Set the number of heads. Default: 4; 1 with --project none.", "N", env=True)
-    ] = None
-    d_k: Annotated[
-        int | None, toy_option("Set a head's query and key width. Default: d-model / num-heads.", "N", rare=True)
-    ] = None
-    d_v: Annotated[
-        int | None, toy_option("Set a head's value width. Default: d-model / num-heads.", "N", rare=True)
-    ] = None
-    init: Annotated[
-        checkpoints.Init | None,
-        toy_option("Choose how weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, env=True),
-    ] = None
-    project: Annotated[
-        checkpoints.Project | None, toy_option("Choose which of Q, K, V are projected. Default: qkv.", rare=True)
-    ] = None
-    positions: Annotated[
-        checkpoints.Positions | None,
-        toy_option("Add a position encoding to the embeddings. Default: none.", rare=True, env=True),
-    ] = None
-    scale: Annotated[
-        str | None,
-        toy_option("Multiply q·k by this number. Default: sqrt, which is 1/√d-k.", "sqrt|none|NUMBER", rare=True),
-    ] = None
-    seed: Annotated[int | None, toy_option("Set the seed of the weights. Default: 0.", "N", env=True)] = None
-    rng: Annotated[
-        checkpoints.Rng | None,
-        toy_option("Draw random numbers by numpy or torch. Default: numpy.", rare=True, env=True),
-    ] = None
+    d_model: int | None = toy_option("Set the width of the embeddings. Default: 32.", "N", env=True)
+    num_heads: int | None = toy_option("Set the number of heads. Default: 4; 1 with --project none.", "N", env=True)
+    d_k: int | None = toy_option("Set a head's query and key width. Default: d-model / num-heads.", "N", rare=True)
+    d_v: int | None = toy_option("Set a head's value width. Default: d-model / num-heads.", "N", rare=True)
+    init: checkpoints.Init | None = toy_option(
+        "Choose how weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, env=True
+    )
+    project: checkpoints.Project | None = toy_option("Choose which of Q, K, V are projected. Default: qkv.", rare=True)
+    positions: checkpoints.Positions | None = toy_option(
+        "Add a position encoding to the embeddings. Default: none.", rare=True, env=True
+    )
+    scale: str | None = toy_option(
+        "Multiply q·k by this number. Default: sqrt, which is 1/√d-k.", "sqrt|none|NUMBER", rare=True
+    )
+    seed: int | None = toy_option("Set the seed of the weights. Default: 0.", "N", env=True)
+    rng: checkpoints.Rng | None = toy_option(
+        "Draw random numbers by numpy or torch. Default: numpy.", rare=True, env=True
+    )
     vocab: Vocab = None
-    vocab_size: Annotated[
-        int | None, toy_option("Set the vocabulary's size. Default: the number of words.", "N", rare=True)
-    ] = None
-    out_proj: Annotated[
-        bool | None,
-        toy_option(
-            "Project the heads by W_o. Default: yes; no with --project none.",
-            rare=True,
-            flags="--out-proj/--no-out-proj",
-        ),
-    ] = None
+    vocab_size: int | None = toy_option("Set the vocabulary's size. Default: the number of words.", "N", rare=True)
+    out_proj: bool | None = toy_option(
+        "Project the heads by W_o. Default: yes; no with --project none.",
+        rare=True,
+        flags="--out-proj/--no-out-proj",
+    )
 
 
 # --- what is wanted of it -----------------------------------------------------------------------------------
@@ -289,27 +249,22 @@ EveryLayer = Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 
 class Selection(Options):
     """Options of layers and heads."""
 
-    layer: Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")] = (
-        None
+    layer: str | None = choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")
+    head: str | None = choice_option("Choose heads: 0, 2-4, 0,3,-1, L3H2 or all. Default: all.", "HEADS", "-H")
+    kind: Literal["self", "encoder", "decoder", "cross"] | None = choice_option(
+        "Show one kind of attention alone. Default: every kind that ran.", rare=True
     )
-    head: Annotated[
-        str | None, choice_option("Choose heads: 0, 2-4, 0,3,-1, L3H2 or all. Default: all.", "HEADS", "-H")
-    ] = None
-    kind: Annotated[
-        Literal["self", "encoder", "decoder", "cross"] | None,
-        choice_option("Show one kind of attention alone. Default: every kind that ran.", rare=True),
-    ] = None
 
 
 class PositionLayout(Options):
     """Options of the picture's cells in a saved trace."""
 
-    grid: Annotated[
-        str | None, input_option("Set which cells of --image the positions of --from are.", "ROWSxCOLUMNS", rare=True)
-    ] = None
-    prefix: Annotated[
-        int | None, input_option("Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0)
-    ] = None
+    grid: str | None = input_option(
+        "Set the rows and columns of --image that the keys of --from are.", "ROWSxCOLUMNS", rare=True
+    )
+    prefix: int | None = input_option(
+        "Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0
+    )
 
 
 class CommonOptions(Options):
@@ -336,17 +291,11 @@ _MOST = 1024  # processes that anyone means
 class Parallel(Options):
     """Options of processes."""
 
-    jobs: Annotated[
-        str | None, model_option("Share the sentences among N processes. Default: auto.", "N|auto", "-j", env=True)
-    ] = None
+    jobs: str | None = model_option("Share the sentences among N processes. Default: auto.", "N|auto", "-j", env=True)
 
     @property
     def workers(self) -> int | None:
-        """Number of processes; None leaves it to the number of sentences, cores and memory.
-
-        Raises:
-            UsageError: it is no number.
-        """
+        """Number of processes; None leaves it to the number of sentences, cores and memory."""
         if self.jobs in (None, "auto"):
             return None
         if not (self.jobs.isascii() and self.jobs.isdecimal() and 0 < int(self.jobs) <= _MOST):
@@ -380,44 +329,32 @@ FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pa
 class ViewOptions(Options):
     """Options of the rows, columns and parts of a trace, and their look."""
 
-    query: Annotated[
-        list[str] | None, choice_option("Show where this query looks: a token, an index or 500:520.", "TOKEN", "-q")
-    ] = None
-    key: Annotated[
-        list[str] | None, choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k")
-    ] = None
-    top_keys: Annotated[int | None, choice_option("Show only the N heaviest keys of each query.", "N", low=1)] = None
+    query: list[str] | None = choice_option("Show where this query looks: a token, an index or 500:520.", "TOKEN", "-q")
+    key: list[str] | None = choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k")
+    top_keys: int | None = choice_option("Show only the N heaviest keys of each query.", "N", low=1)
     hide_special: HideSpecial = False
-    show: Annotated[
-        str | None, view_option("Show these parts, such as tokens,weights. Default: what fits.", "PARTS")
-    ] = None
+    show: str | None = view_option("Show these parts, such as tokens,weights. Default: what fits.", "PARTS")
     colormap: Colormap = None
     ramp: Ramp = None
     precision: Precision = None
-    size: Annotated[
-        str | None, view_option("Set the size of a figure in inches: 3.3in or 3.3inx2in.", "SIZE", rare=True)
-    ] = None
+    size: str | None = view_option("Set the size of a figure in inches: 3.3in or 3.3inx2in.", "SIZE", rare=True)
 
 
 class Derive(Options):
     """Options of numbers in place of the weights."""
 
-    words: Annotated[bool, derived_option("Merge word pieces: sum the keys, average the queries.")] = False
-    norms: Annotated[bool, derived_option("Show ‖weight·value‖: how much each key contributes.")] = False
-    rollout: Annotated[bool, derived_option("Multiply the attention of all layers up to --layer.", rare=True)] = False
-    mean: Annotated[
-        Literal["heads", "layers", "all"] | None,
-        derived_option("Average over the chosen heads, over layers, or over both.", rare=True),
-    ] = None
+    words: bool = derived_option("Merge word pieces: sum the keys, average the queries.")
+    norms: bool = derived_option("Show ‖weight·value‖: how much each key contributes.")
+    rollout: bool = derived_option("Multiply the attention of all layers up to --layer.", rare=True)
+    mean: Literal["heads", "layers", "all"] | None = derived_option(
+        "Average over the chosen heads, over layers, or over both.", rare=True
+    )
 
 
 def folder_of(output: str | None) -> str | None:
     """Return the folder that `--output` names, absolute; None is a file.
 
     It ends in a slash, which a path would forget, or is there and has no ending, as every file has that is written.
-
-    Raises:
-        UsageError: it is a URL.
     """
     if output is None:
         return None
@@ -432,10 +369,12 @@ def provenance(command: str, *groups: Options) -> dict[str, str]:
     of_the_run = {"text", "file", "jobs", "on", "offline", "trust_remote_code", "ramp", "colormap"}
     values = {name: value for group in groups for name, value in group.explicit_values() if name not in of_the_run}
     words = {
-        name: ",".join(map(str, value)) if isinstance(value, list) else "given" if value is True else str(value)
+        f"--{dashed(name)}": ",".join(map(str, value)) if isinstance(value, list) else str(value)
         for name, value in sorted(values.items())
+        if value is not True
     }
-    return {"command": command, **{f"--{dashed(name)}": word for name, word in words.items()}}
+    given = {f"--{dashed(name)}": "given" for name, value in values.items() if value is True}
+    return {"command": command, **words, **given}
 
 
 _FORMAT = output_option("Choose the format. Default: that of --output.", letter="-F")
@@ -445,26 +384,17 @@ class OutputOptions(Options):
     """Options of the output file and its format."""
 
     color: Color = None
-    width: Annotated[
-        int | None,
-        view_option(
-            "Set the columns of a line. Default: the terminal's.", "N", rare=True, env=True, low=40, high=100_000
-        ),
-    ] = None
-    all_: Annotated[bool, view_option("Show everything; in a terminal through $PAGER.")] = False
-    format_: Annotated[
-        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None, _FORMAT
-    ] = None
-    output: Annotated[str | None, output_option("Write to a file; its ending sets the format.", "FILE", "-o")] = None
+    width: int | None = view_option(
+        "Set the columns of a line. Default: the terminal's.", "N", rare=True, env=True, low=40, high=100_000
+    )
+    all_: bool = view_option("Show everything; in a terminal through $PAGER.")
+    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
+    output: str | None = output_option("Write to a file; its ending sets the format.", "FILE", "-o")
 
     @cached_property
     def file(self) -> Path | None:
-        """File to write; None is the default.
-
-        Raises:
-            UsageError: its name is empty, which would be the working directory.
-        """
-        if self.output == "":
+        """File to write; None is the default."""
+        if self.output == "":  # which would be the working directory
             raise UsageError("--output: the file name is empty")
         return None if self.output is None else Path(self.output)
 
@@ -474,11 +404,9 @@ class OutputOptions(Options):
         return folder_of(self.output)
 
     def chosen(self, takes_folder: bool = False) -> str:
-        """Return the format that `--format` and the ending of `--output` agree on.
+        """Return the format that `--format` and the ending of `--output` agree on; see `choose_format` for the errors.
 
-        Raises:
-            UsageError: they contradict each other, the ending is unknown, or a format that needs a file has none.
-            LoadError: a package is not installed.
+        A format that needs a file or a package is refused without it.
         """
         from attncli.formats import FIGURES, choose_format
 
@@ -508,43 +436,42 @@ class OutputOptions(Options):
 class TableOutput(OutputOptions):
     """Output of rows."""
 
-    format_: Annotated[Literal["table", "json", "tsv", "csv", "parquet", "svg", "html", "md"] | None, _FORMAT] = None
+    format_: Literal["table", "json", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
 
 
 class TraceOutput(OutputOptions):
     """Output of traces, sentence by sentence or in parts."""
 
-    output: Annotated[
-        str | None,
-        output_option("Write to a file, whose ending is its format, or a folder.", "PATH", "-o"),
-    ] = None
+    output: str | None = output_option("Write to a file, whose ending is its format, or a folder.", "PATH", "-o")
 
 
 class InspectOutput(TraceOutput):
     """Output of traces, or of a figure of their maps."""
 
-    format_: Annotated[
-        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
-    ] = None  # type: ignore[assignment]  # there are more of them
+    format_: (
+        Literal[  # type: ignore[assignment]  # there are more of them
+            "table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"
+        ]
+        | None
+    ) = _FORMAT
 
 
 class StderrOutput(OutputOptions):
     """Output of findings in a program, whose standard output is its own."""
 
-    format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
-    output: Annotated[str | None, output_option("Write to a file; its ending sets the format.", "FILE", "-o")] = None
+    format_: Literal["table", "json", "tsv"] | None = _FORMAT
 
 
 class DocumentOutput(OutputOptions):
     """Output of a single document."""
 
-    format_: Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT] = None
+    format_: Literal["table", "json", "svg", "html", "md"] | None = _FORMAT
 
 
 class PictureOutput(OutputOptions):
     """Output of views only."""
 
-    format_: Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT] = None
+    format_: Literal["table", "svg", "html", "md"] | None = _FORMAT
 
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:
@@ -559,8 +486,6 @@ def _show_every_option(context: Context, is_wanted: bool) -> None:
 class Verbosity(Options):
     """Options of a run's output on stderr, and of its help, which every command has."""
 
-    help_all: Annotated[bool, option("Show every option.", rare=True, eager=_show_every_option)] = False
-    quiet: Annotated[bool, output_option("Print only errors on stderr.")] = False
-    verbose: Annotated[
-        bool, output_option("Report on stderr what is loaded and run, and when.", letter="-v", rare=True)
-    ] = False
+    help_all: bool = option("Show every option.", rare=True, eager=_show_every_option)
+    quiet: bool = output_option("Print only errors on stderr.")
+    verbose: bool = output_option("Report on stderr what is loaded and run, and when.", letter="-v", rare=True)

@@ -5,7 +5,7 @@ Both are on stderr, only where that is a terminal, and gone when the work is don
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,6 @@ from attncli.text import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from attncli.corpus.protocol import Result, Value
 
 
 @contextmanager
@@ -38,51 +36,41 @@ def status(environment: Environment, text: str) -> Iterator[None]:
 
 
 class ProgressBar:
-    """A progress bar over numbered results, or nothing; where a signal ends the run, stderr has their number.
+    """Progress bar over numbered results; hidden it only counts them.
 
     Args:
-        environment: that of the run.
         total: the number of the last sentence, if that is known.
-        shares_terminal: whether the results are written to the terminal that the bar is on; it would be in the way.
-
-    Attributes:
-        hint: returns where the results of a run that is stopped are, given how many sentences are done.
+        is_hidden: whether a bar would be in the way.
     """
 
-    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool) -> None:
-        self._environment, self._total, self._count = environment, total, 0
-        self.hint: Callable[[int], str] = lambda _: ""
-        self.bar: Progress | None = None
-        if environment.has_live_stderr() and not shares_terminal and total != 1:
+    def __init__(self, total: int | None, is_hidden: bool) -> None:
+        self._total, self._last, self.count = total, 0, 0
+        self._bar: Progress | None = None
+        if not is_hidden and total != 1:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
             columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-            self.bar = Progress(*columns, console=stderr_console(), transient=True, redirect_stdout=False)
+            self._bar = Progress(*columns, console=stderr_console(), transient=True, redirect_stdout=False)
+
+    def advance(self, number: int) -> None:
+        """Count a result; the bar is there from the first one on."""
+        step = number - self._last if number > self._last else number  # another file begins anew
+        self._last, self.count = number, self.count + step
+        if self._bar is not None:
+            if not self._bar.tasks:
+                self._bar.start()
+                self._bar.add_task("", total=self._total)
+            self._bar.advance(self._bar.tasks[0].id, step)
 
     def close(self) -> None:
         """Remove the bar."""
-        if self.bar is not None:
-            self.bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
-    def track(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
-        """Pass results on; the bar is there from the first one to the last."""
-        task, last = None, 0
-        with OnInterrupt(self._say_stopped):
-            for result in results:
-                step = result.number - last if result.number > last else result.number  # another file begins anew
-                last, self._count = result.number, self._count + step
-                if self.bar is not None:
-                    if task is None:
-                        self.bar.start()
-                        task = self.bar.add_task("", total=self._total)
-                    self.bar.advance(task, step)
-                yield result
-        self.close()
-
-    def _say_stopped(self) -> None:
-        self.close()
-        hint = self.hint(self._count)
-        if (self._count or hint) and self._total != 1:
-            of = "" if self._total is None else f" of {self._total:,}"
-            stopped = f"stopped after {self._count:,}{of} sentences" if self._count else "stopped"
-            self._environment.note("; ".join(filter(None, (stopped, hint))))
+    def stopped(self, hint: str) -> str:
+        """Return a note on a run that a signal stops, with a hint at its results; empty where there is none."""
+        if not (self.count or hint) or self._total == 1:
+            return ""
+        of = "" if self._total is None else f" of {self._total:,}"
+        count = f"stopped after {self.count:,}{of} sentences" if self.count else "stopped"
+        return "; ".join(filter(None, (count, hint)))

@@ -38,12 +38,11 @@ class Attention:
         """Fail the test unless the mask of every call until now is as expected.
 
         Args:
-            expect: what the masks should be: `causal & pad`, or such expressions by patterns of their places:
+            expect: the masks: `causal & pad`, or such expressions by patterns of their places:
                 `{"encoder.*": "pad", "decoder.*": "causal & pad"}`, where the last pattern that matches decides.
             lengths: how many tokens each batch row has, for `pad`, or an attention mask `[B, K]` with 1 or True for a
-                token; None is what the masks themselves say.
-            place: a pattern, as of file names, of the places that are held against one expression: of their file,
-                `file:line`, function or module.
+                token; None reads them from the masks.
+            place: a pattern, as of file names, of the places to check: their file, `file:line`, function or module.
 
         Raises:
             AssertionError: a mask is another one, which is drawn; or no attention ran there.

@@ -43,13 +43,11 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     if options.pictures:
         return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
     is_bare = not texts and file is None
-    if options.reader is not None:
-        items = options.reader.sentences(environment.note)
+    if options.reader is not None or texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
+        reader = options.reader
+        items = _piped(options.whole, environment, is_bare) if reader is None else reader.sentences(environment.note)
         # Up to the first sentence, so that an unreadable file is refused before a model is loaded.
-        return chain([next(items)], items)
-    if texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
-        piped = _piped(options.whole, environment, is_bare)
-        return chain([next(piped)], piped) if is_bare else piped
+        return items if reader is None and not is_bare else chain([next(items)], items)
     if not texts:
         raise MissingSentenceError()
     if "-" in texts:
@@ -65,21 +63,16 @@ def texts_of(options: TextOptions, environment: Environment) -> Iterator[str]:
 
 
 def check_meant(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
-    """Doubt sentences that look like something else: words without quotes, and the name of a file or a model.
-
-    Raises:
-        UsageError: one of them is a model.
-    """
+    """Note sentences that look like words without quotes or files; UsageError for the name of a model."""
     if len(texts) > 1 and may_be_words and not any(map(str.isspace, "".join(texts))):
         environment.note(f"each of the {len(texts)} words is a sentence here; put a sentence in quotes")
-    for text in texts:
-        configs = (os.path.join(text, name) for name in ("config.json", "adapter_config.json"))
-        is_model = bool(text) and any(map(os.path.isfile, configs))
+    for text in filter(None, texts):
+        is_model = any(os.path.isfile(os.path.join(text, name)) for name in ("config.json", "adapter_config.json"))
         if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
             from attncli.checkpoints.checkpoint_folder import DEMOS
 
             is_model = text in DEMOS
-        if is_model or (text and os.path.isfile(text)):
+        if is_model or os.path.isfile(text):
             from shlex import quote
 
             name = visible(text)

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from attncli._version import __version__
-from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.corpus.jobs import Batch, BatchFn, Job, Result
 from attncli.corpus.run import batched
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError
@@ -77,30 +77,21 @@ class PartWriterJob:
         opened = cache(open_job or self.job.open)
 
         def results(shard: Batch) -> Iterator[Result[PartInfo | None]]:
-            left = list(shard.sentences)
-            for part, first, last in self._parts_in(shard):
-                inside = {each.number: each for each in left if first <= each.number <= last}
-                left = [each for each in left if each.number not in inside]
-                errors = _errors_of(part)
-                lines = errors.read_text(encoding="utf-8").splitlines() if errors.exists() else []
-                for number, reason in (json.loads(line).values() for line in lines):
-                    yield Result(number, Failure(reason, metadata=inside[number].metadata))
-                yield Result(last, PartInfo(part.name, len(inside), True))
-            computed = (result for batch in batched(left) for result in opened()(batch))
+            stem, *limits = shard.name.rsplit("-", 2)
+            start, end = map(int, limits)
+            left = {each.number: each for each in shard.sentences}
+            for part in sorted(Path(self.folder).glob(f"{stem}-*.{self.form}")):
+                first, last = map(int, part.stem.split("-")[2:])
+                if start <= first and last <= end:
+                    inside = {number: left.pop(number) for number in [*left] if first <= number <= last}
+                    for number, reason in _errors_in(part):
+                        yield Result(number, Failure(reason, metadata=inside[number].metadata))
+                    yield Result(last, PartInfo(part.name, len(inside), True))
+            computed = (result for batch in batched(left.values()) for result in opened()(batch))
             for first_result in computed:
-                yield from self._write(shard.name.rsplit("-", 2)[0], chain([first_result], computed))
+                yield from self._write(stem, chain([first_result], computed))
 
         return results
-
-    def _parts_in(self, shard: Batch) -> list[tuple[Path, int, int]]:
-        """Return the parts of a shard that are there, each with its first and last sentence."""
-        stem, start, end = shard.name.rsplit("-", 2)
-        there = []
-        for part in Path(self.folder).glob(f"{stem}-*.{self.form}"):
-            first, last = map(int, part.stem.split("-")[2:])
-            if int(start) <= first and last <= int(end):
-                there.append((part, first, last))
-        return sorted(there)
 
     def _write(self, stem: str, computed: Iterable[Result[Any]]) -> list[Result[PartInfo | None]]:
         """Write a part and its errors, until it has taken long; return the results that are to be printed."""
@@ -132,11 +123,9 @@ class PartWriterJob:
             sink.flush()
             os.fsync(sink.fileno())  # it is on the disk before it has its name
         part = Path(self.folder, f"{stem}-{numbers[0]:010}-{numbers[-1]:010}.{self.form}")
-        failures = {row.number: row.value.reason for row in results if isinstance(row.value, Failure)}
-        if failures:
-            lines = (json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures.items())
+        if failures := [(row.number, row.value.reason) for row in results if isinstance(row.value, Failure)]:
             with atomic_write_text(_errors_of(part)) as stream:
-                stream.writelines(lines)
+                stream.writelines(json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures)
         os.replace(unnamed, part)
         return [*results, Result(numbers[-1], PartInfo(part.name, len(numbers), False))]
 
@@ -145,7 +134,14 @@ def _errors_of(part: Path) -> Path:
     return part.with_name(f"_{part.stem}.errors.jsonl")
 
 
-def shown(folder: str) -> str:
+def _errors_in(part: Path) -> list[tuple[int, str]]:
+    with suppress(FileNotFoundError):
+        lines = _errors_of(part).read_text(encoding="utf-8").splitlines()
+        return [(error["sentence"], error["error"]) for error in map(json.loads, lines)]
+    return []
+
+
+def _shown(folder: str) -> str:
     """Return a folder as it may be printed, short where it is in the working directory."""
     return visible(folder.removeprefix(f"{os.getcwd()}/"))
 
@@ -168,13 +164,13 @@ class DatasetSummary:
     def kept(self) -> str:
         """Return a note on the output of a stopped run, and on how to resume it."""
         count = len([*self.folder.glob("part-*")])
-        what = f"{shown(str(self.folder))} has {plural(count, 'part')}; run the same command again to resume"
+        what = f"{_shown(str(self.folder))} has {plural(count, 'part')}; run the same command again to resume"
         return what if count else "no part was written yet"
 
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
         parts = f"{plural(self.sentences, 'sentence')} in {plural(len(self.names), 'part')}"
-        return f"{shown(str(self.folder))}: {parts}{there}"
+        return f"{_shown(str(self.folder))}: {parts}{there}"
 
 
 @contextmanager
@@ -185,7 +181,7 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
         InputError: the folder holds other files, or cannot be written.
         UsageError: it holds parts of another run.
     """
-    path, name = Path(folder), shown(folder)
+    path, name = Path(folder), _shown(folder)
     is_new, made = not path.is_dir(), {"attn": __version__, **made}
 
     def clean() -> None:
@@ -207,15 +203,7 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
     with file_lock(path / _LOCK), OnInterrupt(leave), ExitStack() as stack:
         stack.callback(leave)
         clean()
-        names = sorted({entry.name for entry in path.iterdir()} - {_LOCK, MANIFEST})
-        if unknown := [entry for entry in names if not entry.startswith(("part-", "_part-"))]:
-            raise InputError(f"{name} holds {visible(unknown[0])}; give an empty folder")
-        before = _options_of(path / MANIFEST) if names else made
-        for option in {**before, **made}:
-            if before.get(option) != made.get(option):
-                old, new = (visible(str(values.get(option, "not given"))) for values in (before, made))
-                changed = f"{visible(option)} was {old} and is {new}"
-                raise UsageError(f"{name} holds parts of another run: {changed}; give another folder, or those options")
+        _check_run(path, made)
         with atomic_write_text(path / MANIFEST) as stream:
             stream.write(json.dumps({"schema": SCHEMA, "made": made}) + "\n")
         summary = DatasetSummary(path)
@@ -224,11 +212,18 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
             raise InputError(f"{name}/{odd[0]} holds other sentences than the input; remove it")
 
 
-def _options_of(path: Path) -> dict[str, str]:
-    """Return the options of the run that wrote parts; InputError where none are recorded."""
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        content = json.loads(path.read_bytes())
-        if content["schema"] == SCHEMA:
-            return dict(content["made"])
-    parts = f"{shown(str(path.parent))} holds parts"
-    raise InputError(f"{parts}, and no {MANIFEST} of attn {__version__}; give another folder")
+def _check_run(path: Path, made: Mapping[str, str]) -> None:
+    """Refuse a folder that holds other files, or parts of a run with other options."""
+    name, names = _shown(str(path)), sorted({entry.name for entry in path.iterdir()} - {_LOCK, MANIFEST})
+    if unknown := [entry for entry in names if not entry.startswith(("part-", "_part-"))]:
+        raise InputError(f"{name} holds {visible(unknown[0])}; give an empty folder")
+    before: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        before = json.loads((path / MANIFEST).read_bytes())
+    if names and (not isinstance(before, dict) or before.get("schema") != SCHEMA):
+        raise InputError(f"{name} holds parts, and no {MANIFEST} of attn {__version__}; give another folder")
+    for option in {**before["made"], **made} if names else ():
+        old, new = (visible(str(values.get(option, "not given"))) for values in (before["made"], made))
+        if old != new:
+            changed = f"{visible(option)} was {old} and is {new}"
+            raise UsageError(f"{name} holds parts of another run: {changed}; give another folder, or those options")

@@ -9,7 +9,7 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -37,16 +37,10 @@ class SentenceFile(NamedTuple):
         return without_password(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
     @property
-    def compression(self) -> str:
-        """Its ending where that is one of a compression, `.gz` or `.zst`."""
-        ending = os.path.splitext(without_password(self.path))[1].lower()
-        return ending if ending in (".gz", ".zst") else ""
-
-    @property
-    def ending(self) -> str:
-        """Its ending without that of the compression."""
-        path = without_password(self.path)
-        return os.path.splitext(path[: len(path) - len(self.compression)])[1].lower()
+    def endings(self) -> tuple[str, str]:
+        """Its ending without that of a compression, and that: `.gz`, `.zst` or nothing."""
+        path, ending = os.path.splitext(without_password(self.path).lower())
+        return (os.path.splitext(path)[1], ending) if ending in (".gz", ".zst") else (ending, "")
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -59,26 +53,27 @@ class SentenceFile(NamedTuple):
         with self.open_raw(is_stream=True) as raw:
             if self.root:
                 raw = io.BufferedReader(raw, _CHUNK)
-            if self.compression == ".gz":
-                import gzip
-
-                raw = gzip.GzipFile(fileobj=raw)
-            elif self.compression == ".zst":
+            compression = self.endings[1]
+            if compression == ".zst":
                 require("a .zst file", "fsspec", "zstandard")
                 from fsspec.compression import compr
 
                 raw = io.BufferedReader(compr["zstd"](raw, mode="rb"))
+            elif compression == ".gz":
+                import gzip
+
+                raw = gzip.GzipFile(fileobj=raw)
             yield raw
 
     @contextmanager
     def open_raw(self, is_stream: bool = False) -> Iterator[Any]:
         """Give the file as it is, for a reader that goes back and forth in it unless it is a stream; see `open`."""
-        with ExitStack() as stack, translate_file_errors(self):
-            if self.root:
-                yield stack.enter_context(_file_system(self.root)[0].open(self.path, "rb"))
-            else:
+        with translate_file_errors(self):
+            if not self.root:
                 check_file(self.path, is_stream=is_stream)
-                yield stack.enter_context(open(self.path, "rb"))
+            opener = _file_system(self.root)[0].open if self.root else open
+            with opener(self.path, "rb") as stream:
+                yield stream
 
 
 def find_files(location: str) -> tuple[SentenceFile, ...]:
@@ -110,7 +105,7 @@ def _split_glob(location: str) -> tuple[str, str]:
 
 
 def _local(location: str) -> tuple[str, str, list[str]]:
-    """Return where files are looked for, the pattern, and the files, without following links, which may lead back."""
+    """Return the searched folder, the pattern, and the files, without following links, which may lead back."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -168,9 +163,6 @@ def translate_file_errors(file: SentenceFile) -> Iterator[None]:
         yield
     except (AttnError, MemoryError):
         raise
-    except EOFError:
-        cut = "it is cut short: its compressed data end too early"
-        raise InputError(f"cannot read {visible(file.name)}: {cut}") from None
     except Exception as error:
         cause: BaseException = error
         while isinstance(cause.__cause__, Exception):
@@ -179,4 +171,6 @@ def translate_file_errors(file: SentenceFile) -> Iterator[None]:
         denied = re.search(r"ACCESS_?DENIED|access token|credential|\b40[13]\b", text, re.IGNORECASE)
         hint = "; are the credentials set that may read it?" if denied else ""
         why = visible(re.split(r"\.?\n|\. |, url=", text)[0].rstrip(".")) + hint
+        if isinstance(error, EOFError):
+            why = "it is cut short: its compressed data end too early"
         raise InputError(f"cannot read {visible(file.name)}: {why}") from None

@@ -1,14 +1,14 @@
-"""The jobs of the commands: a model, and a task for what it computes of each sentence."""
+"""Jobs on batches of sentences; those of the commands: a model, and a task for what it computes of each sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from attncli.corpus.protocol import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
+from attncli.engines.source import PARALLEL_FROM, CorpusItem, trace_group
 from attncli.errors import Failure, InputError, InputMismatchError
 
 if TYPE_CHECKING:
@@ -17,10 +17,39 @@ if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation, AblationChoice
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.pairs import PairedText, PairScores
-    from attncli.engines.source import CorpusItem, Source
+    from attncli.engines.source import Source
     from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
+
+Value = TypeVar("Value", covariant=True)
+
+
+class Result(NamedTuple, Generic[Value]):
+    """Result of a sentence."""
+
+    number: int  # of the sentence
+    value: Value | Failure
+    warnings: tuple[str, ...] = ()  # about it
+    notes: tuple[str, ...] = ()  # on all results of the same source
+
+
+class Batch(NamedTuple):
+    """Sentences that are handed out together, of one file, in order."""
+
+    sentences: Sequence[CorpusItem]
+    name: str = ""  # of a part of a dataset; other batches have none
+
+
+BatchFn = Callable[[Batch], Iterator[Result[Value]]]
+
+
+class Job(Protocol[Value]):
+    """A job on batches, which can be pickled."""
+
+    def open(self) -> BatchFn[Value]:
+        """Open the model or the like, and return the function from a batch to its results, in order."""
+
 
 Items = Callable[[Sequence["CorpusItem"], str | None, str | None], Iterator[tuple[int, Any]]]
 """Function from sentences, a pair and a target to their numbers and what a model computes of each, or a `Failure`."""
@@ -36,10 +65,11 @@ class ModelJob(Generic[Value]):
     """A model, and a task for each sentence; see `Job`."""
 
     open_model: Callable[..., Items]  # a function of a module, which can be pickled
-    task: Task[Value]
+    task: Task[Value] | None  # None returns what the model computes
     options: Mapping[str, Any]  # of `open_model`
     pair: str | None = None  # a second text in the same sequence as each sentence
     target: str | None = None  # the text whose queries attend to each sentence's keys
+    parallel_from: int = PARALLEL_FROM  # the sentence from which on other processes are worth opening it again
 
     def open(self, items_of: Items | None = None) -> BatchFn[Value]:
         """Open the model, unless it is given, and return the function from a batch to its results.
@@ -49,18 +79,14 @@ class ModelJob(Generic[Value]):
         """
         items_of_batch = items_of or self.open_model(**self.options)
         check_texts(None, self.pair, self.target)
-
-        def results(batch: Batch) -> Iterator[Result[Value]]:
-            return (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
-
-        return results
+        return lambda batch: (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
 
     def result(self, number: int, item: Any) -> Result[Value]:
         """Return the result of an item, or of the failure of a sentence."""
         if isinstance(item, Failure):
             return Result(number, item)
         try:
-            value, warnings = self.task(number, item)
+            value, warnings = (item, ()) if self.task is None else self.task(number, item)
         except InputMismatchError as error:
             return Result(number, Failure(str(error), kind=InputMismatchError, metadata=item.metadata))
         source = getattr(item, "source", None)  # which a tokenization has none of
@@ -74,16 +100,11 @@ def open_traces(**options: Any) -> Items:
 
 def items_of(source: Source) -> Items:
     """Return the function from sentences to the traces of a source."""
-    from attncli.engines.source import trace_group
-
     return partial(trace_group, source)
 
 
 def source_of(predicts: bool = False, **options: Any) -> Source:
-    """Open a source; see `open_source` for the options and errors.
-
-    `predicts` adds the likeliest next tokens to each trace.
-    """
+    """Open a source, with the likeliest next tokens if it `predicts`; see `open_source` for the options and errors."""
     from attncli.engines import open_source
 
     source = open_source(**options)
@@ -119,30 +140,24 @@ def _one_by_one(
     _: str | None,
 ) -> Iterator[tuple[int, Any]]:
     for number, text, metadata, _target in sentences:
-        if isinstance(text, Failure):
-            yield number, text
-            continue
-        try:
-            item = compute(text, pair)
-            yield number, replace(item, metadata=metadata) if metadata else item
-        except (InputError, InputMismatchError) as error:
-            yield number, Failure(str(error), kind=type(error), metadata=metadata)
+        item: Any = text
+        if isinstance(text, str):
+            try:
+                item = replace(compute(text, pair), metadata=metadata)
+            except (InputError, InputMismatchError) as error:
+                item = Failure(str(error), kind=type(error), metadata=metadata)
+        yield number, item
 
 
 # --- tasks -------------------------------------------------------------------------------------------------
 
 
-def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
-    """Return the trace itself; see `Task`."""
-    return trace, ()
-
-
 def render(
     number: int, trace: Trace, *, derivation: Derivation, view: View, form: str | None = None, save: Path | None = None
 ) -> tuple[Any, Iterable[str]]:
-    """Return a trace as `attn inspect` shows it, or an iterator over its pieces in a format; see `Task`.
+    """Return a derived trace, to be drawn, or an iterator over its pieces in a format; see `Task`.
 
-    Without a format it is left as it is, to be drawn. `save` is a file for the trace as it was recorded.
+    `save` is a file for the trace as it was recorded.
     """
     from attncli.analysis.warnings import warnings_of
     from attncli.formats import part_of
@@ -159,10 +174,7 @@ def render(
 
 
 def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> tuple[SentenceMetrics, Iterable[str]]:
-    """Return the metrics of all heads in the rows that a view chooses; see `Task`.
-
-    `is_test` marks sentences of the induction test.
-    """
+    """Return the metrics of all heads in the rows of a view; `is_test` marks the induction test; see `Task`."""
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.warnings import warnings_of, warnings_of_test
 
@@ -171,7 +183,7 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
 
 
 def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:
-    """Return how all heads do on the pairs of a text, of those that are there by their numbers; see `Task`."""
+    """Return how often each head finds the right keys of a text, which its number names; see `Task`."""
     from attncli.analysis.pairs import PairScores
     from attncli.analysis.warnings import warnings_of
     from attncli.trace.view import View

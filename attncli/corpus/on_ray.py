@@ -15,7 +15,7 @@ from typing import Any
 
 from attncli._version import __version__
 from attncli.corpus.dataset import PartInfo, PartWriterJob
-from attncli.corpus.protocol import Batch, BatchFn, Result
+from attncli.corpus.jobs import Batch, BatchFn, Result
 from attncli.engines.cpu import ONE_THREAD, cores
 from attncli.errors import AttnError, InputError, LoadError, UsageError, require
 from attncli.text import visible
@@ -43,11 +43,18 @@ def run_on_ray(
     work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
     processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
     waiting: deque[Any] = deque()
-    for shard in shards:
-        waiting.append(task.remote(work, shard))
-        if len(waiting) >= (jobs or processors + processors // 2 + 1):
-            yield from _results_of(ray, waiting.popleft())
-    yield from chain.from_iterable(_results_of(ray, answer) for answer in waiting)
+    for shard in chain(shards, [None]):  # at the end all are waited for
+        if shard is not None:
+            waiting.append(task.remote(work, shard))
+        while waiting and (shard is None or len(waiting) >= (jobs or processors + processors // 2 + 1)):
+            try:
+                results = ray.get(waiting.popleft())
+            except ray.exceptions.RayError as error:
+                why = visible(str(error).strip().splitlines()[-1].strip())
+                raise InputError(f"Ray gave up a part: {why} Run the same command again to resume") from None
+            if isinstance(results, AttnError):
+                raise results
+            yield from results
 
 
 def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[PartInfo | None]] | AttnError:
@@ -67,17 +74,6 @@ def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[PartI
 @lru_cache(1)
 def _open(pickled: bytes) -> BatchFn[PartInfo | None]:
     return pickle.loads(pickled).open()
-
-
-def _results_of(ray: Any, answer: Any) -> list[Result[PartInfo | None]]:
-    try:
-        results: list[Result[PartInfo | None]] | AttnError = ray.get(answer)
-    except ray.exceptions.RayError as error:
-        why = visible(str(error).strip().splitlines()[-1].strip())
-        raise InputError(f"Ray gave up a part: {why} Run the same command again to resume") from None
-    if isinstance(results, AttnError):
-        raise results
-    return results
 
 
 def _join(address: str | None, jobs: int | None) -> Any:

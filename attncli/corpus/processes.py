@@ -21,64 +21,48 @@ from tempfile import NamedTemporaryFile, mkdtemp
 from threading import Thread
 from typing import Any
 
-from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.corpus.jobs import Batch, BatchFn, Job, Result
 from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import AttnError, InputError
 from attncli.signals import OnInterrupt
 
-# The warning is about semaphores that a killed run leaves behind.
-_VARIABLES = {**ONE_THREAD, "PYTHONWARNINGS": "ignore::UserWarning"}
-
 
 def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iterator[Result[Any]]:
-    """Yield the results of batches, in order; see `corpus.run.run`.
-
-    Raises:
-        AttnError: the job cannot be opened, or raises it.
-        InputError: a process was killed.
-    """
+    """Yield the results of batches, in order; see `corpus.run.run`."""
     waiting: deque[Future[str]] = deque()
     with _pool(job, jobs) as (executor, folder):
         try:
-            for batch in _until_error(batches):
-                if isinstance(batch, Batch):
-                    waiting.append(executor.submit(_write_results, batch, folder))
-                while waiting and (not isinstance(batch, Batch) or len(waiting) > 2 * jobs or waiting[0].done()):
+            for batch in batches:
+                waiting.append(executor.submit(_write_results, batch, folder))
+                while len(waiting) > 2 * jobs or (waiting and waiting[0].done()):
                     yield from _results_in(waiting.popleft().result())
-                if isinstance(batch, AttnError):
-                    raise batch
+            while waiting:
+                yield from _results_in(waiting.popleft().result())
         except BrokenProcessPool:
             raise InputError("a worker process was killed, perhaps for memory; give fewer --jobs") from None
-
-
-def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]:
-    """Yield the batches, and at their end None, or why no more can be read."""
-    try:
-        yield from batches
-        yield None
-    except AttnError as error:
-        yield error
 
 
 @contextmanager
 def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]:
     """Give the processes and a folder for their results; both are gone after the block, also where a signal ends it."""
-    before, folder = set(multiprocessing.active_children()), mkdtemp(prefix="attn-")
-    variables = dict(os.environ)
-    os.environ.update(_VARIABLES)
-    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
-    # All processes start with the first task, and ignore Ctrl-C, which a terminal sends to them too.
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        executor.submit(int)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    folder, variables = mkdtemp(prefix="attn-"), dict(os.environ)
 
     def end() -> None:
-        for process in set(multiprocessing.active_children()) - before:
+        for process in multiprocessing.active_children():
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
     with OnInterrupt(end):
+        # The warning is about semaphores that a killed run leaves behind.
+        os.environ.update(ONE_THREAD, PYTHONWARNINGS="ignore::UserWarning")
+        executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
+        # The processes ignore Ctrl-C, which a terminal sends to them too, from their first instruction on.
+        set_mask = getattr(signal, "pthread_sigmask", None)  # which Windows lacks
+        before = set_mask and set_mask(signal.SIG_BLOCK, [signal.SIGINT])
+        for _ in range(jobs):
+            executor.submit(int)
+        if set_mask:
+            set_mask(signal.SIG_SETMASK, before)
         try:
             yield executor, folder
         finally:
@@ -111,14 +95,14 @@ def _begin(job: Job[Any]) -> None:
     sys.stdout = sys.stderr  # standard output is for data
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is to be undone
+    Thread(target=_end_with_parent, daemon=True).start()
 
-    def end_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
 
-    Thread(target=end_with_parent, daemon=True).start()
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _write_results(batch: Batch, folder: str) -> str:

@@ -45,20 +45,19 @@ class SentenceReader:
         reader = cls(location, find_files(location), column, whole, chat)
         kinds = {reader.kind(file): file for file in reversed(reader.files)}  # and the first file of each
         if column is not None and kinds.keys() <= {"text", "messages"}:
-            file = reader.files[0]
-            raise UsageError(
-                f"--column does not apply to {visible(file.name)}, which is {reader.kind(file)}; it applies to "
-                ".csv, .tsv, .parquet, .jsonl and .ndjson"
-            )
-        for kind, file in kinds.items():
-            if whole and kind != "text":
-                raise UsageError(f"--whole does not apply to {visible(file.name)}, which is {kind}; drop it")
-        return reader
+            refused, remedy = ("column", reader.files[0]), "it applies to .csv, .tsv, .parquet, .jsonl and .ndjson"
+        elif whole and (others := [file for kind, file in kinds.items() if kind != "text"]):
+            refused, remedy = ("whole", others[0]), "drop it"
+        else:
+            return reader
+        option, file = refused
+        raise UsageError(f"--{option} does not apply to {visible(file.name)}, which is {reader.kind(file)}; {remedy}")
 
     def kind(self, file: SentenceFile) -> Kind:
         """Return the kind of a file, by its ending; text by default."""
-        kind = _KINDS.get(file.ending, "text")
-        is_chat = self.chat and (file.ending == ".json" or (kind == "JSON Lines" and self.column is None))
+        ending = file.endings[0]
+        kind = _KINDS.get(ending, "text")
+        is_chat = self.chat and (ending == ".json" or (kind == "JSON Lines" and self.column is None))
         return "messages" if is_chat else kind
 
     @cached_property
@@ -73,7 +72,7 @@ class SentenceReader:
         return False
 
     def _is_whole(self, file: SentenceFile) -> bool:
-        return self.whole or (self.kind(file) == "messages" and file.ending == ".json")
+        return self.whole or (self.kind(file) == "messages" and file.endings[0] == ".json")
 
     @property
     def is_one(self) -> bool:
@@ -81,13 +80,10 @@ class SentenceReader:
         return len(self.files) == 1 and self._is_whole(self.files[0])
 
     def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[CorpusItem]:
-        """Yield the sentences of all files, one file after the other, without empty ones.
+        """Yield the sentences of all files, one file after the other, without empty ones, whose number is noted.
 
         A file that cannot be read has a failure in place of the first sentence that is missing. Where there are several
         files, the metadata of a sentence have the name of its file.
-
-        Args:
-            note: takes a note on the number of empty ones.
 
         Raises:
             InputError: there is no sentence, or the only file cannot be read at all.
@@ -100,15 +96,13 @@ class SentenceReader:
     def last_number(self) -> int | None:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""
         file = self.files[0]
-        kind = self.kind(file)
-        if len(self.files) > 1 or file.root or file.compression or kind in _DELIMITERS:
-            return None
+        kind, is_remote = self.kind(file), len(self.files) > 1 or file.root
         with suppress(InputError):  # which is raised where it is read
-            if kind == "Parquet":
+            if kind == "Parquet" and not is_remote:
                 return readers.count_rows(file)
-            if os.path.isfile(file.path):
+            if not is_remote and not file.endings[1] and kind not in _DELIMITERS and os.path.isfile(file.path):
                 with file.open() as stream:
-                    return readers.count_lines(stream)
+                    return sum(1 for _ in readers.bounded_lines(stream))
         return None
 
     def _sentences_of(self, file: SentenceFile) -> Iterator[CorpusItem]:
@@ -116,13 +110,13 @@ class SentenceReader:
         number = 0
         metadata: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
         try:
-            for sentence in self._read(file):
-                number = sentence.number
-                yield _with_file(sentence, metadata) if metadata else sentence
+            for number, text, *_ in self._read(file):
+                failure = text._replace(metadata=metadata) if isinstance(text, Failure) else None
+                yield CorpusItem(number, failure or text, metadata)
         except InputError as error:
             if number == 0 and not metadata:
                 raise
-            yield _with_file(CorpusItem(number + 1, Failure(str(error))), metadata)
+            yield CorpusItem(number + 1, Failure(str(error), metadata=metadata), metadata)
 
     def _read(self, file: SentenceFile) -> Generator[CorpusItem, None, None]:
         """Yield the sentences of a file by its kind."""
@@ -136,8 +130,7 @@ class SentenceReader:
             elif kind == "JSON Lines":
                 yield from readers.read_jsonl(stream, name, column, self.chat, os.path.dirname(file.path))
             else:
-                lines = readers.read_text(stream, name, self._is_whole(file))
-                yield from lines if kind == "text" else map(_conversation, lines)
+                yield from readers.read_text(stream, name, self._is_whole(file), kind == "messages")
 
 
 def without_empty(
@@ -155,19 +148,3 @@ def without_empty(
         raise InputError(f"{name} holds no sentence; expected one a {'line' if noun == 'line' else 'row'}")
     if empty:
         note(f"{name}: {plural(empty, f'empty {noun}')} {'was' if empty == 1 else 'were'} skipped")
-
-
-def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
-    number, text = sentence[:2]
-    return CorpusItem(number, text._replace(metadata=metadata) if isinstance(text, Failure) else text, metadata)
-
-
-def _conversation(sentence: CorpusItem) -> CorpusItem:
-    from attncli.encoding.chat import Conversation
-
-    if isinstance(sentence.text, Failure) or not sentence.text.strip():
-        return sentence
-    try:
-        return sentence._replace(text=Conversation.parsed(sentence.text))
-    except InputError as error:
-        return sentence._replace(text=Failure(str(error)))

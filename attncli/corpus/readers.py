@@ -36,15 +36,15 @@ _MAX_BATCH = 2**26  # bytes of the rows that are read at a time
 # --- text ------------------------------------------------------------------------------------------------
 
 
-def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[CorpusItem]:
-    """Yield the lines of a stream, or all of it as one text; `name` has to be safe to print."""
+def read_text(stream: IO[bytes], name: str, whole: bool = False, chat: bool = False) -> Iterator[CorpusItem]:
+    """Yield the lines of a stream, or all of it as one text; with `chat` each is a list of messages in JSON.
+
+    `name` has to be safe to print.
+    """
     for number, line in _lines(stream, name, whole):
-        yield CorpusItem(number, decode(line if whole else line.rstrip(b"\r\n"), name))
-
-
-def count_lines(stream: IO[bytes]) -> int:
-    """Return how many lines there are."""
-    return sum(1 for _ in _bounded_lines(stream))
+        text = decode(line if whole else line.rstrip(b"\r\n"), name)
+        is_list = chat and isinstance(text, str) and text.strip()
+        yield CorpusItem(number, _conversation(text, is_parsed=False) if is_list else text)
 
 
 def decode(content: bytes, name: str) -> str | Failure:
@@ -60,7 +60,7 @@ def decode(content: bytes, name: str) -> str | Failure:
 def _lines(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield the lines with their numbers, as they are but for a byte order mark; binary data is refused."""
     ahead: bytes = stream.peek(1) if hasattr(stream, "peek") else b""  # binary data has line ends by chance
-    for number, line in enumerate([stream.read(MAX_BYTES + 1)] if whole else _bounded_lines(stream), start=1):
+    for number, line in enumerate([stream.read(MAX_BYTES + 1)] if whole else bounded_lines(stream), start=1):
         if number == 1 and (line.startswith(_MARKS) or b"\0" in line + ahead):
             hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
             hint = "; the name of a Parquet file ends in .parquet" if line.startswith(b"PAR1") else hint
@@ -69,7 +69,7 @@ def _lines(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[tuple[
         yield number, line.removeprefix(_BOM) if number == 1 else line
 
 
-def _bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
+def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines; of one that is too long, as much as shows it."""
     while line := stream.readline(MAX_BYTES + 1):
         yield line
@@ -90,7 +90,7 @@ def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False, fo
     is_first = True
     for number, line in _lines(stream, name):
         text: Any = decode(line, name)
-        if text and not isinstance(text, Failure) and not text.isspace():
+        if isinstance(text, str) and text and not text.isspace():
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
@@ -111,7 +111,7 @@ def _text_of(record: Any, column: str, chat: bool, folder: str) -> Any:
         return Failure(f"it has no {_no_such_column(column, list(record))}")
     text = record[column]
     if chat and isinstance(text, list):
-        text = _conversation_of(text)
+        text = _conversation(text)
     elif not isinstance(text, str):
         text = Failure(f"its '{visible(column)}' is not text")
     if "image" not in record or column == "image" or isinstance(text, Failure):
@@ -123,11 +123,12 @@ def _text_of(record: Any, column: str, chat: bool, folder: str) -> Any:
     return kind(text, record["image"], folder)
 
 
-def _conversation_of(value: list[Any]) -> str | Failure:
+def _conversation(value: Any, is_parsed: bool = True) -> str | Failure:
+    """Return a list of messages, from JSON or parsed, or why it is none."""
     from attncli.encoding.chat import Conversation
 
     try:
-        return Conversation.of(value)
+        return Conversation.of(value) if is_parsed else Conversation.parsed(value)
     except InputError as error:
         return Failure(str(error))
 
@@ -160,18 +161,20 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
         except csv.Error as error:
             return Failure(f"not a row: {error}; double a quote within quotes")
 
-    header, number = next_row() or [column], 0
+    header = next_row() or [column]
     if isinstance(header, Failure):
         raise InputError(f"{name}: its header cannot be read: {header.reason}")
     index = _column_index(header, name, column)
-    while (row := next_row()) is not None:
-        number += 1
+    rows: Iterator[list[str] | Failure] = iter(next_row, None)
+    for number, row in enumerate(rows, start=1):
+        text: str | Failure
         if isinstance(row, Failure):
-            yield CorpusItem(number, row)
+            text = row
         elif len(row) != len(header):
-            yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
+            text = Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}")
         else:
-            yield CorpusItem(number, decode(row[index].encode("utf-8", "surrogateescape"), name))
+            text = decode(row[index].encode("utf-8", "surrogateescape"), name)
+        yield CorpusItem(number, text)
 
 
 def _column_index(header: Sequence[str], name: str, column: str) -> int:
@@ -194,17 +197,15 @@ def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterato
             raise InputError(f"column '{visible(column)}' of {name} is {visible(kind)}; expected text")
         number, null = 0, Failure(f"its '{visible(column)}' is not text")
         for group in range(table.num_row_groups):
-            rows = table.metadata.row_group(group)
-            chunks = (rows.column(index) for index in range(rows.num_columns))
-            top = column.partition(".")[0]
-            used = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top]
-            packed, size = (
-                sum(getattr(chunk, f"total_{kind}_size") for chunk in used) for kind in ("compressed", "uncompressed")
-            )
+            rows, top = table.metadata.row_group(group), column.partition(".")[0]
+            chunks = [rows.column(index) for index in range(rows.num_columns)]
+            chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == top]
+            packed = sum(chunk.total_compressed_size for chunk in chunks)
+            size = sum(chunk.total_uncompressed_size for chunk in chunks)
             if size > max(_MAX_UNPACKED, _MOST_EXPANSION * packed):
                 raise InputError(f"{name} has {packed >> 10:,} KiB of text that unpack to {size >> 20:,} MiB; split it")
-            size //= max(rows.num_rows, 1)
-            count = min(_ROWS, max(1, _MAX_BATCH // max(1, size)))
+            row_size = max(size // max(rows.num_rows, 1), 1)
+            count = min(_ROWS, max(_MAX_BATCH // row_size, 1))
             for batch in table.iter_batches(count, [group], [column], False):
                 for value in _values(batch.column(0), name):
                     number += 1
@@ -230,10 +231,10 @@ def _values(array: Array, name: str) -> Iterator[Any]:
     """Yield the values of a column of texts or messages, with failures for text that is not UTF-8."""
     import pyarrow
 
-    if re.match("(large_)?list<", str(array.type)):
-        yield from (None if value is None else _conversation_of(value) for value in array.to_pylist())
-        return
-    if pyarrow.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    texts = array.cast(pyarrow.large_binary() if str(array.type).startswith("large") else pyarrow.binary())
-    yield from (None if value is None else decode(value, name) for value in texts.to_pylist())
+    if is_list := re.match("(large_)?list<", str(array.type)):
+        values = array.to_pylist()
+    else:
+        plain = array.dictionary_decode() if pyarrow.types.is_dictionary(array.type) else array
+        values = plain.cast(pyarrow.large_binary()).to_pylist()
+    for value in values:
+        yield None if value is None else _conversation(value) if is_list else decode(value, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 
-from attncli.corpus.protocol import Batch, BatchFn, Job, Result, Value
+from attncli.corpus.jobs import Batch, BatchFn, Job, Result, Value
 from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 
 

@@ -47,7 +47,7 @@ def open_source(
     named, head = layer_and_heads(layer or None, head)  # 0, the default, may be any
     layer = layer if named is None else named
     chosen_layers, chosen_heads = Indices.of("layer", layer), Indices.of("head", head)
-    if model is None:
+    if model in (None, "toy"):
         from attncli.engines.toy import ToyLayer
         from attncli.errors import UsageError
 
@@ -77,7 +77,7 @@ def inspect(
 
     Args:
         text: the sentence; with `chat`, a user's turn, or a list of messages. Without it `image` is read alone.
-        model: a checkpoint's folder or hub name, or `demo`; None is the toy layer.
+        model: a checkpoint's folder or hub name, or `demo`; `toy` or None is the toy layer.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
         options: everything `attn inspect` takes, under the name of its long option: `layer`, `head`, `mask`,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.text import visible
+from attncli.text import did_you_mean, visible
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
@@ -84,7 +84,8 @@ def choose_format(form: str | None, output: Path | None, choices: Sequence[str],
         raise UsageError(f"{where}: only attn inspect draws figures; give -o {svg}")
     if ending not in choices:
         *most, last = (f".{name}" for name in (*(name for name in choices if name != "table"), "txt"))
-        raise UsageError(f"{where}: expected a file ending in {', '.join(most)} or {last}")
+        near = did_you_mean(ending, choices)
+        raise UsageError(f"{where}: expected a file ending in {', '.join(most)} or {last}{near}")
     if form not in (None, ending):
         raise UsageError(f"--format {form} contradicts the ending of {where}; drop one of them")
     return ending

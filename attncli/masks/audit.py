@@ -176,13 +176,13 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     first = np.array(sorted({row for cells in cells_of.values() for row, _ in cells}))
     mistakes = (usual for usual in _mistakes(subject, expected) if _explains(usual, first))
     mistake = next(mistakes, _Mistake((), "", expected, subject))
+    for code in {*mistake.codes} & {"shape", "broadcast"}:  # the cause of those below
+        yield error(code, mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
     for code, cells in cells_of.items():
         count = int(np.count_nonzero(wrong[code]))
         message = f"{_MESSAGES[code]} in {plural(count, 'cell')}{in_batch(batch[code])}"
         message += f": {mistake.hint}" if code in mistake.codes else ""
         yield error(code, message, count, cells=cells)
-    if "shape" in mistake.codes:
-        yield error("shape", mistake.hint, sum(int(np.count_nonzero(cells)) for cells in wrong.values()))
 
 
 class _Mistake(NamedTuple):

@@ -77,6 +77,6 @@ def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) 
     assert attn("inspect", "a b", "--save", tmp_path / "x.safetensors", "-F", "json").code == 0
     ran = attn("inspect", "--from", tmp_path / "x.safetensors", "-o", f"{tmp_path}/out/")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "a folder holds many sentences" in ran.err
+    assert "--from does not apply to -o FOLDER/, which holds many sentences" in ran.err
     assert attn("tokens", "a b", "-o", f"{tmp_path}/out/").code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]

@@ -91,6 +91,16 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("command", "is_toy"), [
+    ("inspect x", True), ("inspect x -m demo", False), ("why x -q x", False), ("why x -q x -m toy", True),
+    ("why x -q x --seed 3", True), ("heads x", False), ("heads x --target y", True), ("heads x -m toy", True),
+    ("diff 'x z' 'y z' -m toy", True), ("ablate x", False),
+])  # fmt: skip
+def test_the_model_is_the_toy_layer_or_the_demo(command: str, is_toy: bool, attn: Run) -> None:
+    ran = attn(*shlex.split(command))
+    assert (ran.code, ran.out.startswith("toy layer · " if is_toy else "demo · ")) == (0, True)
+
+
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_does_not_apply_is_one_sentence(line: str, attn: Run, folder: Path) -> None:
     refused(attn(*shlex.split(line)), USAGE, REFUSED[line])

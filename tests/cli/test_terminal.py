@@ -83,7 +83,7 @@ def test_everything_goes_through_the_pager_of_a_person() -> None:
 
 
 def test_a_screen_reader_gets_no_blocks(attn: Callable[..., Ran]) -> None:
-    for line in ("mask show causal --size 3", "heads a --metrics self", "why a -q a", "diff a b -m demo"):
+    for line in ("mask show causal --size 3", "heads a --metrics self", "why a -q a -m toy", "diff a b -m demo"):
         for color in ("never", "always"):
             ran = attn(*line.split(), "--color", color, ACCESSIBLE="1")
             assert (ran.code, set(ran.out) & set("█▓▒░▀▄▌▐")) == (0, set())

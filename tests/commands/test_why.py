@@ -8,7 +8,7 @@ import pytest
 import attncli
 
 SENTENCE = "time flies like an arrow"
-CELL = ("why", SENTENCE, "-q", "arrow", "-k", "flies")
+CELL = ("why", "-m", "toy", SENTENCE, "-q", "arrow", "-k", "flies")
 Run = Callable[..., Any]
 
 
@@ -37,19 +37,19 @@ def test_one_cell_is_taken_apart_and_its_document_adds_up(attn: Run) -> None:
 
 
 def test_a_query_alone_ranks_its_keys(attn: Run) -> None:
-    document = attn("why", SENTENCE, "-q", "like", "-H", "1", "-F", "json").json
+    document = attn("why", "-m", "toy", SENTENCE, "-q", "like", "-H", "1", "-F", "json").json
     assert document["key"] is None
     weights = [entry["weight"] for entry in document["keys"]]
     assert weights == sorted(weights, reverse=True)
     assert sum(weights) == pytest.approx(1, abs=1e-6)
     assert sum(entry["output_share"] for entry in document["keys"]) == pytest.approx(1, abs=1e-6)
     assert [entry["allowed"] for entry in document["keys"]] == [True, True, True, False, False]
-    shown = attn("why", SENTENCE, "-q", "like", "-H", "1").out
+    shown = attn("why", "-m", "toy", SENTENCE, "-q", "like", "-H", "1").out
     assert [line.split()[0] for line in shown.splitlines()[6:9]] == [
         str(entry["key"]) for entry in document["keys"][:3]
     ]
     assert "2 masked" in shown
-    several = attn("why", SENTENCE, "-q", "like")
+    several = attn("why", "-m", "toy", SENTENCE, "-q", "like")
     assert several.code == 0
     assert len(several.out.splitlines()) == 10
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from works import Obedient
 
-from attncli.corpus.protocol import Result
+from attncli.corpus.jobs import Result
 from attncli.corpus.run import batched, run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure

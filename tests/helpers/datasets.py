@@ -10,8 +10,7 @@ import pyarrow.dataset
 
 import attncli.corpus.dataset
 from attncli.corpus.dataset import DatasetSummary, PartInfo, PartWriterJob, in_shards, write_dataset
-from attncli.corpus.jobs import ModelJob, open_traces, render
-from attncli.corpus.protocol import Result
+from attncli.corpus.jobs import ModelJob, Result, open_traces, render
 from attncli.corpus.run import run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attncli.corpus.protocol import Batch, BatchFn, Result
+from attncli.corpus.jobs import Batch, BatchFn, Result
 from attncli.errors import Failure, InputError, LoadError
 
 

@@ -68,7 +68,7 @@ def test_metrics_of_heads_are_the_same(attn: Run) -> None:
 
 
 def test_parts_of_a_score_and_differences_are_the_same(attn: Run) -> None:
-    row = attn("why", TEXT, "-q", "arrow", "-k", "flies", "-H", "1", "-F", "json").json
+    row = attn("why", "-m", "toy", TEXT, "-q", "arrow", "-k", "flies", "-H", "1", "-F", "json").json
     (cell,) = attncli.why(TEXT, query="arrow", key="flies", head=1)
     assert {np.float32(cell.score), np.float32(cell.weight)} <= set(map(np.float32, numbers(row)))
     other = "fruit flies like an arrow"

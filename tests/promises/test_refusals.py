@@ -258,7 +258,7 @@ def test_a_message_does_not_quote_more_than_anyone_reads(attn: Run, tiny_llama: 
     for arguments, last in {
         ("inspect", "-", "-m", tiny_llama): "attention there is to the unknown token",
         ("tokens", "-", "-m", tiny_llama): "attention there is to the unknown token",
-        ("why", "-", "-q", "b"): "aaa",
+        ("why", "-", "-q", "b", "-m", "toy"): "aaa",
         ("inspect", "--from", tmp_path / "dump.safetensors"): "expected a number",
         ("inspect", "--from", tmp_path / "trace.safetensors"): "reads attncli.trace/1",
     }.items():

@@ -12,7 +12,7 @@ from small_checkpoints import save_tiny_llama
 from whole_program import whole_program
 
 TEXT = "時間 flies café 🙂"
-COMMANDS = {"inspect": ["inspect", TEXT], "why": ["why", TEXT, "--query", "2", "--key", "0"]}
+COMMANDS = {"inspect": ["inspect", TEXT], "why": ["why", "-m", "toy", TEXT, "--query", "2", "--key", "0"]}
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 

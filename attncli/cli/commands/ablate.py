@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,7 +14,6 @@ from attncli.errors import ExitCode
 
 if TYPE_CHECKING:
     from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import BatchFn
 
 
 class PredictorOptions(Options):
@@ -23,37 +22,25 @@ class PredictorOptions(Options):
     texts: options.TextOptions
     load: options.Engine
     parallel: options.Parallel
-    model: Annotated[
-        str | None,
-        options.model_option("Use a causal language model. Default: demo.", "MODEL", "-m", env=True),
-    ] = None
+    model: str | None = options.model_option("Use a causal language model. Default: demo.", "MODEL", "-m", env=True)
     image: options.Image = None
 
 
 class CutOptions(Options):
     """Options of the cuts and the measure."""
 
-    next: Annotated[
-        str | None, options.choice_option("Measure this next token. Default: the model's first choice.", "TOKEN")
-    ] = None
-    against: Annotated[str | None, options.choice_option("Subtract the logit of this token.", "TOKEN")] = None
-    loss: Annotated[
-        str | None, options.choice_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
-    ] = None
-    head: Annotated[
-        str | None, options.choice_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")
-    ] = None
-    layer: Annotated[
-        str | None, options.choice_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")
-    ] = None
-    each: Annotated[bool, options.choice_option("Cut every head alone. Default: if nothing is chosen.")] = False
-    edges: Annotated[
-        str | None, options.choice_option("Keep only these keys, such as ~keys(0,1); heads stay.", "EXPR|FILE")
-    ] = None
-    with_: Annotated[
-        str | None,
-        options.choice_option("Replace a head's output: zero, mean, or that in TEXT. Default: zero.", "zero|mean|TEXT"),
-    ] = None
+    next: str | None = options.choice_option("Measure this next token. Default: the model's first choice.", "TOKEN")
+    against: str | None = options.choice_option("Subtract the logit of this token.", "TOKEN")
+    loss: str | None = options.choice_option("Measure the loss of these tokens instead: 50:, a token or all.", "TOKENS")
+    head: str | None = options.choice_option("Cut these heads: 18.6,17.3 or, with --layer, 0-2.", "HEADS", "-H")
+    layer: str | None = options.choice_option("Cut in these layers: 0, 2-4. Default: all.", "LAYERS", "-l")
+    each: bool = options.choice_option("Cut every head alone, as without --head, --layer and --edges.")
+    edges: str | None = options.choice_option(
+        "Allow only these keys: ~keys(0,1) is all keys but the first.", "EXPR|FILE"
+    )
+    with_: str | None = options.choice_option(
+        "Set the new output: zero, mean, or the head's in TEXT. Default: zero.", "zero|mean|TEXT"
+    )
 
 
 def ablate(
@@ -66,8 +53,8 @@ def ablate(
 ) -> None:
     """Cut heads or edges, and see what it does to the prediction.
 
-    --edges masks keys in the layers chosen; a query keeps those that the expression allows.
-    Without --head, --layer and --edges every head is cut alone: a map of layers × heads and a ranking.
+    --edges masks keys in the chosen layers. A query keeps the keys that the expression allows.
+    Without --head, --layer and --edges, attn cuts every head alone: a map of layers × heads and a ranking.
 
     Examples:
     attn ablate "one two three four one two"
@@ -76,40 +63,31 @@ def ablate(
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice
-    from attncli.cli.loop import ResultStream, draw_each, loading, workers_on_device, write_folder, write_results
+    from attncli.cli.loop import ResultStream, draw_each, run_job, write_folder, write_results
     from attncli.cli.sentences import sentences
     from attncli.corpus.jobs import ModelJob, encode, open_ablations
-    from attncli.corpus.run import batched, run
-    from attncli.engines.source import PARALLEL_FROM
     from attncli.formats import DRAWN
     from attncli.trace.view import View
 
-    written, texts = output.chosen(takes_folder=True), request.texts
+    written, texts, workers = output.chosen(takes_folder=True), request.texts, request.parallel.workers
     form = None if written in DRAWN else written
     image = request.image or (() if texts.names_pictures else None)
     predictor = {
         "choice": AblationChoice(**dict(chosen.explicit_values())),
-        "model": request.model or "demo",
+        "model": request.model,
         **texts.of_model,
         **({} if image is None else {"image": image}),
         **dict(request.load.explicit_values()),
     }
     shown = View(precision=precision)
     job: ModelJob[Any] = ModelJob(open_ablations, partial(encode, form=form, shown=shown), predictor, texts.pair)
-
-    def open_job() -> tuple[BatchFn[Any], int]:
-        with loading(environment, predictor["model"], None):
-            return job.open(), PARALLEL_FROM
-
     if output.folder is not None:
         made = options.provenance("ablate", request, chosen)
-        workers = request.parallel.workers
-        failures = write_folder(environment, request, job, open_job, output.folder, written, None, made, workers)
+        failures = write_folder(environment, request, job, output.folder, written, None, made, workers)
     else:
-        workers = workers_on_device(request.load, 1 if form is None else request.parallel.workers)
         stream = ResultStream(
             environment,
-            run(job, batched(sentences(texts, environment)), workers, open_job()[0], PARALLEL_FROM),
+            run_job(environment, job, sentences(texts, environment), 1 if form is None else workers, request.load),
             total=texts.last_number,
             is_alone=texts.is_alone,
             shares_terminal=environment.is_terminal(output.file),

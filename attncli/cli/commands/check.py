@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -16,12 +16,12 @@ def check(
     environment: Environment,
     load: options.Load,
     output: options.DocumentOutput,
-    text: Annotated[list[str] | None, argument("Sentences; - reads standard input. Default: built in.", "TEXT")] = None,
+    text: list[str] | None = argument("Sentences; - reads standard input. Default: built in.", "TEXT"),
     file: options.File = None,
     column: options.Column = None,
     target: options.Target = None,
     chat: options.Chat = False,
-    model: Annotated[str | None, options.model_option("Check this checkpoint.", "MODEL", "-m", env=True)] = None,
+    model: str | None = options.model_option("Check this checkpoint.", "MODEL", "-m", env=True),
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,

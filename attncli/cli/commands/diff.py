@@ -30,7 +30,7 @@ def diff(
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "Use a checkpoint or an adapter; two compare. Default: the toy layer.", "MODEL", "-m", env=True
+            "Use a checkpoint or an adapter; give two to compare. Default: toy.", "MODEL", "-m", env=True
         ),
     ] = None,
     layer: options.EveryLayer = None,
@@ -45,7 +45,7 @@ def diff(
 ) -> None:
     """Compare two sentences, checkpoints or traces.
 
-    It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
+    attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     The exit code is 0 whether or not they differ.
     To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 

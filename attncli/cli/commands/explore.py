@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -20,9 +20,7 @@ class ExploreOptions(Options):
 
     load: options.Engine
     toy: options.Toy
-    text: Annotated[
-        list[str] | None, argument("The sentence to begin with. Default: time flies like an arrow.", "TEXT")
-    ] = None
+    text: list[str] | None = argument("The sentence to begin with. Default: time flies like an arrow.", "TEXT")
     pair: options.Pair = None
     target: options.Target = None
     image: options.Image = None
@@ -63,13 +61,12 @@ def explore(
         raise UsageError(f"{len(words)} sentences; attn explore takes one, attn diff two")
     query = Query(words[0] if is_picture else " ".join(words), request.pair, request.target, request.mask)
     state = ViewState(query, ramp=ramp)
-    is_toy = any(True for _ in request.toy.explicit_values()) or request.target is not None  # the demo has no encoder
-    if request.model is None and request.from_ is None and not is_toy:
-        request = request.changed(model="demo")
     # The options that no key changes, as a command line has them.
     of_questions = (*_OF_QUESTIONS, *["image"] * is_picture)
     fixed = [option for option in request.explicit_values() if option[0] not in of_questions]
-    fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
+    is_toy = request.model is None and request.from_ is None
+    more = (("model", "toy" if is_toy else None), ("colormap", colormap), ("color", color))
+    fixed += [(name, value) for name, value in more if value is not None]
     options_of_all = tuple(word for option in fixed for word in _words(*option))
     source = InputSource(options_of_all, request.from_ is not None, is_picture)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():

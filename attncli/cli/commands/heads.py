@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from attncli.analysis.heads import HeadReport
     from attncli.cli.loop import ResultStream
     from attncli.cli.terminal import PictureFile, Terminal
-    from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import Value
+    from attncli.corpus.jobs import ModelJob, Value
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
 
@@ -101,8 +100,8 @@ def heads(
 ) -> None:
     """Show what every head attends to: the previous, first or a repeated token.
 
-    It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
-    Over several sentences they are means, with standard deviations.
+    attn draws a grid of layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
+    Over several sentences the numbers are means, with standard deviations.
 
     Examples:
     attn heads "one two three four five one two three four five"
@@ -118,9 +117,6 @@ def heads(
         metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
         raise UsageError(f"attn heads writes one table, and no folder of parts; {metrics}")
     chosen = output.chosen()
-    is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
-    if request.model is None and request.from_ is None and not is_toy:
-        request = request.changed(model="demo")
     show = partial(_show, environment, output, chosen, precision)
     color = colormap or "viridis"
     if choice.pairs is not None:

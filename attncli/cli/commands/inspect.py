@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,6 @@ from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from attncli.cli.loop import ResultStream
-    from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import BatchFn
     from attncli.formats.figures import Size
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Derivation, Trace
@@ -63,7 +61,7 @@ def inspect(
     attn inspect -F jsonl - < sentences.txt
     attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """
-    from attncli.cli.loop import ResultStream, results_of, trace_job, write_results
+    from attncli.cli.loop import ResultStream, results_of, trace_job, write_folder, write_results
     from attncli.corpus.jobs import render
     from attncli.formats import DRAWN, FIGURES
 
@@ -83,7 +81,7 @@ def inspect(
     job = trace_job(request, task, "all" if asks_where else "0", layers, **more_of_job)
     if output.folder is not None:
         made = options.provenance("inspect", request, more, derive, shown)
-        failures = _write_folder(environment, request, job, output.folder, chosen, view, made, workers, more.on)
+        failures = write_folder(environment, request, job, output.folder, chosen, view, made, workers, more.on)
     else:
         only = "a page of html shows" if chosen == "html" else "a figure shows" if is_figure else None
         only = "--save keeps" if save is not None else only
@@ -113,23 +111,6 @@ def inspect(
         failures = stream.failures
     if failures:
         raise typer.Exit(ExitCode.INPUT)
-
-
-def _write_folder(environment: Environment, request: options.CommonOptions, job: ModelJob[Any], *how: Any) -> int:
-    """Write the parts of a folder; see `loop.write_folder`."""
-    from attncli.cli.loop import open_source, write_folder
-    from attncli.corpus.jobs import items_of
-    from attncli.encoding.encode import check_texts
-
-    if request.from_ is not None:
-        raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
-    check_texts(None, request.texts.pair, request.texts.target)
-
-    def open_job() -> tuple[BatchFn[Any], int]:
-        source = open_source(environment, request, job)
-        return job.open(items_of(source)), source.parallel_from
-
-    return write_folder(environment, request, job, open_job, *how)
 
 
 def _view(chosen: options.ViewOptions) -> View:
@@ -233,10 +214,7 @@ def _write_figure(
     ((_, trace),) = traces
     colormap = "gray" if output.color == "never" else colormap
     figure = written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
-    if output.file is not None and chosen != "svg":
-        environment.write_bytes(figure, output.file)
-    else:
-        environment.write([figure.decode()], output.file)
+    environment.write(figure, output.file)
 
 
 def _title(trace: Trace) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,30 +32,27 @@ _MASK = argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE"
 Mask = Annotated[str, _MASK]
 MaskOrNone = Annotated[str | None, _MASK]
 From = Annotated[Path | None, options.input_option("Read the mask of a saved trace.", "FILE")]
+_SIDES = {"query": "queries", "key": "keys"}
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
 
 class MaskInput(Options):
     """Options for the size of a mask, and the meaning of its values."""
 
-    size: Annotated[
-        str | None, options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
-    ] = None
-    past: Annotated[
-        int | None, options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0)
-    ] = None
-    for_: Annotated[
-        Literal["sdpa", "mha", "additive"] | None,
-        options.input_option("Read True as attend (sdpa) or masked (mha), or add numbers."),
-    ] = None
+    size: str | None = options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
+    past: int | None = options.size_option(
+        "Set the keys before the first query. Default: keys minus queries.", "N", low=0
+    )
+    for_: Literal["sdpa", "mha", "additive"] | None = options.input_option(
+        "Set what True means: attend (sdpa), masked (mha); or add numbers."
+    )
     lengths: options.Lengths = None
-    layer: Annotated[
-        str | None, options.choice_option("Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l")
-    ] = None
-    kind: Annotated[
-        Literal["self", "encoder", "decoder", "cross"] | None,
-        options.choice_option("Choose the kind of attention of a saved trace.", rare=True),
-    ] = None
+    layer: str | None = options.choice_option(
+        "Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l"
+    )
+    kind: Literal["self", "encoder", "decoder", "cross"] | None = options.choice_option(
+        "Choose the kind of attention of a saved trace.", rare=True
+    )
 
     def grid_options(self, *masks: str, tokens: Sequence[str] | None = None, trace: Path | None = None) -> GridOptions:
         """Return the options of reading masks: their size, which a text has too, lengths of rows, and masks of traces.
@@ -69,30 +65,29 @@ class MaskInput(Options):
 
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
-            label = f"--size {visible(self.size)}"
             match = _SIZE.fullmatch(self.size)
             if match is None:
-                raise UsageError(f"{label}: expected queries, such as 8, or queries and keys, such as 3x8")
+                expected = "expected queries, such as 8, or queries and keys, such as 3x8"
+                raise UsageError(f"--size {visible(self.size)}: {expected}")
             queries = int(match[1])
             size = MaskSize(queries, queries + (self.past or 0) if match[2] is None else int(match[2]), self.past)
-        lengths = None
-        if self.lengths is not None:
-            expressions = [as_expression(mask) for mask in masks if not is_file(mask)]
-            if not any(map(has_padding_of_rows, expressions)):
-                raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-            lengths = options.parse_lengths(self.lengths)
-        files, traces = [mask for mask in masks if mask.lower().endswith(".safetensors") or mask == str(trace)], {}
-        if files:
-            from attncli.trace.masks import is_trace, mask_of_trace
+        if self.lengths is not None and not any(
+            has_padding_of_rows(as_expression(mask)) for mask in masks if not is_file(mask)
+        ):
+            raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
+        traces = {}
+        for name in masks:
+            if name == str(trace) or name.lower().endswith(".safetensors"):
+                from attncli.trace.masks import is_trace, mask_of_trace
 
-            files = [name for name in files if name == str(trace) or is_trace(name)]
-            traces = {name: mask_of_trace(name, self.layer, self.kind) for name in files}
+                if name == str(trace) or is_trace(name):
+                    traces[name] = mask_of_trace(name, self.layer, self.kind)
         for option, value in (("--for", self.for_), ("--past", self.past)):
             if traces and value is not None:
                 raise UsageError(f"{option} does not apply to a saved trace, whose mask is known")
         if not traces and (self.layer, self.kind) != (None, None):
             raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
-        return GridOptions(size, self.for_, lengths, traces)
+        return GridOptions(size, self.for_, options.parse_lengths(self.lengths), traces)
 
 
 def show(
@@ -100,7 +95,7 @@ def show(
     mask_input: MaskInput,
     output: options.DocumentOutput,
     name: MaskOrNone = None,
-    text: Annotated[str | None, argument("A text whose words are the keys and the queries.", "TEXT")] = None,
+    text: str | None = argument("A text whose words are the keys and the queries.", "TEXT"),
     from_: From = None,
     colormap: options.Colormap = None,
 ) -> None:
@@ -140,13 +135,10 @@ def check(
     output: options.DocumentOutput,
     name: MaskOrNone = None,
     from_: From = None,
-    expect: Annotated[
-        str | None, options.choice_option("Compare with this mask: 'causal & pad(right=2)' or a file.", "EXPR")
-    ] = None,
-    dtype: Annotated[
-        Literal["float16", "bfloat16", "float32", "float64"] | None,
-        options.choice_option("Check that fill values fit this type of the model."),
-    ] = None,
+    expect: str | None = options.choice_option("Compare with this mask: 'causal & pad(right=2)' or a file.", "EXPR"),
+    dtype: Literal["float16", "bfloat16", "float32", "float64"] | None = options.choice_option(
+        "Check that fill values fit this type of the model."
+    ),
     fail_on: options.FailOn = None,
 ) -> None:
     """Find what is wrong with a mask; exit with 1 if something is.
@@ -207,9 +199,8 @@ def diff(
     _note_idle(environment, first, second)
     comparison = compare(first, second)
     title = f"{mask} / {other}"
-    _draw(
-        environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room, view.lines), []
-    )
+    draw = partial(compared, comparison)
+    _draw(environment, output, "diff", title, lambda view: draw(view.palette, view.room, view.lines), [])
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -223,10 +214,9 @@ def convert(
         options.output_option("Write for sdpa (True attends), mha (True masks), or 0 and min to add."),
     ],
     output: Annotated[Path, options.output_option("Write to a .npy, .pt or .safetensors file.", "FILE", "-o")],
-    dtype: Annotated[
-        Literal["float16", "float32", "float64"] | None,
-        options.output_option("Set the type of an additive mask. Default: float32."),
-    ] = None,
+    dtype: Literal["float16", "float32", "float64"] | None = options.output_option(
+        "Set the type of an additive mask. Default: float32."
+    ),
 ) -> None:
     """Write a mask as another API expects it.
 
@@ -247,17 +237,11 @@ def model(
     environment: Environment,
     load: options.Engine,
     output: options.DocumentOutput,
-    text: Annotated[
-        list[str] | None, argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT")
-    ] = None,
-    model: Annotated[
-        str | None, options.model_option("Choose the checkpoint; demo is built in.", "MODEL", "-m", env=True)
-    ] = None,
+    text: list[str] | None = argument("Sentences, each in quotes. Default: time flies like an arrow.", "TEXT"),
+    model: str | None = options.model_option("Choose the checkpoint; demo is built in.", "MODEL", "-m", env=True),
     chat: options.Chat = False,
     pair: options.Pair = None,
-    target: Annotated[
-        str | None, options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT")
-    ] = None,
+    target: str | None = options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT"),
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:
@@ -282,31 +266,30 @@ def model(
     more: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
     with status(environment, f"loading {model}"):
         source = open_source(model, layer="all", special=not no_special, **more)
-    sentences = []
-    for sentence in text:
-        trace = source.trace(sentence, pair, sentence if target is None and source.is_encoder_decoder else target)
-        sentences.append((trace, layer_masks(trace)))
-    for note in dict.fromkeys(note for trace, _ in sentences for note in (*trace.source.notes, *trace.notes)):
+    own_target = target is None and source.is_encoder_decoder
+    traces = [source.trace(sentence, pair, sentence if own_target else target) for sentence in text]
+    for note in dict.fromkeys(note for trace in traces for note in (*trace.source.notes, *trace.notes)):
         environment.note(note)
+    masks = [(number, trace, mask) for number, trace in enumerate(traces, 1) for mask in layer_masks(trace)]
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
-        masks = [(number, trace, mask) for number, (trace, layers) in enumerate(sentences, 1) for mask in layers]
-        described = [_described(number, trace, mask) for number, trace, mask in masks]
+        described = [_described(*mask) for mask in masks]
         environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
-    named = [[_named(mask) for mask in layers] for _, layers in sentences]
+    named = [_named(mask) for _, _, mask in masks]
 
     def renderables(view: MaskView) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        for number, ((trace, _), grids) in enumerate(zip(sentences, named, strict=True), 1):
-            if len(sentences) > 1:
+        titled = 0
+        for (number, trace, _), grid in zip(masks, named, strict=True):
+            if len(traces) > 1 and number != titled:
                 yield Text(view.palette.label(f"sentence {number}: {trace.text}"), "bold")
-            for grid in grids:
-                yield from view.shown(grid)
+            titled = number
+            yield from view.shown(grid)
 
-    _draw(environment, output, "model", model, renderables, chain(*named), colormap)
+    _draw(environment, output, "model", model, renderables, named, colormap)
 
 
 def _only(name: str | None, trace: Path | None) -> str:
@@ -367,17 +350,10 @@ def _grid(mask: LayerMask) -> MaskGrid:
 
 def _described(number: int, trace: Trace, mask: LayerMask) -> dict[str, Any]:
     """Return the entries of a mask in the JSON document besides its cells."""
-    return {
-        "kind": mask.kind,
-        "layers": list(mask.layers),
-        "sentence": number,
-        "text": trace.text,
-        "pair": trace.pair,
-        "target": trace.target,
-        "query_tokens": [token.as_dict() for token in mask.queries],
-        "key_tokens": [token.as_dict() for token in mask.keys],
-        "dropped_keys": 0,  # of a KV cache, which the schema has room for
-    }
+    tokens = {f"{side}_tokens": [token.as_dict() for token in getattr(mask, name)] for side, name in _SIDES.items()}
+    texts = {"sentence": number, "text": trace.text, "pair": trace.pair, "target": trace.target}
+    # Keys dropped of a KV cache have room in the schema.
+    return {"kind": mask.kind, "layers": list(mask.layers), **texts, **tokens, "dropped_keys": 0}
 
 
 def _named(mask: LayerMask) -> MaskGrid:

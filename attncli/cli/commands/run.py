@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,49 +26,33 @@ if TYPE_CHECKING:
 
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
-_OPTIONS = (  # that a program may be meant to get
-    "--expect",
-    "--lengths",
-    "--no-fail",
-    "--place",
-    "--prove",
-    "--save",
-    "--steps",
-)
+# Options that a program may be meant to get.
+_OPTIONS = ("--expect", "--lengths", "--no-fail", "--place", "--prove", "--save", "--steps")
 
 
 def run(
     environment: Environment,
     output: options.StderrOutput,
-    program: Annotated[
-        list[str] | None, argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS")
-    ] = None,
-    module: Annotated[
-        str | None, options.input_option("Run a module, as python -m does.", "MODULE", flags="-m")
-    ] = None,
-    steps: Annotated[int | None, options.choice_option("End the program after N optimizer steps.", "N", low=1)] = None,
-    place: Annotated[
-        str | None, options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB")
-    ] = None,
-    expect: Annotated[
-        list[str] | None,
-        options.choice_option("Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"),
-    ] = None,
-    prove: Annotated[
-        str | None, options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR")
-    ] = None,
+    program: list[str] | None = argument(
+        "Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"
+    ),
+    module: str | None = options.input_option("Run a module, as python -m does.", "MODULE", flags="-m"),
+    steps: int | None = options.choice_option("End the program after N optimizer steps.", "N", low=1),
+    place: str | None = options.choice_option(
+        "Watch only these files, file:line places, functions or modules.", "GLOB"
+    ),
+    expect: list[str] | None = options.choice_option(
+        "Expect this mask; with PATTERN=, at those places. Repeatable.", "[PATTERN=]EXPR"
+    ),
+    prove: str | None = options.choice_option("Change inputs, and find outputs that EXPR forbids to change.", "EXPR"),
     lengths: options.Lengths = None,
-    no_fail: Annotated[
-        bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
-    ] = False,
-    save: Annotated[
-        Path | None, options.output_option("Save the first call of each place as traces for --from.", "DIR")
-    ] = None,
+    no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
+    save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
 ) -> None:
     """Run a Python program, and check every attention in it.
 
     The program runs unchanged: same streams, arguments and results. attn prints to standard error. The exit code is
-    the program's own; where that is 0 and attn found an error, it is 1.
+    the program's own, or 1 if that is 0 and attn finds an error.
 
     Without --expect, attn does not check a mask that shows later keys: it may be an encoder's.
 
@@ -103,7 +88,7 @@ def run(
     prover = None if prove is None else Prover(prove, options.parse_lengths(lengths))
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
-    stderr = environment.on_stderr()
+    stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
     if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
         stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,8 +15,7 @@ from attncli.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from attncli.corpus.jobs import ModelJob
-    from attncli.corpus.protocol import Result
+    from attncli.corpus.jobs import Result
 
 
 class TokenizeOptions(Options):
@@ -26,11 +25,10 @@ class TokenizeOptions(Options):
     hub: options.HubOptions
     parallel: options.Parallel
     vocab: options.Vocab = None
-    model: Annotated[
-        str | None,
-        options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "MODEL", "-m", env=True),
-    ] = None
-    truncate: Annotated[bool, options.model_option("Cut texts to the most tokens that the model reads.")] = False
+    model: str | None = options.model_option(
+        "Use a checkpoint's tokenizer. Default: the words of the text.", "MODEL", "-m", env=True
+    )
+    truncate: bool = options.model_option("Cut texts to the most tokens that the model reads.")
     from_: options.From = None
 
 
@@ -38,20 +36,20 @@ def tokens(
     environment: Environment,
     request: TokenizeOptions,
     output: options.OutputOptions,
-    hide_special: Annotated[bool, options.choice_option("Hide the special tokens.")] = False,
-    words: Annotated[bool, options.choice_option("Show one word per line, with its pieces.")] = False,
+    hide_special: bool = options.choice_option("Hide the special tokens."),
+    words: bool = options.choice_option("Show one word per line, with its pieces."),
 ) -> None:
     """Show the tokens of a sentence: ids, positions, words, unknown pieces.
 
     Examples:
     attn tokens -m demo "time flies like an arrow"
-
     attn tokens -m gpt2 "naïve café" --words
-
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.loop import ResultStream, draw_each, write_results
+    from attncli.cli.loop import ResultStream, draw_each, run_job, write_results
+    from attncli.cli.sentences import sentences
     from attncli.corpus.jobs import ModelJob, encode, open_tokenizations
+    from attncli.engines.source import PARALLEL_FROM_LATE
     from attncli.formats import DRAWN
     from attncli.trace.tokenization import Choice
 
@@ -63,10 +61,21 @@ def tokens(
         **dict(request.hub.explicit_values()),
         **{name: value for name, value in request.explicit_values() if name in ("vocab", "truncate")},
     }
-    job: ModelJob[Any] = ModelJob(open_tokenizations, partial(encode, form=form, shown=choice), tokenizer, texts.pair)
+    task = partial(encode, form=form, shown=choice)
+    job = ModelJob[Any](open_tokenizations, task, tokenizer, texts.pair, parallel_from=PARALLEL_FROM_LATE)
+    results: Generator[Result[Any], None, None]
+    if request.from_ is None:
+        workers = 1 if form is None else request.parallel.workers
+        results = run_job(environment, job, sentences(texts, environment), workers)
+    else:
+        from attncli.trace.store import load
+        from attncli.trace.tokenization import tokenizations_in
+
+        saved = list(enumerate(tokenizations_in(load(request.from_)), start=1))
+        results = (job.result(number, tokens) for number, tokens in saved)
     stream = ResultStream(
         environment,
-        _results(environment, request, job, 1 if form is None else request.parallel.workers),
+        results,
         total=texts.last_number,
         is_alone=request.from_ is not None or texts.is_alone,
         shares_terminal=environment.is_terminal(output.file),
@@ -83,24 +92,3 @@ def tokens(
         write_results(environment, stream, choice, form, output.file)
     if stream.failures:
         raise typer.Exit(ExitCode.INPUT)
-
-
-def _results(
-    environment: Environment, request: TokenizeOptions, job: ModelJob[Any], workers: int | None
-) -> Generator[Result[Any], None, None]:
-    """Yield the results for the chosen tokens; a bad request is refused before the first ones."""
-    from attncli.cli.loop import loading
-    from attncli.cli.sentences import sentences
-    from attncli.corpus.run import batched, run
-    from attncli.engines.source import PARALLEL_FROM_LATE
-
-    if request.from_ is not None:
-        from attncli.trace.store import load
-        from attncli.trace.tokenization import tokenizations_in
-
-        saved = list(enumerate(tokenizations_in(load(request.from_)), start=1))
-        return (job.result(number, tokens) for number, tokens in saved)
-    texts = sentences(request.texts, environment)
-    with loading(environment, request.model, request.vocab):
-        opened = job.open()
-    return run(job, batched(texts), workers, opened, PARALLEL_FROM_LATE)

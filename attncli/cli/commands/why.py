@@ -21,6 +21,7 @@ def why(
         list[str] | None,
         options.choice_option("Explain this key: a token or an index. Default: all keys, by weight.", "TOKEN", "-k"),
     ] = None,
+    model: options.DemoModel = None,  # replaces the group's option
     top: Annotated[
         int | None,
         options.view_option(
@@ -37,8 +38,8 @@ def why(
     """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
     One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each,
-    the largest weight first. Without --key attn lists all keys of the query by weight. A word of several pieces
-    is its last piece. --composition shows which heads and MLPs of the layers below wrote what this head finds.
+    the largest weight first. Without --key attn lists all keys of the query by weight. attn explains the
+    last piece of a word. --composition shows which heads and MLPs of the layers below wrote what this head finds.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
