@@ -445,15 +445,13 @@ class TraceOutput(OutputOptions):
     output: str | None = output_option("Write to a file, whose ending is its format, or a folder.", "PATH", "-o")
 
 
+_WithFigures = Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"]
+
+
 class InspectOutput(TraceOutput):
     """Output of traces, or of a figure of their maps."""
 
-    format_: (
-        Literal[  # type: ignore[assignment]  # there are more of them
-            "table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"
-        ]
-        | None
-    ) = _FORMAT
+    format_: _WithFigures | None = _FORMAT  # type: ignore[assignment]  # there are more of them
 
 
 class StderrOutput(OutputOptions):

@@ -82,12 +82,12 @@ class TensorCache(Generic[Value]):
         storage = tensor.untyped_storage()
         layout = storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         key = (*layout, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
-        known = self._values.get(key)
-        if known is None or known[0].expired():
+        cached = self._values.get(key)
+        if cached is None or cached[0].expired():
             alive = {key: one for key, one in self._values.items() if not one[0].expired()}
             self._values = alive if len(alive) < _MOST_TENSORS else {}
-            known = self._values[key] = StorageWeakRef(storage), make()  # type: ignore[no-untyped-call]
-        return known[1]
+            cached = self._values[key] = StorageWeakRef(storage), make()  # type: ignore[no-untyped-call]
+        return cached[1]
 
 
 def _compact(values: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,12 @@ def _json(text: str) -> None:
 def _jsonl(text: str) -> None:
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
-        assert strict_json(line)["schema"] in ("attncli.trace/1", "attncli.tokens/1", "attncli.error/1")
+        assert strict_json(line)["schema"] in (
+            "attncli.trace/1",
+            "attncli.tokens/1",
+            "attncli.ablation/1",
+            "attncli.error/1",
+        )
 
 
 def _rows(separator: str) -> Callable[[str], None]:
@@ -87,7 +92,10 @@ def _rows(separator: str) -> Callable[[str], None]:
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
         assert {len(row) for row in rows} == {len(rows[0])}
         assert len(rows[0]) >= 5
-        assert rows[0][-1] in ("findings", "weight", "norm", "max_score", "pieces", "unknown") or "entropy" in rows[0]
+        assert (
+            rows[0][-1] in ("findings", "weight", "norm", "max_score", "pieces", "unknown", "direct")
+            or "entropy" in rows[0]
+        )
 
     return read
 

@@ -52,7 +52,7 @@ def test_neither_torch_nor_transformers_is_imported_unless_it_is_needed(
 SPARED = HEAVY | {
     "asyncio", "textual", "attncli.explore", "numpy.ma",
     "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads",
-    "attncli.analysis.derive", "attncli.masks.files",
+    "attncli.analysis.derive",
     "attncli.engines.numpy", "attncli.engines.torch",
 }  # fmt: skip
 
@@ -60,7 +60,10 @@ SPARED = HEAVY | {
 @pytest.mark.parametrize(
     ("line", "unused"),
     [
-        ("inspect|time flies", "json safetensors attncli.masks.conventions attncli.trace.store attncli.trace.layout"),
+        (
+            "inspect|time flies",
+            "json safetensors attncli.masks.files attncli.masks.conventions attncli.trace.store attncli.trace.layout",
+        ),
         ("inspect|--from|TRACE", "numpy.random attncli.engines.toy"),
         ("explore|--help", "json numpy attncli.masks attncli.engines attncli.trace.tokens"),
         ("tokens|time flies", "json numpy attncli.masks attncli.engines.toy attncli.trace.trace"),
