@@ -77,9 +77,6 @@ def test_every_format_writes_blocks_as_the_whole(
     assert parts == whole
 
 
-# --- memory ------------------------------------------------------------------------------------------------
-
-
 def traced(made: Callable[[], Any]) -> tuple[Any, int]:
     """Return what is made, and how many bytes were held at most while it was."""
     tracemalloc.start()

@@ -48,9 +48,6 @@ def test_a_full_disk_is_said_in_a_sentence(command: str) -> None:
     assert (ran.returncode, ran.stderr) == (5, message)
 
 
-# --- the disk ---------------------------------------------------------------------------------------------
-
-
 def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
@@ -92,9 +89,6 @@ def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
         assert (ran.returncode, ran.stdout, ran.stderr) == (5, "", f"attn: cannot write {tmp_path / command}: {why}\n")
 
 
-# --- several writers --------------------------------------------------------------------------------------
-
-
 def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     first = started(out)
@@ -112,9 +106,6 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert program("inspect", "an arrow", "-o", out).returncode == 0
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["an arrow"]
     assert list(tmp_path.iterdir()) == [out]
-
-
-# --- what is no file --------------------------------------------------------------------------------------
 
 
 def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) -> None:

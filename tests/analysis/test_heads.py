@@ -42,9 +42,6 @@ def test_every_head_has_the_mean_and_the_deviation_of_a_plain_loop(
             assert summary.std[name] == (None if spread is None else pytest.approx(spread, rel=1e-3, abs=1e-5)), name
 
 
-# --- the order ---------------------------------------------------------------------------------------------
-
-
 def ranked(values: list[float | None], *, reverse: bool = False, top: int | None = None) -> list[int]:
     heads = [HeadSummary(0, "self", head, dict.fromkeys(NAMES, value), {}, {}) for head, value in enumerate(values)]
     found = HeadReport(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
@@ -57,9 +54,6 @@ def test_the_highest_come_first_and_what_is_undefined_last_either_way() -> None:
     assert ranked(values, reverse=True) == [2, 6, 1, 3, 5, 0, 4]
     assert ranked(values, top=2) == [5, 1]
     assert ranked(values, reverse=True, top=99) == [2, 6, 1, 3, 5, 0, 4]
-
-
-# --- the library's call ------------------------------------------------------------------------------------
 
 
 def test_texts_and_a_trace_give_the_same() -> None:

@@ -60,8 +60,6 @@ def test_between_two_sequences_positions_are_not_compared(
     assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
 
 
-# --- all heads of all layers ---------------------------------------------------------------------------------
-
 IDS = [0, 1, 2, 0, 3, 1, 1, 0]
 PER_HEAD = ArrayMask(np.random.default_rng(5).random((HEADS, len(IDS), len(IDS))) < 0.4)
 
@@ -105,9 +103,6 @@ def test_all_heads_at_once_are_what_each_is_by_itself(
         own = trace_metrics(each, View(queries=queries))
         agree(by_name(NAMES, uniform), by_name(NAMES, own.uniform[0]))
         assert np.array_equal(rows, own.rows[0], equal_nan=True)
-
-
-# --- numbers known in advance --------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_computed_is_none_and_not_zero() -> None:

@@ -32,9 +32,6 @@ def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palett
     return plain(printed(page.parts(), palette, width))
 
 
-# --- masked, blind, NaN, unknown -------------------------------------------------------------------------------
-
-
 def test_a_masked_cell_has_its_score_and_no_weight() -> None:
     (cell,) = why(SENTENCE, query="time", key="arrow", head=0)
     assert (cell.allowed, cell.weight, cell.exponential, cell.masked) == (False, 0, 0, -np.inf)

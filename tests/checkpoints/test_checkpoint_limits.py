@@ -31,9 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 Folder = Callable[[str], Path]
 
 
-# --- more tokens than positions ----------------------------------------------------------------------------
-
-
 def test_a_long_sentence_is_cut_and_that_is_said(attn: Run, folder: Folder) -> None:
     whole, cut = (folder("llama"), "-F", "json", "--show", "tokens,weights"), " ".join(LONG.split()[:POSITIONS])
     ran = attn("inspect", LONG, "--truncate", "-m", *whole)
@@ -54,9 +51,6 @@ def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_
     refused(of_target, INPUT, "the target has 71 tokens", *words[1:])
 
 
-# --- a mask in place of the model's own --------------------------------------------------------------------
-
-
 # What else there is to know of a key than where it stands: decoders, encoders, biases, sinks, windows, softcap.
 @pytest.mark.parametrize(
     ("name", "mask"), [("llama", "causal"), ("bert", "window(2)"), ("t5", "keys(1,4)"), ("gpt_oss", "full")]
@@ -73,9 +67,6 @@ def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Fo
         assert (weights[:, allowed] > 0).all()
         # The model's own output is that of these weights: what is shown is what ran.
         assert layer.proof.max_abs_error < 1e-4
-
-
-# --- precision ---------------------------------------------------------------------------------------------
 
 
 def test_half_precision_says_so_and_is_proven_within_its_rounding(attn: Run, minilm: str) -> None:

@@ -89,9 +89,6 @@ def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
 
 
-# --- adapters on the hub -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA of a model that is on the hub."""
@@ -130,9 +127,6 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     offline = attn(*ask, "--offline")
     assert offline.out == first.out, offline.err
     assert org.requests == []
-
-
-# --- what is not looked for on the hub ----------------------------------------------------------------------
 
 
 def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(org: Hub, attn: Run) -> None:

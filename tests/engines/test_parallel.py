@@ -69,9 +69,6 @@ def test_a_long_text_has_threads_and_a_short_one_has_none(monkeypatch: pytest.Mo
     assert threads_of(LONG + 1)[0] == own
 
 
-# --- what is computed --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=["1", "2", "3"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("OMP_NUM_THREADS", request.param)

@@ -71,9 +71,6 @@ def close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=2e-6)
 
 
-# --- the systems of the texts --------------------------------------------------------------------------------
-
-
 SIZES = {"d_model": 6, "num_heads": 2, "d_k": 3, "d_v": 4}
 # The options of a layer, and how many parameters it has.
 LAYERS: dict[str, tuple[dict[str, Any], int]] = {
@@ -148,9 +145,6 @@ def test_a_layer_is_what_torch_makes_of_the_weights_that_are_drawn(rng: str, nam
     assert trace.source.details["parameters"] == parameters
 
 
-# --- published numbers ---------------------------------------------------------------------------------------
-
-
 def test_the_published_single_head_comes_out_digit_for_digit() -> None:
     trace = attncli.inspect(SENTENCE, num_heads=1, d_k=3, d_v=3, **NOTEBOOK)
     assert trace.query_tokens.ids == [0, 4, 5, 2, 1, 3]
@@ -160,9 +154,6 @@ def test_the_published_single_head_comes_out_digit_for_digit() -> None:
         (head.weights, "0.1091 0.5480 0.0439 0.1703 0.1234 0.0053"), (head.output, "0.7129 0.9178 1.1172"),
     ):  # fmt: skip
         assert " ".join(f"{value:.4f}" for value in row[1]) == published
-
-
-# --- draws ---------------------------------------------------------------------------------------------------
 
 
 @both_rngs
@@ -201,9 +192,6 @@ def test_torchs_own_random_state_is_left_untouched(init: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(torch.rand(5), expected)
     np.testing.assert_array_equal(drawn.q, attncli.inspect(SENTENCE, rng="torch", init=init, seed=1).layer(0).q)
-
-
-# --- words and pairs -----------------------------------------------------------------------------------------
 
 
 def test_words_are_numbered_in_sorted_order_with_their_place_in_the_text() -> None:

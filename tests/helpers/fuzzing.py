@@ -20,8 +20,7 @@ def examples(count: int) -> settings:
     )
 
 
-# --- sentences ---------------------------------------------------------------------------------------------
-
+# --- sentences ---
 ODD_WORDS = (
     "time", "flies", "like", "an", "arrow", "##ing", "Ġthe", "▁x", "[CLS]", "[/INST]", "[bold red]", ":smile:",
     "\x1b[31mred", "\x1b]0;title\x07", "\x9b2J", "\u202etxt\u2066", "a\u200bb", "\ud800", "\udcff", "\ufeff", "\uffff",
@@ -32,8 +31,8 @@ ODD_WORDS = (
 words = st.sampled_from(ODD_WORDS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=8)
 texts = st.lists(words, max_size=6).map(" ".join) | st.text(st.characters(exclude_characters="\0"), max_size=20)
 
-# --- masks -------------------------------------------------------------------------------------------------
 
+# --- masks ---
 _numbers = st.integers(0, 9).map(str) | st.sampled_from(
     ["-1", "10", "1000", "2147483647", "2147483648", "999999999", "1000000000", str(2**64), "9" * 40, "9" * 5000]
 )
@@ -67,8 +66,8 @@ _files = st.sampled_from(
 )
 masks = st.one_of(grammatical, grammatical, texts, _files, st.sampled_from(_odd))
 
-# --- command lines -----------------------------------------------------------------------------------------
 
+# --- command lines ---
 _names = st.sampled_from([f"out.{ending}" for ending in "json jsonl tsv csv svg html md txt parquet npy pt".split()])
 Values = st.SearchStrategy[str] | list[str]
 # What makes no sense for any option, or hardly; the last number has more digits than Python turns into one.

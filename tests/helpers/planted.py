@@ -32,9 +32,6 @@ def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "",
     return Bug(name, architecture, plant, frozenset(codes), says, frozenset(also.split()))
 
 
-# --- ways to plant -----------------------------------------------------------------------------------------
-
-
 def attentions(model: Any) -> list[Any]:
     """The attention module of each layer, those that are handed the mask."""
     ends = ("self_attn", ".attn", "attention.self", "attn.c", "SelfAttention", "encoder_attn")

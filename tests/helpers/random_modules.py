@@ -36,9 +36,7 @@ def cells(claim: str, length: int) -> Tensor:
     return seen
 
 
-# --- attention ------------------------------------------------------------------------------------------------------
-
-
+# --- attention ---
 def bias(allowed: Tensor, fill: float = -math.inf) -> Tensor:
     return torch.zeros(allowed.shape).masked_fill(~allowed, fill)
 
@@ -109,9 +107,8 @@ PADS: dict[str, Callable[[Tensor], Tensor]] = {
     "padding one short": lambda tokens: tokens | tokens.roll(1, 1),
 }
 
-# --- other parts: a module, and a function of it, of vectors and of ids ------------------------------------------
 
-
+# --- other parts: a module, and a function of it, of vectors and of ids ---
 def channels_first(f: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor, Tensor], Tensor]:
     """Return a part of a function of channels `[B, D, T]`."""
     return lambda m, x, *_: f(m, x.transpose(1, 2)).transpose(1, 2)
@@ -192,9 +189,7 @@ PARTS = POINTWISE | BACKWARD | FORWARD | BETWEEN_ROWS
 OF_IDS = {name for name in PARTS if re.search(r"\bids?\b|bigram", name)}
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------
-
-
+# --- modules ---
 class RandomModule(nn.Module):
     """A module as a seed composes it: its claim, its inputs by name and its tokens, which are no padding."""
 
@@ -289,9 +284,7 @@ class RandomModule(nn.Module):
                 "dict with a loss": {"loss": logits.square().mean(), "logits": logits}}[self.output]  # fmt: skip
 
 
-# --- brute force ------------------------------------------------------------------------------------------------------
-
-
+# --- brute force ---
 def truth(module: RandomModule) -> bool | None:
     """Return whether no position moves an output that the claim forbids; None where it moves seldom or barely."""
     tokens, most = module.tokens, 0.0

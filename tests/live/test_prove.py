@@ -128,9 +128,7 @@ def test_losses_that_look_further_on_purpose_are_no_mistake(name: str) -> None:
     assert "label" not in codes_of_labels(getattr(programs, name))
 
 
-# --- what is not the claim ----------------------------------------------------------------------------------------
-
-
+# --- what is not the claim ---
 def test_a_model_that_differs_by_itself_is_not_provable() -> None:
     """Dropout is the same in every run; what draws from elsewhere is not."""
     model = programs.LanguageModel(mixer=lambda: torch.nn.Dropout(0.3))
@@ -172,9 +170,7 @@ def test_what_cannot_be_asked_is_one_sentence() -> None:
         prove(model, programs.tokens(), "causal")
 
 
-# --- where a leak could hide, and what is none ------------------------------------------------------------------------
-
-
+# --- where a leak could hide, and what is none ---
 def masked(mask: torch.Tensor | None = None) -> torch.nn.Module:
     """Return a model with a mask; without one, all sees all."""
     return programs.LanguageModel(programs.shown(mask))
@@ -357,9 +353,7 @@ def test_each_forward_of_a_program_is_told_from_others() -> None:
     assert prover.left_out == 3
 
 
-# --- ids that are read elsewhere, and few cells -----------------------------------------------------------------------
-
-
+# --- ids that are read elsewhere, and few cells ---
 def test_long_rows_change_in_groups() -> None:
     """What reads one token ahead anywhere crosses one of them."""
     torch.manual_seed(0)
@@ -434,9 +428,7 @@ def test_lengths_come_from_ids_before_masks() -> None:
     assert not prover.proofs[0].is_proved
 
 
-# --- programs whose models hold what cannot be copied -----------------------------------------------------------------
-
-
+# --- programs whose models hold what cannot be copied ---
 class Closing:
     """Ends what it holds."""
 
@@ -459,9 +451,7 @@ def test_what_cannot_be_copied_is_shared_and_named(held: Any) -> None:
     assert Closing.closed == closed
 
 
-# --- the program runs as without attn ---------------------------------------------------------------------------------
-
-
+# --- the program runs as without attn ---
 def proofs_beside(run: Callable[[], list[Any]]) -> list[ModelProof]:
     """The proofs of a program, whose results are those of its run alone; its random state afterwards is one of them."""
     results, prover = [], Prover("causal")
@@ -568,8 +558,7 @@ def test_a_forward_that_a_program_replaced_runs_on_the_copy(is_held: bool) -> No
     assert model.get_submodule(norm).num_batches_tracked == 1
 
 
-# --- as a command, and in pytest ----------------------------------------------------------------------------------
-
+# --- as a command, and in pytest ---
 TRAIN = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -613,8 +602,7 @@ def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
     )  # fmt: skip
 
 
-# --- models of transformers ------------------------------------------------------------------------------------------
-
+# --- models of transformers ---
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,

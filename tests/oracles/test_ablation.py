@@ -40,9 +40,6 @@ def model(request: Any, tmp_path: Path) -> Any:
     return made
 
 
-# --- what stands between the heads and the output projection, by the name of each family's module -------------------
-
-
 def projection(model: Any, layer: int) -> Any:
     block = next(each for each in model.modules() if isinstance(each, torch.nn.ModuleList))[layer]
     names = ("self_attn.o_proj", "attn.c_proj", "attention.dense")

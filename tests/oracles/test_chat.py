@@ -181,9 +181,6 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
     assert words_of(attn("tokens", "-", *run, stdin="time flies").json) == "time flies"
 
 
-# --- what is refused ---------------------------------------------------------------------------------------
-
-
 def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: Path, tmp_path: Path) -> None:
     """Others are in tests/cli/test_options.py."""
     write_template(model, PLAIN)

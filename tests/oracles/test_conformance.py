@@ -149,8 +149,6 @@ def test_an_architecture_is_refused_for_a_known_reason(name: str, tmp_path: Path
         opened(tmp_path, "all").trace(words(inputs["input_ids"]) or "", target=words(inputs.get("decoder_input_ids")))
 
 
-# --- models that read pictures beside text: their language models, read from files ---------------------------
-
 # Their configuration counts layers itself: they are text models that read pictures as tokens.
 COUNTED_AT_THE_TOP = {"chameleon", "git", "mistral4"}
 

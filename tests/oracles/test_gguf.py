@@ -150,9 +150,6 @@ def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path:
         attncli.inspect(TEXT, model=str(tmp_path / "b.gguf"))
 
 
-# --- tokenizers ----------------------------------------------------------------------------------------------
-
-
 def file_with(path: Path, tokenizer: Callable[[gguf.GGUFWriter], None], size: int, architecture: str = "llama") -> str:
     """Write a file whose tensors are not read; return its path."""
     tensors = {"model.embed_tokens.weight": np.zeros((size, 256), np.float32)}
@@ -179,9 +176,6 @@ def test_a_sentencepiece_vocabulary_is_refused(attn: Run, qwen2: Path, tmp_path:
 
     path = file_with(tmp_path / "model.gguf", write, 2)
     refused(attn("tokens", TEXT, "-m", path), 3, "'llama' of a GGUF file is none whose alphabet is bytes; give the")
-
-
-# --- what is not read ----------------------------------------------------------------------------------------
 
 
 def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_path: Path) -> None:

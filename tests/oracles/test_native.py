@@ -25,9 +25,6 @@ from attncli.errors import LoadError, NotExposedError, UsageError
 Run = Callable[..., Any]
 
 
-# --- configurations ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_value_of_each_field_gives_what_transformers_computes(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,9 +115,6 @@ def test_fields_that_matter_to_nothing_are_passed_over() -> None:
         assert repr(model_spec(ConfigReader(config | fields))) == repr(model_spec(ConfigReader(config)))
 
 
-# --- checkpoints -------------------------------------------------------------------------------------------
-
-
 def agrees(model: str | Path, text: str, **options: Any) -> Any:
     """Check the native engine's trace of a text against that of transformers, and return it."""
     found, reference = (
@@ -196,9 +190,6 @@ def test_a_tensor_that_is_missing_is_for_transformers_to_report(part: str, minil
         assert attncli.inspect("time flies", model=str(folder), engine=engine, layer=1).layers[0].layer == 1
         with pytest.raises(error, match=r"layer\.2\.attention\.self\.key"):
             attncli.inspect("time flies", model=str(folder), engine=engine, layer=2)
-
-
-# --- which engine ------------------------------------------------------------------------------------------
 
 
 def test_verify_shows_how_far_the_engines_are_apart(minilm: str, attn: Run) -> None:

@@ -96,9 +96,6 @@ def numbers_shown(whole: Path, numbers: Tensors) -> list[np.ndarray]:
     return [layer[0].numpy() for layer in found.attentions]
 
 
-# --- eight bits with scales ----------------------------------------------------------------------------------
-
-
 def in_blocks(height: int, width: int) -> Made:
     def made(tensor: torch.Tensor) -> Form:
         rows, columns = tensor.shape
@@ -123,9 +120,6 @@ def in_blocks(height: int, width: int) -> Made:
 def test_fp8_in_blocks(height: int, width: int, end: str, llama: Path, tmp_path: Path) -> None:
     scheme = {"quant_method": "fp8", "weight_block_size": [height, width], "activation_scheme": "dynamic"}
     agrees(llama, tmp_path / "fp8", in_blocks(height, width), scheme, "fp8", end)
-
-
-# --- words of 32 bits ----------------------------------------------------------------------------------------
 
 
 def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
@@ -156,8 +150,7 @@ def in_groups(tensor: torch.Tensor, bits: int, group_of: list[int]) -> tuple[tor
 
 
 @pytest.mark.parametrize(
-    ("bits", "layout", "index"),
-    [(8, "gptq", "shuffled"), (4, "gptq_v2", "in order"), (4, "gptq", "one group")],
+    ("bits", "layout", "index"), [(8, "gptq", "shuffled"), (4, "gptq_v2", "in order"), (4, "gptq", "one group")]
 )
 def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
@@ -179,9 +172,6 @@ def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -
     agrees(llama, tmp_path / "gptq", made, scheme, "gptq")
 
 
-# --- by their own libraries ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["nf4", "nf4 twice"])
 def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
@@ -195,9 +185,6 @@ def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
 
     scheme = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     agrees(llama, tmp_path / "bitsandbytes", made, scheme, "bitsandbytes")
-
-
-# --- what is not undone --------------------------------------------------------------------------------------
 
 
 class Tensors(Store):

@@ -24,9 +24,6 @@ LIMIT = 9  # tokens, where texts are cut
 PARTS = "ids tokens offsets special_tokens_mask type_ids word_ids sequence_ids attention_mask".split()
 
 
-# --- the native tokenizer --------------------------------------------------------------------------------------------
-
-
 def native_of(folder: Path) -> NativeTokenizer:
     return load_tokenizer(str(folder), CheckpointFolder(folder), json.loads((folder / "config.json").read_text()))
 
@@ -173,8 +170,6 @@ def test_an_unusual_folder_is_declined(name: str, saved: Callable[[str], Path]) 
         native_of(folder)
 
 
-# --- `attn tokens` in every form of vocabulary -----------------------------------------------------------------------
-
 TEXTS = ["time flies like an arrow", "  naïve cafe\u0301 ☃ 2024", "LIKE </s> an <unk> [MASK] end", "👨\u200d👩 שלום\t"]
 
 
@@ -245,9 +240,6 @@ def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: 
     refused(attn("tokens", "time", "-m", tmp_path), LOAD, "Python code in the checkpoint", "--trust-remote-code")
     ran = attn("tokens", "time", "-m", tmp_path, "--trust-remote-code", "-F", "json")
     assert [token["id"] for token in ran.json["tokens"]] == [byte + 3 for byte in b"time"] + [1]
-
-
-# --- tokens without offsets ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

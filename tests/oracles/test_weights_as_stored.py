@@ -23,8 +23,6 @@ QUERY = "model.layers.0.self_attn.q_proj"
 ENGINES = ("native", "transformers")
 
 
-# --- tensors that nobody reads -------------------------------------------------------------------------------
-
 # The parts of a decoder that run, where the first of three layers was asked for.
 RUNNING = ["model", "model.layers", "model.layers.0", QUERY, "model.layers.0.mlp", "model.embed_tokens"]
 REFUSED = """
@@ -50,9 +48,6 @@ def test_what_tells_of_a_quantization_or_an_adapter_is_named_and_what_does_not_r
     assert check_unread("it", USUAL.split(), RUNNING, "model.", is_undone=False) == ()
     # Beside weights that are undone, the scale of the hidden states is no reason to refuse them.
     assert len(check_unread("it", [f"{QUERY}.input_scale"], RUNNING, "model.", is_undone=True)) == 1
-
-
-# --- checkpoints ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -38,9 +38,6 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-# --- saved and read back -----------------------------------------------------------------------------------
-
-
 def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: str, tiny_llama: str) -> None:
     mask = tmp_path / "mask.npy"
     np.save(mask, np.random.default_rng(0).random((4, 5, 5)) > 0.4)
@@ -102,9 +99,6 @@ def test_a_layer_may_have_its_weights_alone(attn: Run, tmp_path: Path) -> None:
     assert "layer 0 gives its weights alone: k, output, q, v are left out" in ran.err
     for form in ("table", "json"):
         refused(attn("inspect", "--from", path, "--show", "q,output", "-F", form), 4, "layer 0 has only its weights")
-
-
-# --- dumps -------------------------------------------------------------------------------------------------
 
 
 def vectors(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -170,9 +164,6 @@ def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[.
     assert all(isinstance(score, float) for row in heads[0]["scores"] for score in row)
     if np.isnan(odd):
         assert "X NaN" in attn("inspect", "--from", path).out
-
-
-# --- files that are neither --------------------------------------------------------------------------------
 
 
 WRONG_DUMPS = {

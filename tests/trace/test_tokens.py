@@ -20,9 +20,6 @@ HIDDEN = {chr(code) for code in [*BIDIRECTIONAL, *ZERO_WIDTH, *LINE_BREAKS, *CON
 INVISIBLE = [0x180E, *range(0x2061, 0x2065), *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), 0xE0001]
 
 
-# --- shown safely --------------------------------------------------------------------------------------------
-
-
 def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)
@@ -47,9 +44,6 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
 ])  # fmt: skip
 def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
     assert tokens_of(text)[0].label == label
-
-
-# --- found by what is shown ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("wanted", "places"), [

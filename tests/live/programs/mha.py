@@ -21,9 +21,6 @@ class Pooler(nn.Module):
         return self.attn(x, x, x, **options)[0]  # <- the call that the masks below are wrong in
 
 
-# --- right -------------------------------------------------------------------------------------------------
-
-
 def in_evaluation():
     return evaluation(Pooler(dropout=0.1), sentences(), key_padding_mask=~REAL, need_weights=False)
 
@@ -52,9 +49,6 @@ def transformer():
     model = nn.Transformer(WIDTH, HEADS, 2, 2, 64, batch_first=True)
     mask = nn.Transformer.generate_square_subsequent_mask(5)
     return step(model, sentences(batch=2), torch.randn(2, 5, WIDTH), tgt_mask=mask, tgt_is_causal=True)
-
-
-# --- wrong -------------------------------------------------------------------------------------------------
 
 
 def hint_beside_another_mask():

@@ -86,9 +86,7 @@ class LanguageModel(nn.Module):
         return self.head(x)
 
 
-# --- masks that do not reach the scores, or are others ------------------------------------------------------------
-
-
+# --- masks that do not reach the scores, or are others ---
 def documents_dropped(wrong: bool):
     """A fast kernel that takes no mask, chosen where the mask is causal at its last row."""
     return LanguageModel(None if wrong else shown(causal(LENGTH) & same_document(numbered(*DOCUMENTS))))
@@ -154,9 +152,7 @@ def encoder_layer(wrong: bool):
     return Model()
 
 
-# --- what stands beside attention ---------------------------------------------------------------------------------
-
-
+# --- what stands beside attention ---
 class Convolution(nn.Module):
     def __init__(self, is_centred: bool):
         super().__init__()
@@ -226,9 +222,7 @@ def experts(wrong: bool):
     return LanguageModel(mixer=lambda: Experts(3 if wrong else None))
 
 
-# --- padding, caches, two sequences ---------------------------------------------------------------------------------
-
-
+# --- padding, caches, two sequences ---
 class Padded(LanguageModel):
     """A batch padded on the left, with an attention mask."""
 
@@ -277,9 +271,7 @@ class Translator(nn.Module):
         return x + self.cross(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
 
 
-# --- ids that are read elsewhere, and few cells that are read ---------------------------------------------------------
-
-
+# --- ids that are read elsewhere, and few cells that are read ---
 class Beside(LanguageModel):
     """Adds to its outputs what a function makes of them."""
 
@@ -316,8 +308,7 @@ class OneHot(nn.Module):
         return x.flip(1).cumsum(1).flip(1) if self.wrong else x.cumsum(1)
 
 
-# --- attention that attn does not see ---------------------------------------------------------------------------------
-
+# --- attention that attn does not see ---
 KERNELS = {
     "exp": lambda q, k, shown: torch.exp(q @ k.transpose(2, 3) / 4) * shown,
     "sigmoid": lambda q, k, shown: torch.sigmoid(q @ k.transpose(2, 3)) * shown,
@@ -352,9 +343,7 @@ def with_hole(wrong: bool):
     return unseen("exp", shown)
 
 
-# --- heads that are cut or put together along the wrong axis -----
-
-
+# --- heads that are cut or put together along the wrong axis ---
 class Heads(nn.Module):
     """An encoder whose attention cuts q, k and v, and puts its output together, by functions."""
 
@@ -407,9 +396,7 @@ MIXED_HEADS = {
 }
 
 
-# --- caches --------------------------------------------------------------------------------------------------------
-
-
+# --- caches ---
 class Chunked(nn.Module):
     """A language model with a cache, whose mask follows from the number of queries and of keys before them."""
 
@@ -441,9 +428,7 @@ LATER = {  # masks that are wrong behind a cache alone, with the claim and the l
 }  # fmt: skip
 
 
-# --- padding ----------------------------------------------------------------------------------------------------------
-
-
+# --- padding ---
 class Encoder(nn.Module):
     """PyTorch's own encoder, whose ids and mask are the program's."""
 
@@ -462,9 +447,9 @@ WRONG_PADDING = {
     "one too many": lambda words: words | words.roll(1, 1),
     "of the first row": lambda words: words[:1].expand_as(words),
 }
-# --- losses that look further ---------------------------------------------------------------------------------------
 
 
+# --- losses that look further ---
 class Medusa(LanguageModel):
     """A second head; `further` joins the embedding of the next token to it, as in multi-token prediction."""
 
@@ -507,9 +492,7 @@ def trained_by_two_losses():
     F.nll_loss(logits[:, :-2].flatten(0, 1).log_softmax(-1), ids[:, 2:].flatten())
 
 
-# --- one vector for each row ------------------------------------------------------------------------------------------
-
-
+# --- one vector for each row ---
 def mean(x, mask, wrong: bool):
     return x.mean(1) if wrong else (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 

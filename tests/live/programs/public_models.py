@@ -47,9 +47,7 @@ PROGRAMS = {  # by the factor, right and wrong
 }
 
 
-# --- axes ---------------------------------------------------------------------------------------------------
-
-
+# --- axes ---
 def axis_einsum(wrong):
     """labml: scores are [i, j, b, h], and the softmax is over dim=1, the keys, or another."""
 
@@ -132,9 +130,7 @@ def gqa_repeat(wrong):
     return step(Grouped(), torch.randn(2, 8, WIDTH))
 
 
-# --- scales and dropout -------------------------------------------------------------------------------------
-
-
+# --- scales and dropout ---
 def double_scale(wrong):
     def attend(q, k, v, idx):
         q = q / math.sqrt(HEAD) if wrong else q
@@ -150,9 +146,7 @@ def dropout_eval(wrong):
     return evaluation(NanoGPT(attend), batch(8, 8))
 
 
-# --- padding of two sides -----------------------------------------------------------------------------------
-
-
+# --- padding of two sides ---
 class Translator(nn.Module):
     """nn.Transformer around words of two languages."""
 
@@ -184,9 +178,7 @@ def enc_tgt_pad(wrong):
     return step(Translator(padding_idx=None), src, tgt, tgt == 0 if wrong else src == 0, src == 0)
 
 
-# --- packing ------------------------------------------------------------------------------------------------
-
-
+# --- packing ---
 class Packed(NanoGPT):
     """Documents side by side in a row; positions begin again at each."""
 
@@ -269,9 +261,7 @@ def hf_nopos(wrong):
         return [model(ids, attention_mask=mask, use_cache=False, **positions).last_hidden_state]
 
 
-# --- positions and caches -----------------------------------------------------------------------------------
-
-
+# --- positions and caches ---
 class Decoder(nn.Module):
     """Layers with a cache that their keys are joined to, `mask_of` queries and keys, and positions as given."""
 
@@ -387,9 +377,7 @@ def softprompt(wrong):
     return step(Prompted(), ids)
 
 
-# --- biases and pictures ------------------------------------------------------------------------------------
-
-
+# --- biases and pictures ---
 def alibi_sign(wrong):
     slopes = 2.0 ** (-8 * torch.arange(1, HEADS + 1) / HEADS)
     distance = (torch.arange(8) - torch.arange(8)[:, None]) * (-1 if wrong else 1)

@@ -15,9 +15,6 @@ def causal_mask(size: int = T) -> Tensor:
     return torch.ones(size, size, dtype=torch.bool).tril()
 
 
-# --- right -------------------------------------------------------------------------------------------------
-
-
 class Block(nn.Module):
     """A block of nanoGPT: `is_causal`, and dropout in training alone."""
 
@@ -65,9 +62,6 @@ def compiled():
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     return step(torch.compile(SelfAttention(attend), backend="eager"), sentences(batch=2))
-
-
-# --- wrong -------------------------------------------------------------------------------------------------
 
 
 def too_large_for_half():
