@@ -82,37 +82,21 @@ _MASKS = st.one_of(grammatical, grammatical, grammatical, _files)
 
 # What makes sense, by metavar.
 BY_METAVAR: dict[str, Values] = {
-    "N": ["1", "2", "3", "8"],
-    "N|QxK": ["3", "8", "2x5"],
+    "N": ["1", "2", "3", "8"], "N|QxK": ["3", "8", "2x5"],
     **{name: ["0", "-1", "all", "0,0"] for name in ("LAYERS", "HEADS")},
     "TEXT": st.one_of(*[texts.map("time {}".format)] * 3, texts),
     **{name: ["0", "-1", "time"] for name in ("TOKEN", "TOKENS")},
-    "PARTS": st.lists(
-        st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()), min_size=1
-    ).map(",".join),
-    "METRICS": ["entropy", "self,previous", "sink"],
-    "METRIC": ["entropy", "-sink", "previous"],
-    "CODES": ["leak", "leak,pad", "dead-row"],
-    **dict.fromkeys(("EXPR", "EXPR|FILE", "[PATTERN=]EXPR"), _MASKS),
-    "PATH|URL": ["text.txt", "table.csv", "lines.jsonl"],
-    **dict.fromkeys(("FILE", "PATH"), _names),
-    "sqrt|none|NUMBER": ["sqrt", "none", "0.5"],
-    "words|TOKENIZER": ["words", "tokenizer.json", "tiny"],
-    "auto": ["auto", "cpu"],
-    "SIZE": ["20GB", "1 MB", "0", "3.3in"],
-    "NAME": ["cpu", "main"],
-    "MODEL": _CHECKPOINTS,
-    "SCRIPT ARGS": ["program.py"],
-    "LENGTHS": ["2", "4,1"],
-    "MODULE": ["program"],
-    "GLOB": ["program.py", "*:5"],
-    "N|auto": ["1", "auto"],
-    "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"],
-    "IMAGE": ["missing.png", "text.txt"],
-    "ROWSxCOLUMNS": ["1x2", "2x1"],
-    "zero|mean|TEXT": ["zero", "mean", "flies time"],
-    "DIR": ["saved"],
-}
+    "PARTS": st.lists(st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()),
+        min_size=1).map(",".join),
+    "METRICS": ["entropy", "self,previous", "sink"], "METRIC": ["entropy", "-sink", "previous"],
+    "CODES": ["leak", "leak,pad", "dead-row"], **dict.fromkeys(("EXPR", "EXPR|FILE", "[PATTERN=]EXPR"), _MASKS),
+    "PATH|URL": ["text.txt", "table.csv", "lines.jsonl"], **dict.fromkeys(("FILE", "PATH"), _names),
+    "sqrt|none|NUMBER": ["sqrt", "none", "0.5"], "words|TOKENIZER": ["words", "tokenizer.json", "tiny"],
+    "auto": ["auto", "cpu"], "SIZE": ["20GB", "1 MB", "0", "3.3in"], "NAME": ["cpu", "main"], "MODEL": _CHECKPOINTS,
+    "SCRIPT ARGS": ["program.py"], "LENGTHS": ["2", "4,1"], "MODULE": ["program"], "GLOB": ["program.py", "*:5"],
+    "N|auto": ["1", "auto"], "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"], "IMAGE": ["missing.png", "text.txt"],
+    "ROWSxCOLUMNS": ["1x2", "2x1"], "zero|mean|TEXT": ["zero", "mean", "flies time"], "DIR": ["saved"],
+}  # fmt: skip
 
 
 def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:

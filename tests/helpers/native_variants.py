@@ -68,8 +68,7 @@ _GEMMA2: dict[str, list[Any]] = {
     **{name: values for name, values in _LLAMA.items() if name not in ("hidden_act", "num_key_value_heads",
         "head_dim")},
     **_BIASES, "num_key_value_heads": [1, 4], "head_dim": [6, 16], "hidden_act": ["gelu_pytorch_tanh"],
-    "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"],
-    "sliding_window": [1, 4, 100],
+    "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"], "sliding_window": [1, 4, 100],
     "layer_types": [["full_attention", "full_attention", "sliding_attention"], None],
     "query_pre_attn_scalar": [12, 16], "attn_logit_softcapping": [5.0, None], "final_logit_softcapping": [7.0, None],
 }  # fmt: skip
@@ -84,13 +83,13 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
         "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-3], "scale_attn_weights": [False],
         "scale_attn_by_inverse_layer_idx": [True], **_TIED, "reorder_and_upcast_attn": [True]},
     "gpt_neox": {**_SIZES, **_TIED, "hidden_size": [64], "hidden_act": ["gelu", "gelu_new", "relu"],
-        "layer_norm_eps": [1e-3],
-        "attention_bias": [False], "use_parallel_residual": [False], "rope_parameters": [ABSENT, {"rope_theta": 500.0,
-        "rope_type": "default", "partial_rotary_factor": 0.5}], "rope_theta": [ABSENT],
-        "rope_scaling": [{"type": "linear", "factor": 3.0}], "rotary_emb_base": [300.0], "rotary_pct": [0.5, 1.0]},
+        "layer_norm_eps": [1e-3], "attention_bias": [False], "use_parallel_residual": [False],
+        "rope_parameters": [ABSENT, {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}],
+        "rope_theta": [ABSENT], "rope_scaling": [{"type": "linear", "factor": 3.0}], "rotary_emb_base": [300.0],
+        "rotary_pct": [0.5, 1.0]},
     "llama": _LLAMA | _BIASES | {"mlp_bias": [True]},
-    "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]},
-    "qwen2": _QWEN2, "qwen3": {**_QWEN2, **_BIASES},
+    "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]}, "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, **_BIASES},
     "gemma": {**_LLAMA, **_BIASES, "head_dim": [6, 16], "num_key_value_heads": [1, 4],
         "hidden_activation": ["gelu_pytorch_tanh", None]},
     "gemma2": _GEMMA2,
@@ -103,14 +102,10 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
 
 # What a field needs beside it to have a meaning.
 _BESIDE: dict[str, Changes] = {
-    "rope_theta": {"rope_parameters": ABSENT},
-    "rope_scaling": {"rope_parameters": ABSENT},
-    "rotary_emb_base": {"rope_parameters": ABSENT},
-    "rotary_pct": {"rope_parameters": ABSENT},
-    "rope_local_base_freq": {"rope_parameters": ABSENT},
-    "sliding_window_pattern": {"layer_types": ABSENT},
-    "max_window_layers": {"layer_types": ABSENT},
-    "use_sliding_window": {"layer_types": ABSENT},
+    "rope_theta": {"rope_parameters": ABSENT}, "rope_scaling": {"rope_parameters": ABSENT},
+    "rotary_emb_base": {"rope_parameters": ABSENT}, "rotary_pct": {"rope_parameters": ABSENT},
+    "rope_local_base_freq": {"rope_parameters": ABSENT}, "sliding_window_pattern": {"layer_types": ABSENT},
+    "max_window_layers": {"layer_types": ABSENT}, "use_sliding_window": {"layer_types": ABSENT},
 }  # fmt: skip
 # Fields of which one can hide what another does, or does not go with it; no others share a group.
 _GROUPS = {

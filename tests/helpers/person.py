@@ -22,14 +22,10 @@ class Person:
         self.settings = termios.tcgetattr(self.terminal)
         plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "attncli", *arguments],
-            stdin=drawn,
-            stdout=out if is_apart else drawn,
-            stderr=drawn,
-            env=plain | environment,
-            start_new_session=True,
+            [sys.executable, "-m", "attncli", *arguments], stdin=drawn, stdout=out if is_apart else drawn,
+            stderr=drawn, env=plain | environment, start_new_session=True,
             preexec_fn=None if is_apart else lambda: ioctl(0, termios.TIOCSCTTY, 0),  # from which signals come
-        )
+        )  # fmt: skip
         os.close(drawn)
         os.close(out)
         self.shown = ""

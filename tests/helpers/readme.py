@@ -170,15 +170,10 @@ def ran(command: str, folder: Path, environment: dict[str, str], commands: Path 
     """What a command prints, both streams, in a folder of its own and without a terminal; `commands` has ours."""
     own = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     finished = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
+        ["bash", "-c", command], cwd=folder,
         env={name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}} | own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        encoding="utf-8",
-        check=False,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, encoding="utf-8", check=False,
+    )  # fmt: skip
     return finished.stdout
 
 

@@ -32,19 +32,11 @@ STILL = 0.6  # how far into the recording the frame is that stands still
 
 # Keys, as people call them, or a text; how many seconds each is seen, and the last one besides.
 STEPS: tuple[tuple[str | list[str], float, float], ...] = (
-    (" on the", 0.25, 1.2),
-    (["Esc"], 0.6, 0),
+    (" on the", 0.25, 1.2), (["Esc"], 0.6, 0),
     (["PgDn"], 0.9, 0),  # to layer 3, whose head 3 looks for what followed before
-    (["←"] * 3, 0.3, 0.8),
-    (["w"], 2.2, 0),
-    (["w"], 0.3, 0),
-    (["m"], 0.4, 0),
-    ("window(4)", 0.13, 1.0),
-    (["Esc"], 0.6, 0),
-    (["i"], 0.4, 0),
-    (["Home", *["Delete"] * 3], 0.2, 0),
-    ("no", 0.2, 2.0),
-)
+    (["←"] * 3, 0.3, 0.8), (["w"], 2.2, 0), (["w"], 0.3, 0), (["m"], 0.4, 0), ("window(4)", 0.13, 1.0),
+    (["Esc"], 0.6, 0), (["i"], 0.4, 0), (["Home", *["Delete"] * 3], 0.2, 0), ("no", 0.2, 2.0),
+)  # fmt: skip
 
 
 Frame = tuple[float, list[Sequence[Segment]]]  # seconds, and what is seen, a segment a cell

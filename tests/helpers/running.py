@@ -47,17 +47,10 @@ def printed(parts: Iterable[RenderableType], palette: Palette, width: int | None
 
     stream = io.StringIO()
     console = Console(
-        file=stream,
-        width=width or 100_000,
-        height=100,
-        force_terminal=palette.has_color,
-        color_system="truecolor" if palette.has_color else None,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
+        file=stream, width=width or 100_000, height=100, force_terminal=palette.has_color,
+        color_system="truecolor" if palette.has_color else None, legacy_windows=False, markup=False, emoji=False,
+        highlight=False, _environ={},
+    )  # fmt: skip
     for part in parts:
         console.print(part)
     return stream.getvalue()

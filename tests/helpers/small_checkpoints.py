@@ -39,13 +39,8 @@ def save_tiny_llama(folder: str) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>").save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=24,
-        intermediate_size=40,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
+        vocab_size=len(words), hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=32,
         initializer_range=0.5,  # weights that are far from uniform
-    )
+    )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -57,14 +57,10 @@ CASES = {
     "batch norm": Case(programs.beside(programs.BatchNorm), "causal", "norm", r"blocks\.0\.mixer\.norm"),
     "router": Case(programs.experts, "causal", "router", r"blocks\.0\.mixer"),
     "scale": Case(programs.beside(programs.Quantized), "causal", "other", r"blocks\.0\.mixer\.linear"),
-    "padding of queries": Case(
-        programs.padding_of_queries, "causal & pad", "attention", r"blocks\.0\.attention\.out",
-        lambda: (programs.tokens(), REAL),
-    ),
-    "cross-attention": Case(
-        programs.Translator, "causal & pad", "attention", r"cross",
-        lambda: (programs.tokens(), programs.tokens(length=12), REAL.flip(1), torch.ones_like(REAL)),
-    ),
+    "padding of queries": Case(programs.padding_of_queries, "causal & pad", "attention", r"blocks\.0\.attention\.out",
+        lambda: (programs.tokens(), REAL)),
+    "cross-attention": Case(programs.Translator, "causal & pad", "attention", r"cross", lambda: (programs.tokens(),
+        programs.tokens(length=12), REAL.flip(1), torch.ones_like(REAL))),
 }  # fmt: skip
 
 
