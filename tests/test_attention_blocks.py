@@ -60,7 +60,6 @@ def test_a_picture_of_blocks_is_that_of_the_whole(
 
 
 def written(name: str, traces: list[Trace], view: View) -> Iterator[str]:
-    """Yield what a machine format is of some traces."""
     parts = [(number, part_of(name, number, trace, view)) for number, trace in enumerate(traces, start=1)]
     return joined(name, parts, CELLS)
 
@@ -78,7 +77,6 @@ def test_every_format_writes_blocks_as_the_whole(
 
 
 def traced(made: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what is made, and how many bytes were held at most while it was."""
     tracemalloc.start()
     try:
         return made(), tracemalloc.get_traced_memory()[1]

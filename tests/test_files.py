@@ -25,7 +25,6 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def started(out: Path) -> subprocess.Popen[bytes]:
-    """Start a run that waits for more sentences, once it has begun to write."""
     run = subprocess.Popen([*ATTN, "inspect", "-", "-o", str(out)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     run.stdin.write(b"time flies\n")
     run.stdin.flush()

@@ -12,7 +12,6 @@ def words(*texts: str, special: str = "") -> Tokens:
 
 
 def pieces(text: str, *found: tuple[str, int, int], segment: int = 0) -> Tokens:
-    """Tokens with the characters of a text that they stand for."""
     tokens = [
         Token(index, 0, spelled, start, end, segment=segment) for index, (spelled, start, end) in enumerate(found)
     ]

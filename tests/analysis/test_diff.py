@@ -21,7 +21,6 @@ def softmax(scores: list[float], allowed: list[bool]) -> list[float]:
 
 
 def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...] = (0,), heads: int = HEADS) -> Trace:
-    """A trace of random scores over the words of a sentence."""
     tokens = tokens_of(*words.split())
     random = np.random.default_rng(seed)
     drawn = [random.standard_normal((2, heads, len(tokens), 3), dtype=np.float32) for _ in layers]

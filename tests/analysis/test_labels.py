@@ -61,7 +61,6 @@ def patterns(ids: list[int]) -> dict[str, np.ndarray]:
 
 
 def trace_with(heads: list[np.ndarray], ids: list[int], mask: str = "full", special: tuple[int, ...] = ()) -> Trace:
-    """The scores are the pattern, so that all weight is there."""
     scores = 30 * np.stack(heads).astype(np.float32)
     keys = np.broadcast_to(np.eye(len(ids), dtype=np.float32), scores.shape)
     sequence = tokens(ids, frozenset(special))

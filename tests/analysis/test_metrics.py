@@ -20,7 +20,6 @@ from attncli.trace.view import View
 
 
 def by_name(names: list[str], values: np.ndarray) -> dict[str, float | None]:
-    """The metrics of a text; it has none of pictures."""
     assert np.isnan(values[len(names) :]).all()
     return named(names, values[: len(names)])
 

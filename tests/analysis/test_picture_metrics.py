@@ -77,11 +77,9 @@ def agree(actual: dict[str, float | None], expected: dict[str, Any]) -> None:
 
 
 LAYOUTS = {
-    "in front": (4, ImageGrid(1, 3, 4)),
-    "with newlines": (3, ImageGrid(0, 2, 3, order=(0, 1, 2, 4, 5, 6))),
-    "a tower": (0, ImageGrid(2, 3, 3)),
-    "two": (2, ImageGrid(1, 2, 2), ImageGrid(6, 3, 2, is_overview=True)),
-}
+    "in front": (4, ImageGrid(1, 3, 4)), "with newlines": (3, ImageGrid(0, 2, 3, order=(0, 1, 2, 4, 5, 6))),
+    "a tower": (0, ImageGrid(2, 3, 3)), "two": (2, ImageGrid(1, 2, 2), ImageGrid(6, 3, 2, is_overview=True)),
+}  # fmt: skip
 
 
 @given(

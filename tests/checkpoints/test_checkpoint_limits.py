@@ -24,7 +24,6 @@ LONG = " ".join(f"w{2 + index % 90}" for index in range(70))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A tiny checkpoint of an architecture, with a tokenizer that AutoTokenizer reads."""
     return cache(lambda name: save_for_auto(tiny_model(name), tmp_path_factory.mktemp(name)))
 
 

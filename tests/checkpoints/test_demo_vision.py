@@ -13,7 +13,6 @@ MODEL = "demo-vision"
 
 
 def test_its_heaviest_key_is_in_the_picture_that_is_shown(attn: Run, tmp_path: Path) -> None:
-    """Of a picture that it never saw, of eight shapes."""
     rng, file = np.random.default_rng(123), tmp_path / "shapes.png"
     drawn = next(one for one in iter(lambda: Scene.drawn(rng), None) if len(one.kinds) == 8)
     Image.fromarray(drawn.picture()).save(file)

@@ -12,7 +12,6 @@ from running import on_terminal, text_shown
 
 @pytest.fixture
 def online(tiny_llama: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A hub with one checkpoint, whose weights take their time; the environment of a program that asks it."""
     with Hub({NAME: Path(tiny_llama)}, has_storage=False, pause=0.3) as hub:
         yield hub.environment | {"HF_HOME": str(tmp_path)}
 

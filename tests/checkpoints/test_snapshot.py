@@ -19,7 +19,6 @@ COMMIT = "abc0"
 
 
 def taken_for(attn: Run, model: Path | str, engine: str = "auto") -> str:
-    """Which checkpoint a document names."""
     ran = attn("inspect", TEXT, "-m", model, "--engine", engine, "-F", "json", "--show", "tokens")
     assert ran.code == 0, ran.err
     assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "flies"]
@@ -91,7 +90,6 @@ def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
 
 @pytest.fixture(scope="module")
 def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA of a model that is on the hub."""
     folder = tmp_path_factory.mktemp("lora")
     save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), folder)
     adapter_config = json.loads((folder / "adapter_config.json").read_text())
@@ -101,7 +99,6 @@ def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with an empty repository, which this process asks."""
     (tmp_path / "repository").mkdir()
     with Hub({"org/name": tmp_path / "repository"}) as hub:
         hub.reach(tmp_path / "home", monkeypatch)

@@ -27,7 +27,6 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def claimed(width: int, height: int) -> bytes:
-    """A small file that claims to be a large picture."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)) + chunk(b"IEND", b"")

@@ -8,8 +8,6 @@ from attncli.engines import cpu
 
 
 def reads(monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
-    """Let files of the kernel have these contents, by their names; there are no others."""
-
     def content(path: str) -> str:
         if (name := os.path.basename(path).replace(".", "_")) not in files:
             raise FileNotFoundError

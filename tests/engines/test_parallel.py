@@ -39,7 +39,6 @@ def test_there_are_as_many_threads_as_the_user_says(
 
 
 def threads_of(tokens: int) -> tuple[set[int], list[int]]:
-    """Return which threads work within, and how many BLAS has meanwhile."""
     seen: set[int] = set()
     with use_all_cores(tokens):
         together = threading.Barrier(2, timeout=60) if tokens > LONG and count() == 2 else None

@@ -82,11 +82,9 @@ LAYERS: dict[str, tuple[dict[str, Any], int]] = {
     "queries and keys alone": ({"project": "qk", "d_model": 4, "d_k": 3, "num_heads": 2, "mask": "none"}, 80),
     "positions": ({"positions": "sinusoidal", "project": "none", "d_model": 7, "target": STATES[1]}, 0),
     "a scale": ({"scale": -0.25, "d_model": 4, "d_k": 9, "d_v": 4}, 4 * 4 * (9 + 9 + 4) + 16 * 4),
-    "normal": (SIZES | {"init": "normal"}, 168),
-    "uniform": (SIZES | {"init": "uniform"}, 168),
-    "linear": (SIZES | {"init": "linear"}, 168 + 2 * (3 + 3 + 4) + 6),
-    "zeros": (SIZES | {"init": "zeros"}, 168),
-}
+    "normal": (SIZES | {"init": "normal"}, 168), "uniform": (SIZES | {"init": "uniform"}, 168),
+    "linear": (SIZES | {"init": "linear"}, 168 + 2 * (3 + 3 + 4) + 6), "zeros": (SIZES | {"init": "zeros"}, 168),
+}  # fmt: skip
 
 
 @both_rngs
@@ -167,7 +165,6 @@ def test_seeds_are_as_good_as_their_promise(rng: str) -> None:
 
 
 def qkv(text: str, **options: Any) -> dict[str, list[np.ndarray]]:
-    """Queries, keys and values of each word, by its text."""
     trace = attncli.inspect(text, **options)
     layer = trace.layer(0)
     return {token.text: [array[:, token.index] for array in (layer.q, layer.k, layer.v)] for token in trace.key_tokens}

@@ -20,15 +20,12 @@ from transformers import (
 )
 
 WHOLE = {
-    "llama": AutoModelForCausalLM,
-    "gpt2": AutoModelForCausalLM,
-    "bert": AutoModelForSequenceClassification,
+    "llama": AutoModelForCausalLM, "gpt2": AutoModelForCausalLM, "bert": AutoModelForSequenceClassification,
     "bare bert": AutoModel,
-}
+}  # fmt: skip
 
 
 def save_base(family: str, folder: Path) -> str:
-    """Save a base model with a tokenizer; return its folder."""
     save_tiny_llama(str(folder))
     if family == "llama":
         return str(folder)
@@ -46,7 +43,6 @@ def save_base(family: str, folder: Path) -> str:
 
 
 def save_adapter(family: str, base: str, config: Any, folder: Path, std: float = 0.1) -> str:
-    """Save an adapter whose tensors are random, so that it has an effect; return its folder."""
     torch.manual_seed(1)
     model = get_peft_model(WHOLE[family].from_pretrained(base), config)
     for name, parameter in model.named_parameters():
@@ -59,7 +55,6 @@ def save_adapter(family: str, base: str, config: Any, folder: Path, std: float =
 
 
 def beside_its_base(adapter: str, base: str, folder: Path) -> Path:
-    """Put the files of an adapter and those of its base into one folder."""
     shutil.copytree(base, folder)
     shutil.copytree(adapter, folder, dirs_exist_ok=True)
     return folder

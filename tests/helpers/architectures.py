@@ -29,8 +29,6 @@ OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", 
 IMAGE_TEXT = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 """The models that read pictures beside text, by their model types."""
 
-"""The models that hear and write text, by their model types."""
-
 TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}
 """What reads text in a model that speaks and hears too."""
 
@@ -43,11 +41,9 @@ WITHOUT_ATTENTION = {
 }  # fmt: skip
 
 NOT_BUILT = {
-    "bros": "needs the boxes of its words beside them",
-    "layoutlmv2": "needs detectron2",
-    "lxmert": "needs the features of an image",
-    "t5gemma2": "its encoder reads images",
-}
+    "bros": "needs the boxes of its words beside them", "layoutlmv2": "needs detectron2",
+    "lxmert": "needs the features of an image", "t5gemma2": "its encoder reads images",
+}  # fmt: skip
 
 LAYERS = (
     "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_decoder_layers "
@@ -57,19 +53,17 @@ LAYERS = (
 SIZES: dict[int, str] = {
     1: "n_group topk_group first_k_dense_replace num_dense_layers max_window_layers mamba_n_groups n_groups "
     "mamba_num_heads mamba_n_heads n_mamba_heads",
-    2: "index_block_size index_topk_blocks "
-    "num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok num_experts_per_token moe_topk top_k moe_k "
-    "swa_num_key_value_heads kv_n_heads moe_top_k",
+    2: "index_block_size index_topk_blocks num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok "
+    "num_experts_per_token moe_topk top_k moe_k swa_num_key_value_heads kv_n_heads moe_top_k",
     3: "sliding_window sliding_window_size attention_window_size window_size",
-    4: "attention_chunk_size index_topk keep_window_size "
-    "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
-    "num_encoder_attention_heads num_decoder_attention_heads num_experts n_routed_experts num_local_experts "
-    "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
-    "swa_num_attention_heads attention_window local_attention speech_encoder_attention_heads "
-    "t2u_encoder_attention_heads t2u_decoder_attention_heads",
+    4: "attention_chunk_size index_topk keep_window_size num_attention_heads n_head n_heads num_heads "
+    "encoder_attention_heads decoder_attention_heads attention_heads num_encoder_attention_heads "
+    "num_decoder_attention_heads num_experts n_routed_experts num_local_experts moe_num_experts index_n_heads "
+    "linear_num_key_heads linear_num_value_heads linear_num_heads swa_num_attention_heads attention_window "
+    "local_attention speech_encoder_attention_heads t2u_encoder_attention_heads t2u_decoder_attention_heads",
     8: "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
-    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size ssm_state_size "
-    "swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar ",
+    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size "
+    "ssm_state_size swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar",
     16: "q_lora_rank kv_lora_rank o_lora_rank mamba_dt_rank time_step_rank entity_emb_size pronunciation_embed_dim "
     "shape_embed_dim unit_embed_dim lang_embed_dim spkr_embed_dim t2u_variance_predictor_embed_dim "
     "t2u_variance_predictor_hidden_dim",
@@ -87,11 +81,8 @@ SIZES: dict[int, str] = {
 
 # `initializer_range` and its like: at the usual 0.02, so small a model attends to everything alike.
 SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()} | {
-    "use_sliding_window": True,
-    "initializer_range": 0.4,
-    "init_std": 0.4,
-    "initializer_factor": 1.0,
-}
+    "use_sliding_window": True, "initializer_range": 0.4, "init_std": 0.4, "initializer_factor": 1.0,
+}  # fmt: skip
 
 PER_LAYER = (
     "attn_layers", "attention_types", "block_sizes", "indexer_types", "layer_types", "layers_block_type",
@@ -269,23 +260,19 @@ def tiny_text_part(name: str, attn_implementation: str) -> PreTrainedModel:
 
 
 def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:
-    """A model that reads pictures beside text; see `tiny_model`."""
     return random_model(whole_class(name)._from_config, tiny_config(name, layers))
 
 
 def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
-    """The language model of one that reads pictures beside text, alone; see `tiny_model`."""
     return random_model(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True))
 
 
 def whole_class(name: str) -> type[PreTrainedModel]:
-    """The class of a model that reads pictures beside text."""
     special = {"shieldgemma2": "ShieldGemma2ForImageClassification"}  # its checkpoints are of this class
     return getattr(transformers, special.get(name, IMAGE_TEXT[name]))
 
 
 def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str = "eager") -> PreTrainedModel:
-    """A model that `build` makes; see `tiny_model`."""
     torch.manual_seed(0)
     model = build(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
     with torch.no_grad():

@@ -47,14 +47,10 @@ _atoms = st.one_of(
 )
 grammatical = st.recursive(
     _atoms,
-    lambda inner: st.one_of(
-        st.builds("({})".format, inner),
-        st.builds("~{}".format, inner),
-        st.builds("{} & {}".format, inner, inner),
-        st.builds("{}|{}".format, inner, inner),
-    ),
+    lambda inner: st.one_of(st.builds("({})".format, inner), st.builds("~{}".format, inner),
+        st.builds("{} & {}".format, inner, inner), st.builds("{}|{}".format, inner, inner)),
     max_leaves=6,
-)
+)  # fmt: skip
 
 
 _odd = [
@@ -118,8 +114,6 @@ def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """A command line."""
-
     path: tuple[str, ...]  # of the command, such as `mask show`
     options: tuple[tuple[str, ...], ...]  # names and values of the options
     arguments: tuple[str, ...]  # what stands between the options, or behind them
@@ -127,18 +121,14 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        """The line as a shell hands it over; nothing behind `--` is an option."""
         return [*self.path, *(word for option in self.options for word in option), "--", *self.arguments]
 
     def given(self, *names: str) -> str | None:
-        """The value of an option, of which the last one counts."""
         found = [option[-1] for option in self.options if option[0] in names]
         return found[-1] if found else None
 
 
 def commands(root: Any) -> dict[tuple[str, ...], Any]:
-    """Every command of the program by its path."""
-
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         if not hasattr(command, "list_commands"):
             yield path, command

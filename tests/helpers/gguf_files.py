@@ -53,7 +53,6 @@ def write_gguf(
 
 
 def name_of(name: str) -> str:
-    """Return the name that a tensor of transformers has in a file."""
     words = name.split(".")
     layer = next((f"blk.{word}." for word in words if word.isdigit()), "")
     return f"{layer}{PARTS[words[-2]]}.{words[-1]}"

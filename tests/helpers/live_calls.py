@@ -71,6 +71,5 @@ def recomputed(call: AttentionCall) -> torch.Tensor:
 
 
 def weighed(call: AttentionCall) -> torch.Tensor:
-    """Return weights·V of what a call says, `[B, H, Q, Dv]`."""
     v = call.project()[2] if call.project else call.v
     return (recomputed(call) @ v.double().repeat_interleave(call.shape[1] // v.shape[1], 1)).to(v.dtype)

@@ -136,7 +136,6 @@ def config_of(family: str, changes: Changes) -> dict[str, Any]:
 
 
 def save(config: Changes, folder: Path) -> Any:
-    """Save a random model of a configuration with a tokenizer, and return the model."""
     model = random_model(AutoModel.from_config, CONFIG_MAPPING[config["model_type"]].from_dict({**config}))
     model.save_pretrained(folder)
     save_tokenizer(folder)
@@ -155,19 +154,16 @@ def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> 
 
 
 def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
-    """Return every layer's attention to token ids, computed by the native engine."""
     (found,) = native_packed(native_model(folder), [ids])
     return found
 
 
 def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
-    """Return every layer's attention to each of several sentences, computed together."""
     heads = tuple(range(model.spec.heads.count))
     return model.record([TokenIds(ids) for ids in sentences], range(len(model.spec.layers)), heads, None)
 
 
 def native_model(folder: Path) -> forward.Model:
-    """Open the model of a checkpoint in the native engine."""
     spec = model_spec(ConfigReader(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     store = Shards(CheckpointFolder(Path(folder)))
     return forward.Model(spec, ModelWeights(str(folder), store, spec.prefix, spec.embedding.tokens.name + ".weight"))
@@ -191,13 +187,11 @@ def agree(found: Iterable[LayerTrace], reference: tuple[LayerTrace, ...]) -> boo
 
 
 def _array(layer: LayerTrace, head: int, name: str) -> Any:
-    """Return an array of a head; scores only where the mask allows them, as a recorded one has no others."""
     found = layer.head(head)
     return np.where(found.mask, found.scores, 0) if name == "scores" else getattr(found, name)
 
 
 def conform(folder: Path) -> bool:
-    """Compare the engines on a checkpoint."""
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16")
     ids = trace.key_tokens.ids
     # Beside others, of which one is as long.

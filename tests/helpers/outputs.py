@@ -49,7 +49,6 @@ def hold(code: int, out: str, err: str, form: str = "table", colored: bool = Fal
 
 
 def one_sentence(code: int, out: str, err: str) -> None:
-    """Check a run that was refused."""
     hold(code, out, err)
     assert code >= USAGE
     assert out == ""
@@ -57,7 +56,6 @@ def one_sentence(code: int, out: str, err: str) -> None:
 
 
 def answered_or_refused(ran: Any) -> None:
-    """Check a run of which either will do."""
     (hold if ran.code in (OK, FINDINGS) else one_sentence)(ran.code, ran.out, ran.err)
 
 

@@ -122,7 +122,6 @@ def written(trace: Trace, path: Path, view: View | None = None) -> Path:
 
 
 def page_of(attn: Callable[..., Any], path: Path, *arguments: str | Path) -> str:
-    """The page that `attn inspect` writes, without a word."""
     ran = attn("inspect", *arguments, "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     return path.read_text(encoding="utf-8")

@@ -41,7 +41,6 @@ class Person:
         os.write(self.terminal, keys.encode())
 
     def left(self) -> tuple[int, str]:
-        """How it ended, and what a standard output that is apart got."""
         printed = ""
         for terminal in (self.terminal, self.other):
             try:

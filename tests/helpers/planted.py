@@ -18,8 +18,6 @@ Plant = Callable[[Any, pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake."""
-
     name: str  # what is wrong
     architecture: str  # of the healthy model it is planted in
     plant: Plant  # changes the model
@@ -33,13 +31,11 @@ def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "",
 
 
 def attentions(model: Any) -> list[Any]:
-    """The attention module of each layer, those that are handed the mask."""
     ends = ("self_attn", ".attn", "attention.self", "attn.c", "SelfAttention", "encoder_attn")
     return [module for name, module in model.named_modules() if name.endswith(ends)]
 
 
 def with_argument(module: Any, name: str, change: Callable[[Any, dict[str, Any]], Any]) -> None:
-    """Change an argument of a module's forward pass whenever it runs."""
     parameters = signature(module.forward)
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
@@ -63,8 +59,6 @@ def each_mask(change: Callable[[Any, dict[str, Any]], Any], layers: tuple[int, .
 
 
 def masks(change: Callable[[Allowed], Allowed], *layers: int, of: Callable[[Any], Any] = lambda model: model) -> Plant:
-    """Change which cells are allowed, whatever form the mask has."""
-
     def changed(mask: Any, arguments: dict[str, Any]) -> Any:
         if mask is None:  # the fused kernel is told that it is causal, and makes the mask itself
             hidden = arguments["hidden_states"]
@@ -79,8 +73,6 @@ def masks(change: Callable[[Allowed], Allowed], *layers: int, of: Callable[[Any]
 
 
 def raw_masks(change: Callable[[torch.Tensor], Any]) -> Plant:
-    """Change the numbers of an additive mask; booleans stay."""
-
     def changed(mask: Any, _: dict[str, Any]) -> Any:
         return mask if mask is None or mask.dtype == torch.bool else change(mask)
 
@@ -88,13 +80,10 @@ def raw_masks(change: Callable[[torch.Tensor], Any]) -> Plant:
 
 
 def argument(name: str, change: Callable[[Any, dict[str, Any]], Any]) -> Plant:
-    """Change an argument of the whole model."""
     return lambda model, _: with_argument(model, name, change)
 
 
 def function(name: str, wrap: Callable[[Any], Any]) -> Plant:
-    """Exchange a function in the module that the model's code is in."""
-
     def plant(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         home = sys.modules[type(model).__module__]
         monkeypatch.setattr(home, name, wrap(getattr(home, name)))
@@ -103,8 +92,6 @@ def function(name: str, wrap: Callable[[Any], Any]) -> Plant:
 
 
 def config_of_masks(name: str, **changes: Any) -> Plant:
-    """Let a function that builds masks see another configuration."""
-
     def wrap(build: Any) -> Any:
         def built(config: Any, *args: Any, **kwargs: Any) -> Any:
             with patch.multiple(config, **changes):
@@ -142,13 +129,11 @@ def from_nought(_: Any, arguments: dict[str, Any]) -> Any:
 
 
 def strict(allowed: Allowed) -> Allowed:
-    """No query sees itself."""
     queries, keys = allowed.shape[-2:]
     return allowed & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - 1)
 
 
 def one_head(allowed: Allowed) -> Allowed:
-    """One of four heads looks ahead."""
     heads = allowed.expand(-1, 4, -1, -1).clone()
     heads[:, 2] = True
     return heads

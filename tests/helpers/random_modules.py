@@ -81,7 +81,6 @@ class DrawnAttention(nn.Module):
 
 
 def with_hole(allowed: Tensor, at: random.Random, rows: bool = False, heads: bool = False) -> Tensor:
-    """Return a mask that shows one key more, in one row or head or in all of them."""
     hidden = (~allowed).any(0).any(0).nonzero().tolist()
     allowed = allowed.expand(-1, HEADS, -1, -1).clone()
     if hidden:
@@ -110,7 +109,6 @@ PADS: dict[str, Callable[[Tensor], Tensor]] = {
 
 # --- other parts: a module, and a function of it, of vectors and of ids ---
 def channels_first(f: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor, Tensor], Tensor]:
-    """Return a part of a function of channels `[B, D, T]`."""
     return lambda m, x, *_: f(m, x.transpose(1, 2)).transpose(1, 2)
 
 
@@ -119,20 +117,17 @@ def shift(x: Tensor) -> Tensor:
 
 
 def routed(m: nn.Module, x: Tensor, choice: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the experts of each token, weighted by the gates that are kept."""
     gates, experts = m(x).split([4, 4 * WIDTH], 2)
     gates = gates.softmax(2)
     return (experts.unflatten(2, (4, WIDTH)) * (gates * choice(gates))[..., None]).sum(2)
 
 
 def with_room(gates: Tensor) -> Tensor:
-    """Return which tokens are among the first of their expert in the whole batch."""
     chosen = F.one_hot(gates.argmax(2).flatten(), 4)
     return (chosen * (chosen.cumsum(0) <= max(1, len(chosen) // 6))).view(gates.shape)
 
 
 def put(x: Tensor, target: Any, source: Any) -> Tensor:
-    """Return zeros but for a position, which is another one."""
     found = torch.zeros_like(x)
     found[target] = x[source]
     return found
@@ -337,6 +332,5 @@ def _changes(module: RandomModule, row: int, at: int) -> Iterator[dict[str, Tens
 
 
 def _distance(before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """Return how far outputs moved at each position, of the largest number."""
     far = [(a - b).abs().nan_to_num(nan=math.inf).amax(2) / a.abs().max() for a, b in zip(before, after, strict=True)]
     return torch.stack(far).amax(0)

@@ -46,13 +46,11 @@ class Example(NamedTuple):
 
 
 def pages() -> dict[str, str]:
-    """The text of README and of every page of docs/, by its path in the repository."""
     paths = [README, *sorted((ROOT / "docs").rglob("*.md"))]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 def examples() -> list[Example]:
-    """Every command that a page shows with its output."""
     return [
         Example(page, match["command"], match["output"], match["shows"])
         for page, text in pages().items()
@@ -67,7 +65,6 @@ def pictures(texts: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
-    """A picture as its command draws it now, in a folder of its own."""
     own = Path(tempfile.mkdtemp(dir=folder))
     bring_materials(own)
     (own / path).parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +86,6 @@ class Screen(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The page that the command writes, if it is one."""
         *_, last = self.command.split()
         return last if last.endswith(".html") else ""
 
@@ -111,7 +107,6 @@ class Screen(NamedTuple):
         return f'{opening}<image width="100%" height="100%" href="data:image/png;base64,{shown}"/></svg>\n'
 
     def drawn(self, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
-        """The screen as it is now, in a folder of its own, with the messages on stderr below it."""
         from rich.console import Console
         from rich.text import Text
 
@@ -139,7 +134,6 @@ class Screen(NamedTuple):
 
 
 def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
-    """Every picture of a terminal on some pages, or on all, by its path in the repository."""
     found = (match for text in (texts or pages()).values() for match in _SCREEN.finditer(text))
     return {
         f"docs/{m['path']}": Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found
@@ -167,7 +161,6 @@ def bring_models(command: str, folder: Path) -> None:
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
-    """What a command prints, both streams, in a folder of its own and without a terminal; `commands` has ours."""
     own = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     finished = subprocess.run(
         ["bash", "-c", command], cwd=folder,
@@ -187,7 +180,6 @@ def arguments_of(command: str) -> list[str] | None:
 
 
 def comparable(output: str) -> str:
-    """The output without what differs from one processor to the next."""
     return _MACHINE.sub("…", output)
 
 

@@ -64,8 +64,6 @@ g>g{{visibility:hidden}}
 
 
 def recorded(environment: Mapping[str, str]) -> list[Frame]:
-    """Return the frames."""
-
     async def within() -> list[Frame]:
         async with driven_by(COMMAND, COLUMNS, LINES, environment) as one:
             frames: list[Frame] = [(1.0, one.screen())]
@@ -80,7 +78,6 @@ def recorded(environment: Mapping[str, str]) -> list[Frame]:
 
 
 def picture(frames: Sequence[Frame]) -> str:
-    """Return the frames as an SVG that moves."""
     drawn = _DrawnFrame()
     places = [[drawn.line(line) for line in lines] for _, lines in frames]
     whole = sum(seconds for seconds, _ in frames)
@@ -111,7 +108,6 @@ class _DrawnFrame:
         self._styles: dict[str, str] = {}
 
     def line(self, cells: Sequence[Segment]) -> str:
-        """Return the name of a line; an empty one has none."""
         content = "".join([*self._areas(cells), *self._texts(cells)])
         return self._names.setdefault(content, f"l{len(self._names)}") if content else ""
 
@@ -139,7 +135,6 @@ class _DrawnFrame:
         return (f'<path class="{name}" d="{"".join(parts)}"/>' for name, parts in paths.items())
 
     def _texts(self, cells: Sequence[Segment]) -> Iterator[str]:
-        """Yield the texts."""
         column = 0
         for style, run in groupby(cells, _style):
             text = "".join(cell.text for cell in run)
@@ -156,7 +151,6 @@ def _style(cell: Segment) -> Style:
 
 
 def _colors(style: Style) -> tuple[str, str]:
-    """Return the colours of a style on paper, those of the text and of the background; none is empty."""
     ink = (style.color or Color.default()).get_truecolor(THEME, True).hex
     paper = style.bgcolor.get_truecolor(THEME, False).hex if style.bgcolor else ""
     if style.reverse:
@@ -167,7 +161,6 @@ def _colors(style: Style) -> tuple[str, str]:
 
 
 def write() -> None:
-    """Make the recording."""
     Path(__file__).parents[2].joinpath(PATH).write_text(picture(recorded(os.environ)), encoding="utf-8")
 
 

@@ -23,20 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ran:
-    """How a run of the program ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
-        """Its standard output as one JSON document."""
         return json.loads(self.out)
 
 
 def program(*arguments: str | Path, python: str = sys.executable, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `attn` in a process of its own."""
     command = [python, "-m", "attncli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
 
@@ -57,7 +53,6 @@ def printed(parts: Iterable[RenderableType], palette: Palette, width: int | None
 
 
 def plain(text: str) -> str:
-    """Return what a terminal shows, without its colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
@@ -68,12 +63,9 @@ def on_terminal(
     parent, child = pty.openpty()
     elsewhere = tempfile.TemporaryFile()  # noqa: SIM115
     run = subprocess.Popen(
-        [python, "-m", "attncli", *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=child if out else elsewhere,
-        stderr=child,
-        env=os.environ | {"TERM": "xterm-256color"} | environment,
-    )
+        [python, "-m", "attncli", *map(str, arguments)], stdin=subprocess.PIPE, stdout=child if out else elsewhere,
+        stderr=child, env=os.environ | {"TERM": "xterm-256color"} | environment,
+    )  # fmt: skip
     os.close(child)
     run.stdin.write(stdin.encode() if isinstance(stdin, str) else stdin)
     run.stdin.close()
@@ -94,5 +86,4 @@ def on_terminal(
 
 
 def text_shown(shown: str) -> str:
-    """The text that went to a terminal."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)

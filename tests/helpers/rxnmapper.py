@@ -80,7 +80,6 @@ def atom_pairs() -> list[dict[str, Any]]:
 
 
 def _unmapped(atom: str) -> str:
-    """Return an atom as SMILES writes it without a number: in brackets where it has to be."""
     plain = re.fullmatch(r"(B|C|N|O|P|S|F|Cl|Br|I|b|c|n|o|p|s|\*)(H\d*)?", atom)
     return plain[1] if plain else f"[{atom}]"
 

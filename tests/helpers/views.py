@@ -25,7 +25,6 @@ BASELINES = {**dict.fromkeys(NAMES, 0.1), "distance": 4.0, "effective_keys": 10.
 
 
 def report_of(layers: int, heads: int) -> HeadReport:
-    """A model whose heads do what chance says."""
     draw = np.random.default_rng(0)
     found = []
     for place in range(layers * heads):

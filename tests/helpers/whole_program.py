@@ -78,7 +78,6 @@ def _connect(files: list[Any], stdin: bytes) -> None:
 
 
 def _ended(main: Callable[[], None]) -> int:
-    """Return the exit code of a program, whose buffers are written as when Python ends."""
     try:
         main()
     except SystemExit as ended:

@@ -19,8 +19,6 @@ STEPS = [(6, 1, 1), (6, 3), (4, 4), (4, 1), (4, 2)]  # of which some have as man
 def read(
     programs: dict[str, Callable[..., object]], name: str, *options: object, rows: int = 2, **more: object
 ) -> Calls:
-    """The calls of a prompt and steps behind it; the last option is how many queries each has."""
-
     def run() -> list[torch.Tensor]:
         return programs["generated"](programs[name](*options[:-1], **more), options[-1], rows)
 
@@ -32,7 +30,6 @@ def read(
 
 
 def check(calls: Calls, steps: tuple[int, ...]) -> None:
-    """Check that all calls have their queries, keys and heads, a causal mask, and weights that give their output."""
     assert {row.verdict for row in calls} == {"ok"}
     assert {row.mask for row in calls} <= {"causal", "full"}
     assert calls[0].tracks[0].first.shape[1:] == (HEADS, steps[0], steps[0])
@@ -50,7 +47,6 @@ def check(calls: Calls, steps: tuple[int, ...]) -> None:
     *(("Grouped", scores, {}) for scores in ("bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk")),
 ])  # fmt: skip
 def test_heads_are_heads(name: str, scores: str, more: Any, programs: dict[str, Callable[..., object]]) -> None:
-    """Of absorbed MLA, of heads that share their keys, and of groups that do."""
     for steps in (*STEPS, *[(2, 2)] * (name == "Grouped")):
         check(read(programs, name, scores, steps, **more), steps)
 

@@ -57,7 +57,6 @@ def numbers_of_ones() -> None:
 
 
 def arrow(program: Callable[[], None]) -> str:
-    """The line with the arrow, of a program or of the class that it makes."""
     lines, first = inspect.getsourcelines(Gpt if program is buffer else program)
     (line,) = [first + index for index, text in enumerate(lines) if "# <-" in text]
     return f"{Path(__file__).relative_to(Path.cwd())}:{line}"

@@ -138,8 +138,6 @@ def test_a_model_that_differs_by_itself_is_not_provable() -> None:
 
 
 class Noisy(torch.nn.Module):
-    """Gives other numbers each time, whatever the random state."""
-
     numbers = iter(range(1, 1000))
 
     def forward(self, x):
@@ -147,7 +145,6 @@ class Noisy(torch.nn.Module):
 
 
 def test_what_cannot_be_asked_is_one_sentence() -> None:
-    """An expression without a number that nothing says, a model without positions, one that is no expression."""
     model = programs.LanguageModel()
     for expression, inputs, words in (
         ("causal & docs", programs.tokens(), "docs has no number"),
@@ -168,13 +165,10 @@ def test_what_cannot_be_asked_is_one_sentence() -> None:
 
 # --- where a leak could hide, and what is none ---
 def masked(mask: torch.Tensor | None = None) -> torch.nn.Module:
-    """Return a model with a mask; without one, all sees all."""
     return programs.LanguageModel(programs.shown(mask))
 
 
 class Changed(torch.nn.Module):
-    """A causal model that gives something else than its last module."""
-
     def __init__(self, change, model=None):
         super().__init__()
         self.model, self.change = model or programs.LanguageModel(), change
@@ -184,8 +178,6 @@ class Changed(torch.nn.Module):
 
 
 class TwoTables(torch.nn.Module):
-    """Adds vectors of a second table to what its layers give, as some models do to values."""
-
     def __init__(self):
         super().__init__()
         self.model, self.again = masked(), torch.nn.Embedding(programs.VOCABULARY, programs.VOCABULARY)
@@ -195,7 +187,6 @@ class TwoTables(torch.nn.Module):
 
 
 def test_a_mask_that_shows_more_is_asked_there() -> None:
-    """Of a prefix, and of a row of the batch."""
     prefix = programs.causal(12) | (torch.arange(12) < 4)
     one_row = programs.causal(12).repeat(4, 1, 1, 1)
     one_row[3] = True
@@ -208,8 +199,6 @@ def test_a_mask_that_shows_more_is_asked_there() -> None:
 
 
 class Talking(programs.SelfAttention):
-    """Mixes the scores of heads, in a module, before later keys are hidden."""
-
     def __init__(self):
         super().__init__(None)
         self.mix = torch.nn.Conv2d(programs.HEADS, programs.HEADS, 1)
@@ -235,8 +224,6 @@ class TimeFirst(torch.nn.Module):
 
 
 class Prefixed(programs.LanguageModel):
-    """Has prefixes of its token types; if it is wrong, of 8 tokens."""
-
     def __init__(self, wrong: bool):
         super().__init__()
         self.wrong = wrong
@@ -332,8 +319,6 @@ def test_half_precision_hides_no_leak() -> None:
 
 
 def test_each_forward_of_a_program_is_told_from_others() -> None:
-    """By its module, its switches and its shapes; how many are left out is counted."""
-
     class Switched(programs.LanguageModel):
         def forward(self, ids, is_causal):
             for block in self.blocks:
@@ -360,7 +345,6 @@ def test_long_rows_change_in_groups() -> None:
 
 
 def test_a_leak_names_the_one_input_that_moves_outputs() -> None:
-    """Groups are halved where something moved."""
     torch.manual_seed(0)
     model = programs.Beside(programs.READS_AHEAD["one cell of one row"])
     (leak,) = prove(model, programs.tokens(4), "causal").moved
@@ -426,8 +410,6 @@ def test_lengths_come_from_ids_before_masks() -> None:
 
 # --- programs whose models hold what cannot be copied ---
 class Closing:
-    """Ends what it holds."""
-
     closed = 0
 
     def __del__(self):
@@ -436,7 +418,6 @@ class Closing:
 
 @pytest.mark.parametrize("held", [[{"lock": threading.Lock()}, 3], Closing()], ids=["a list of locks", "what ends"])
 def test_what_cannot_be_copied_is_shared_and_named(held: Any) -> None:
-    """The program goes on, and its objects are as they were."""
     model, ids = programs.LanguageModel(), programs.tokens()
     model.blocks[0].held = held
     closed = Closing.closed
@@ -464,8 +445,6 @@ def proofs_beside(run: Callable[[], list[Any]]) -> list[ModelProof]:
 
 
 def test_nothing_of_the_program_changes() -> None:
-    """Outputs, gradients, buffers, random states and versions of tensors are its own."""
-
     def run() -> list[Any]:
         model, ids = programs.LanguageModel(mixer=lambda: programs.BatchNorm(True)), programs.tokens()
         model.blocks[0].mixer.norm = torch.nn.BatchNorm1d(programs.WIDTH)
@@ -478,8 +457,6 @@ def test_nothing_of_the_program_changes() -> None:
 
 
 def test_hooks_see_no_run_of_attn() -> None:
-    """And modules that a forward builds late are built by the program alone."""
-
     class Late(programs.LanguageModel):
         def __init__(self):
             super().__init__()
@@ -566,7 +543,6 @@ print(model(proofs.tokens()).shape)
 
 
 def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
-    """What the program prints is its own; the exit code says whether something leaks."""
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     program, ran = ["train.py", str(Path(__file__).parent / "programs")], partial(forked, "run")
     right = ran("--prove", "causal", *program, "right")

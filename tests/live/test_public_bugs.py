@@ -12,8 +12,6 @@ PROGRAMS = ("public_masks", "public_models", "designs", "unusual", "public_twins
 
 
 class Bug(NamedTuple):
-    """A bug, what its calls are held against, and which error is found in its wrong twin."""
-
     name: str  # of the function
     expect: str | None  # what its calls are held against; None where none says what is right
     alone: str  # the code of an error without `expect`; empty where none is found
@@ -109,17 +107,12 @@ DESIGNS: dict[str | None, str] = {
         simultaneous added_50 added_200 added_500 added_1000 added_2000 added_5000 added_9000
         filled_50 filled_100 filled_1000 filled_10000
     """,
-    "full": "cosine_sdpa slots",
-    "pad": "query_mask deberta uniform_padding",
+    "full": "cosine_sdpa slots", "pad": "query_mask deberta uniform_padding",
     "causal & pad": "zero_for_nan added_1e4_twice added_1e9_twice added_inf_twice filled_twice",
-    "causal & ~window(1)": "reformer rows_taken_away",
-    None: "strict_causal local_windows top_k swin",
-    "band(7,1)": "lookahead",
-    "band(0,7)": "backward",
-    "window(4)": "relative_bias",
-    "~window(1)": "cloze",
+    "causal & ~window(1)": "reformer rows_taken_away", None: "strict_causal local_windows top_k swin",
+    "band(7,1)": "lookahead", "band(0,7)": "backward", "window(4)": "relative_bias", "~window(1)": "cloze",
     "band(1,1) | global(0)": "class_token",
-}
+}  # fmt: skip
 
 # Right programs by the mask that all of their calls have, and the one that their outputs keep; None is none.
 CLAIMS: dict[tuple[str | None, str | None], str] = {
@@ -132,15 +125,11 @@ CLAIMS: dict[tuple[str | None, str | None], str] = {
     (None, None): "medusa_tree static_cache streaming_chunks block_diffusion translation joint_text_image video",
     ("causal & pad", "causal & pad"): "left_padded_generation rows_and_heads bloom t5_bias",
     ("causal", "causal & docs(5,4,3)"): "documents_in_turn",
-    (None, "causal"): "compressed_blocks key_of_zeros gated_media",
-    ("full", None): "axial masked_autoencoder",
-    ("causal & docs(3,5)", "causal & docs(3,5)"): "flex_documents",
-    (None, "causal | prefix"): "prefix_lm",
-    ("pad", None): "perceiver",
-    ("pad", "pad"): "induced_points fast_path",
-    (None, "causal & pad"): "torch_transformer",
-    ("causal", "causal & pad"): "last_word",
-}
+    (None, "causal"): "compressed_blocks key_of_zeros gated_media", ("full", None): "axial masked_autoencoder",
+    ("causal & docs(3,5)", "causal & docs(3,5)"): "flex_documents", (None, "causal | prefix"): "prefix_lm",
+    ("pad", None): "perceiver", ("pad", "pad"): "induced_points fast_path",
+    (None, "causal & pad"): "torch_transformer", ("causal", "causal & pad"): "last_word",
+}  # fmt: skip
 
 
 def named(each: Bug | Twin) -> str:

@@ -26,7 +26,6 @@ def test_a_proof_agrees_with_brute_force(group: int) -> None:
 
 
 def test_half_of_the_modules_are_right() -> None:
-    """And few are in doubt."""
     found = [truth(RandomModule(seed)) for seed in range(0, GROUPS * SEEDS, 4)]
     assert found.count(None) <= 2
     assert 0.4 < found.count(True) / len(found) < 0.6

@@ -42,12 +42,10 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Save a base model of a family, once."""
     return cache(lambda family: save_base(family, tmp_path_factory.mktemp("base")))
 
 
 def attentions(model: Any) -> list[np.ndarray[Any, Any]]:
-    """What a model of transformers returns in each layer, [H, Q, K]."""
     with torch.no_grad():
         found = model.eval()(input_ids=torch.tensor([IDS]), output_attentions=True).attentions
     return [layer[0].numpy() for layer in found]
@@ -82,7 +80,6 @@ def test_an_adapter_has_the_weights_that_peft_computes(case: str, bases: Callabl
 
 @pytest.fixture(scope="module")
 def adapter(bases: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A LoRA of the tiny Llama."""
     return save_adapter("llama", bases("llama"), lora("llama"), tmp_path_factory.mktemp("lora"))
 
 
@@ -91,7 +88,6 @@ def expected_of(base: str, adapter: str) -> list[np.ndarray[Any, Any]]:
 
 
 def with_settings(adapter: str, folder: Path, **settings: Any) -> Path:
-    """Copy an adapter, with other settings."""
     shutil.copytree(adapter, folder)
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))

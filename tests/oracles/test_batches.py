@@ -24,7 +24,6 @@ TERMS = 6 * 48  # of the sums of six layers, one after the other
 
 
 def check_same(together: Trace, alone: Trace) -> None:
-    """Check that two traces show the same."""
     assert together.key_tokens == alone.key_tokens
     assert together.query_tokens == alone.query_tokens
     assert (together.text, together.pair, together.target) == (alone.text, alone.pair, alone.target)

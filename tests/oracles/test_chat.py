@@ -73,7 +73,6 @@ def save_chat_model(folder: Path) -> None:
 
 
 def write_template(folder: Path, template: str | None, form: str = "file") -> None:
-    """Give a checkpoint a template: in a file, in tokenizer_config.json, or there as one of several."""
     path = folder / "tokenizer_config.json"
     config: dict[str, Any] = json.loads(path.read_text())
     config.pop("chat_template", None)
@@ -92,12 +91,9 @@ USAGE, LOAD, NOT_EXPOSED, INPUT = 2, 3, 4, 5
 TEXT = "time flies like an arrow"
 PLAIN = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
 CONTENTS = [
-    TEXT,
-    "  two\n\nlines, and blanks at the ends \n",
-    "{{ bos_token }} {% raw %} \"quoted\" 'twice' \\n <b>&amp;</b>",
-    "naïve ☃ 👩\u200d🚀 e\u0301",
-    "a <|im_end|> that is written out, </s> too",
-]
+    TEXT, "  two\n\nlines, and blanks at the ends \n", "{{ bos_token }} {% raw %} \"quoted\" 'twice' \\n <b>&amp;</b>",
+    "naïve ☃ 👩\u200d🚀 e\u0301", "a <|im_end|> that is written out, </s> too",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +115,6 @@ def saved(folder: Path, *messages: tuple[str, str]) -> Path:
 
 
 def words_of(document: dict[str, Any]) -> str:
-    """What stands in the text where no control token does."""
     places = [range(token["start"], token["end"]) for token in document["tokens"] if not token["special"]]
     return "".join(document["text"][place] for place in sorted({place for some in places for place in some}))
 
@@ -182,7 +177,6 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
 
 
 def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: Path, tmp_path: Path) -> None:
-    """Others are in tests/cli/test_options.py."""
     write_template(model, PLAIN)
     refused(attn("inspect", TEXT, "--chat"), USAGE)
     refused(attn("inspect", "-f", saved(tmp_path, ("user", "time")), "--whole", "--chat", "-m", model), USAGE)
@@ -210,17 +204,15 @@ def test_what_is_no_list_of_messages_is_one_sentence(
 
 
 REFUSED = [
-    (None, NOT_EXPOSED, "has no default chat template"),
-    ("{% if %}", LOAD, "cannot be read"),
+    (None, NOT_EXPOSED, "has no default chat template"), ("{% if %}", LOAD, "cannot be read"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", LOAD, "cannot be read"),
     ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "refuses these messages: no\\x1b[31m chat"),
     ("{{ messages.__class__.__mro__ }}", INPUT, "refuses these messages"),
     ("{{ messages.append(1) }}", INPUT, "refuses these messages"),
     ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "calls itself without end"),
     ("{% for i in range(9999) %}{{ messages[0].content * 99 }}{% endfor %}", INPUT, "it writes 23,757,624 characters"),
-    (" ", INPUT, "leaves out the messages"),
-    (IN_PARTS, INPUT, "leaves out the messages"),
-]
+    (" ", INPUT, "leaves out the messages"), (IN_PARTS, INPUT, "leaves out the messages"),
+]  # fmt: skip
 
 
 def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run, model: Path) -> None:

@@ -22,7 +22,6 @@ SENTENCE, TARGET = "w7 w8 w9 w7 w5", "w3 w4 w5"
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An encoder-decoder of three layers each."""
     return str(save_for_auto(tiny_model("t5"), tmp_path_factory.mktemp("t5")))
 
 

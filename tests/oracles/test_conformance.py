@@ -64,7 +64,6 @@ BUDGETS = (
 
 
 def recorded(model: Any, inputs: dict[str, torch.Tensor], layers: tuple[int, ...]) -> tuple[LayerTrace, ...]:
-    """Return the layers that are recorded of one forward of a model."""
     config, text = model.config, slice(0, inputs["input_ids"].shape[1])
     kinds = ("encoder", "decoder", "cross") if config.is_encoder_decoder else ("self",)
     target = slice(0, inputs["decoder_input_ids"].shape[1]) if config.is_encoder_decoder else text
@@ -75,7 +74,6 @@ def recorded(model: Any, inputs: dict[str, torch.Tensor], layers: tuple[int, ...
 
 
 def built(build: Callable[..., Any], config: Any, attention: str | None) -> Any:
-    """Return a model with the same random weights at every call, without a cache, as checkpoints are loaded."""
     model = calmed(random_model(build, config, attention))
     model.config.use_cache = False  # FSMT leaves its causal mask out while it fills a cache
     return model

@@ -19,7 +19,6 @@ Run = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def changed(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """MiniLM with the queries of one head turned round."""
     folder = tmp_path_factory.mktemp("changed")
     for path in Path(minilm).iterdir():
         if path.is_file() and path.name != "model.safetensors":

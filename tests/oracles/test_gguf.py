@@ -44,7 +44,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 
 
 def by_bytes(folder: Path, words: str, **more: np.ndarray) -> Callable[[gguf.GGUFWriter], None]:
-    """Return what writes a byte-level tokenizer of a folder into a file, and more tensors."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     pieces = [tokenizer.id_to_token(id_) for id_ in range(tokenizer.get_vocab_size())]
@@ -69,7 +68,6 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model_of(name: str, folder: Path, **more: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """Return transformers' model of random weights, and its tensors."""
     _, config, sizes, _ = MODELS[name]
     torch.manual_seed(4)
     size = len(AutoTokenizer.from_pretrained(folder))
@@ -151,7 +149,6 @@ def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path:
 
 
 def file_with(path: Path, tokenizer: Callable[[gguf.GGUFWriter], None], size: int, architecture: str = "llama") -> str:
-    """Write a file whose tensors are not read; return its path."""
     tensors = {"model.embed_tokens.weight": np.zeros((size, 256), np.float32)}
     write_gguf(path, architecture, tensors, MODELS[architecture][3], tokenizer)
     return str(path)

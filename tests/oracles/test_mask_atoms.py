@@ -87,7 +87,6 @@ NAMES = [*ATOMS, "docs", "global", "pad"]
 
 
 def drawn(data: st.DataObject, name: str, keys: int, length: int) -> tuple[str, Mod]:
-    """Return an atom with numbers, and its function."""
     if name == "pad":
         left, right = data.draw(some), data.draw(some)
         return f"pad(left={left},right={right})", padding(left, right, keys)
@@ -101,7 +100,6 @@ def drawn(data: st.DataObject, name: str, keys: int, length: int) -> tuple[str, 
 
 
 def fitted(lengths: list[int], total: int) -> list[int]:
-    """Documents of about these lengths that add up to the total."""
     remaining: list[int] = []
     for length in lengths:
         remaining.append(min(length, total - sum(remaining)))

@@ -116,7 +116,6 @@ def test_fields_that_matter_to_nothing_are_passed_over() -> None:
 
 
 def agrees(model: str | Path, text: str, **options: Any) -> Any:
-    """Check the native engine's trace of a text against that of transformers, and return it."""
     found, reference = (
         attncli.inspect(text, model=str(model), engine=engine, **options) for engine in ("native", "transformers")
     )

@@ -44,7 +44,6 @@ Made = Callable[[torch.Tensor], Form]
 
 @pytest.fixture(scope="module")
 def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama whose matrices have several groups and blocks in each direction."""
     folder = Path(shutil.copytree(tiny_llama, tmp_path_factory.mktemp("forms") / "llama"))
     torch.manual_seed(1)
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
@@ -68,7 +67,6 @@ def agrees(llama: Path, folder: Path, made: Made, scheme: Any, form: str, end: s
 
 
 def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
-    """Store the matrices whose names have an end in a form; return the folder, and the numbers of all tensors."""
     shutil.copytree(llama, folder)
     stored, numbers = {}, load_file(llama / "model.safetensors")
     for name, tensor in numbers.items():
@@ -86,7 +84,6 @@ def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_p
 
 
 def numbers_shown(whole: Path, numbers: Tensors) -> list[np.ndarray]:
-    """Return the weights of each layer of transformers' model with these numbers in place of its own."""
     model = AutoModelForCausalLM.from_pretrained(whole, attn_implementation="eager", dtype=torch.float32).eval()
     rest = model.load_state_dict({name: each.float() for name, each in numbers.items()}, strict=False)
     assert not rest.unexpected_keys
@@ -188,8 +185,6 @@ def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
 
 
 class Tensors(Store):
-    """Tensors of these types and numbers."""
-
     def __init__(self, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
         self.names = tensors
         self.tensors = tensors
@@ -206,14 +201,12 @@ GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 UNREAD = [
     ({"quant_method": "awq", "bits": 4, "version": "gemm"}, "'awq'; give the original checkpoint, or save it"),
     ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "'compressed-tensors'; give the original"),
-    (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"),
-    (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
-    (GPTQ | {"checkpoint_format": ["gptq"]}, "GPTQ as ['gptq']"),
-    (GPTQ | {"bits": 10**30}, "with 1000"),
+    (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"), (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
+    (GPTQ | {"checkpoint_format": ["gptq"]}, "GPTQ as ['gptq']"), (GPTQ | {"bits": 10**30}, "with 1000"),
     ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or save it dequantized"),
     ({"bits": 4}, "attn does not read 'MLX'"),
     ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
-]
+]  # fmt: skip
 # The tensors, by their types and shapes, too.
 MISFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.g_idx is missing"),

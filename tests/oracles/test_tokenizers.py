@@ -29,7 +29,6 @@ def native_of(folder: Path) -> NativeTokenizer:
 
 
 def _read(tokenizer: Any, text: str, pair: str | None, special: bool, limit: int | None) -> Any:
-    """Return all that a tokenizer, of transformers or ours, makes of a text, or its error."""
     cut = {"truncation": limit is not None, "max_length": limit}
     try:
         made = tokenizer(text, pair, add_special_tokens=special, padding=False, **cut)
@@ -59,7 +58,6 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that saves a family's tokenizer and returns its folder."""
     return lambda family: save_tokenizer(tmp_path, family)
 
 
@@ -83,7 +81,6 @@ Change = Callable[[Path], None]
 
 
 def _beside(name: str, content: Any) -> Change:
-    """Return a change of the fields of a file."""
     return lambda folder: _edit(folder / name, lambda fields: fields.update(content))
 
 
@@ -92,7 +89,6 @@ def _fields(**fields: Any) -> Change:
 
 
 def _file(change: Callable[[dict[str, Any]], Any]) -> Change:
-    """Return a change of a tokenizer.json."""
     return lambda folder: _edit(folder / "tokenizer.json", change)
 
 
@@ -175,8 +171,6 @@ TEXTS = ["time flies like an arrow", "  naïve cafe\u0301 ☃ 2024", "LIKE </s> 
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory, minilm: str) -> Callable[[str], Path]:
-    """Return a function that makes the folder of a kind of tokenizer."""
-
     @cache
     def folder(kind: str) -> Path:
         if kind == "minilm":
@@ -258,7 +252,6 @@ def marian(tmp_path: Path) -> str:
 
 
 def test_tokens_without_offsets(attn: Run, marian: str) -> None:
-    """Views show them; words need offsets, and unknown tokens are named without."""
     for command in ("inspect --hide-special", "why --query an --head 0", "check", "mask model", "tokens -F csv"):
         assert attn(*command.split(), "time flies like an arrow", "-m", marian).code == 0
     for command in ("inspect", "tokens"):

@@ -52,8 +52,6 @@ def test_what_tells_of_a_quantization_or_an_adapter_is_named_and_what_does_not_r
 
 @pytest.fixture
 def made(tiny_llama: str, tmp_path: Path) -> Made:
-    """Copy the tiny Llama, with other tensors or fields of its configuration."""
-
     def make(tensors: dict[str, torch.Tensor] | None = None, **fields: Any) -> Path:
         folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint", dirs_exist_ok=True))
         whole = load_file(folder / "model.safetensors") | (tensors or {})
@@ -66,7 +64,6 @@ def made(tiny_llama: str, tmp_path: Path) -> Made:
 
 
 def refused_by_all(attn: Run, folder: Path, *words: str) -> None:
-    """Check that no command reads the weights of a checkpoint, in either engine, and that it is said why."""
     for line in (["inspect", "--engine", "native"], ["inspect", "--engine", "transformers"], ["check"]):
         ran = attn(*line, TEXT, "-m", folder)
         refused(ran, LOAD, str(folder), *words)

@@ -28,7 +28,6 @@ class Called(NamedTuple):
 
 
 def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int) -> Called:
-    """Run the model itself, eagerly, and return the call of its attention function with this number."""
     module = importlib.import_module(type(model).__module__)
     eager = module.eager_attention_forward
     calls: list[Called] = []

@@ -18,7 +18,6 @@ B, H, Q, K, D = 2, 3, 5, 7, 4
 
 
 def seen(program: Callable[..., Any], *args: Any) -> list[AttentionCall]:
-    """Return the calls of a program that are hand-written, while their tensors exist."""
     calls: list[AttentionCall] = []
     with watching(calls.append):
         program(*args)
@@ -26,13 +25,11 @@ def seen(program: Callable[..., Any], *args: Any) -> list[AttentionCall]:
 
 
 def one(program: Callable[..., Any], *args: Any) -> AttentionCall:
-    """Return the only call of a program."""
     (call,) = seen(program, *args)
     return call
 
 
 def exact(call: AttentionCall, weights: torch.Tensor, values: torch.Tensor | None = None) -> None:
-    """Hold a call against the program's own weights, `[B, H, Q, K]`, and its parts against them."""
     assert call.shape == tuple(weights.shape)
     assert torch.equal(call.weights, weights)
     assert torch.allclose(recomputed(call), weights.double(), atol=1e-6)
@@ -42,7 +39,6 @@ def exact(call: AttentionCall, weights: torch.Tensor, values: torch.Tensor | Non
 
 
 def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) -> AttentionCall:
-    """Return the call of a program that makes weights of the product of queries and keys, held against them."""
     q, k, v = qkv
     made: list[torch.Tensor] = []
 
@@ -56,7 +52,6 @@ def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) 
 
 
 def right(call: AttentionCall) -> None:
-    """Hold that nothing is wrong with a call, and that all of it was read."""
     assert not call.findings
     assert call.unsupported is None
 
@@ -71,7 +66,6 @@ CAUSAL = torch.ones(Q, K, dtype=torch.bool).tril(K - Q)
 
 
 def test_one_query_of_a_decoder() -> None:
-    """The state of a decoder asks; its axis of one comes and goes."""
     state, encoded = torch.randn(B, D), torch.randn(B, K, D)
     made: list[Any] = []
 

@@ -28,8 +28,6 @@ print(gc.get_threshold(), *(signal.getsignal(each) for each in (signal.SIGINT, s
 
 
 class Ran(NamedTuple):
-    """What became of a program, and how many calls were reported; None if nothing was."""
-
     code: int
     stdout: str
     stderr: str
@@ -51,7 +49,6 @@ def watched(*arguments: str, **how: str) -> Ran:
 
 
 def notes() -> list[str]:
-    """What was said beside the calls that were reported last."""
     found: list[str] = json.loads(Path("calls.json").read_text())["notes"]
     return found
 

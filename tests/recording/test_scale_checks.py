@@ -42,7 +42,6 @@ def split(flat: Tensor) -> Tensor:
 
 
 def projected() -> Iterator[Tensor]:
-    """Queries, keys and values that are small, and views of one projection."""
     flat = F.linear(drawn(B, T, D), drawn(3 * H * D, D) / 100, drawn(3 * H * D) / 100)
     return (each.unflatten(-1, (H, D)).transpose(1, 2) for each in flat.chunk(3, -1))
 
@@ -52,7 +51,6 @@ def by_hand(scale: float, q: Tensor = q, k: Tensor = k) -> Tensor:
 
 
 def found(program: Callable[[], object]) -> list[tuple[str, str]]:
-    """Codes and severities of the findings in the one call of a program."""
     with watch() as calls:
         program()
     assert calls.calls == 1
@@ -70,10 +68,9 @@ WRONG = {
     "twice by hand": lambda: by_hand(ROOT, q * ROOT),
     "the width of the model, before the call": lambda: sdpa(q * (H * D) ** -0.5, k, v, scale=1.0),
     "the width of the model": lambda: sdpa(q, k, v, scale=(H * D) ** -0.5),
-    "multiplied": lambda: sdpa(q, k, v, scale=D**0.5),
-    "multiplied by hand": lambda: by_hand(D**0.5),
+    "multiplied": lambda: sdpa(q, k, v, scale=D**0.5), "multiplied by hand": lambda: by_hand(D**0.5),
     "multiplied, of a projection": lambda: sdpa(*projected(), scale=D**0.5),
-}
+}  # fmt: skip
 NOTED = {
     "none": lambda: sdpa(q, k, v, scale=1.0),
     "none by hand": lambda: (rotary(q) @ rotary(k).mT).softmax(-1) @ v,

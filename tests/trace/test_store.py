@@ -22,7 +22,6 @@ TOKENS = ["fruit", "flies", "like", "banana"]
 
 
 def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the JSON and the tensors of a saved trace."""
     with safe_open(path, "numpy") as file:
         return json.loads(file.metadata()["attncli"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -43,15 +42,14 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
     np.save(mask, np.random.default_rng(0).random((4, 5, 5)) > 0.4)
     toy = ["time flies like an arrow"]
     runs = {
-        "toy": toy,
-        "target": [*toy, "--target", "fruit flies", "--mask", "window(2)"],
+        "toy": toy, "target": [*toy, "--target", "fruit flies", "--mask", "window(2)"],
         "biased": [*toy, "--init", "linear", "--scale", "0.3", "--positions", "sinusoidal"],
         "pair": [*toy, "--pair", "fruit flies", "--mask", "docs(5,2) & ~keys(0,1)"],
         "mask": [*toy, "--mask", f'causal & file("{mask}")'],
         "checkpoint": [*toy, "--pair", "fruit", "-m", minilm, "-l", "0,3"],
         "grouped": ["time zeppelin", "-m", tiny_llama, "-l", "2,0"],
         "half": [*toy, "-m", tiny_llama, "--dtype", "bfloat16", "--mask", "causal & window(2)"],
-    }
+    }  # fmt: skip
     for name, arguments in runs.items():
         path = tmp_path / f"{name}.safetensors"
         saved = attn("inspect", *arguments, "--save", path, *EVERYTHING)

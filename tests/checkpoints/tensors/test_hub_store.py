@@ -26,7 +26,6 @@ NEAR = hub_store.NEAR
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What would have been waited for before asking again."""
     waits: list[float] = []
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=waits.append))
     return waits
@@ -34,7 +33,6 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def hub(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with one checkpoint, as if its file were large and nothing in it near anything else."""
     shutil.copytree(tiny_llama, tmp_path / "files")
     weights = tmp_path / "files" / WEIGHTS
     save_file({**load_file(weights), "head": np.zeros(1 << 20, np.float32)}, weights, metadata={"format": "pt"})
@@ -56,7 +54,6 @@ def refusal(ran: Any) -> str:
 
 
 def weights(hub: Hub) -> list[Asked]:
-    """The requests for bytes of weights."""
     return [one for one in hub.requests if one.path.endswith(".safetensors") and one.host == "storage"]
 
 
@@ -67,7 +64,6 @@ def fetched(hub: Hub) -> list[int]:
 
 
 def bytes_of(hub: Hub, *names: str) -> list[int]:
-    """The bytes of the file that are those of some tensors."""
     data = (hub.folder / WEIGHTS).read_bytes()
     header = json.loads(data[8 : (start := 8 + int.from_bytes(data[:8], "little"))])
     places = [header[name]["data_offsets"] for name in names]

@@ -11,8 +11,6 @@ FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)  # True = masked, as nn.Mult
 
 
 class Pooler(nn.Module):
-    """A module of a program around the one of torch."""
-
     def __init__(self, **options: object) -> None:
         super().__init__()
         self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
@@ -31,7 +29,6 @@ def causal_hint():
 
 
 def encoder_in_evaluation():
-    """The fast path of torch."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     return evaluation(encoder, sentences(), src_key_padding_mask=~REAL)
@@ -58,8 +55,6 @@ def hint_beside_another_mask():
 
 
 class Around(nn.Module):
-    """A module of a program around a layer of torch."""
-
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer

@@ -40,7 +40,6 @@ def fused(q, k, v):
 
 
 def shown(mask):
-    """Return an attention with a mask."""
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
@@ -297,8 +296,6 @@ READS_AHEAD = {  # others are parts of random modules
 
 
 class OneHot(nn.Module):
-    """Has no embedding at all."""
-
     def __init__(self, wrong: bool):
         super().__init__()
         self.wrong, self.line = wrong, nn.Linear(VOCABULARY, WIDTH)
@@ -325,8 +322,6 @@ def unseen(name: str, shown: torch.Tensor):
 
 
 class Mixing(nn.Module):
-    """Mixes all earlier positions, and no module of it is named after attention."""
-
     def __init__(self, name: str):
         super().__init__()
         self.embedding, self.kernel = nn.Embedding(VOCABULARY, WIDTH), KERNELS[name]

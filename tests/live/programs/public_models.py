@@ -148,8 +148,6 @@ def dropout_eval(wrong):
 
 # --- padding of two sides ---
 class Translator(nn.Module):
-    """nn.Transformer around words of two languages."""
-
     def __init__(self, padding_idx: int | None = 0) -> None:
         super().__init__()
         self.src_tok_emb = nn.Embedding(V, WIDTH, padding_idx=padding_idx)
@@ -286,7 +284,6 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def generated(model: nn.Module, ids: Tensor, position_of, new: tuple[int, ...] = (6, 1, 1, 1)) -> list[Tensor]:
-    """The outputs of a prompt, and of what comes after it."""
     cache: list = []
     outputs, begin = [], 0
     for count in new:

@@ -11,7 +11,6 @@ T = max(LENGTHS)
 
 
 def causal_mask(size: int = T) -> Tensor:
-    """True = attend."""
     return torch.ones(size, size, dtype=torch.bool).tril()
 
 

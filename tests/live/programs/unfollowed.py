@@ -9,8 +9,6 @@ HEAD, T, WINDOW = WIDTH // HEADS, 12, 3
 
 
 class Heads(nn.Module):
-    """Queries, keys and values of each head, and what comes after them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -92,5 +90,4 @@ class Matched(Heads):
 
 
 def run(name: str) -> list[Tensor]:
-    """Train a model, by the name of its class, for a step."""
     return step(globals()[name](), sentences(T))

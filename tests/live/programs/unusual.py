@@ -70,7 +70,6 @@ def in_turn(model: Words, ids: Tensor, *rest) -> Tensor:
 
 
 def trained(attend, forward=in_turn, layers: int = 2, **inputs: Tensor) -> list[Tensor]:
-    """A step of a model of two layers of a function."""
     return step(Words(forward, *(Attend(attend) for _ in range(layers))), ids(), **inputs)
 
 
