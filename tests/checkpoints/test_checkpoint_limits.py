@@ -41,9 +41,7 @@ def test_a_long_sentence_is_cut_and_that_is_said(attn: Run, folder: Folder) -> N
     assert ran.json["layers"] == expected.json["layers"]
 
 
-def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_to_do(
-    attn: Run, folder: Folder
-) -> None:
+def test_without_truncate_a_long_sentence_is_refused_with_both_numbers(attn: Run, folder: Folder) -> None:
     words = ("has 70 tokens", "reads at most 64", "shorten", "--truncate")
     refused(attn("inspect", LONG, "-m", folder("llama")), INPUT, "the sentence", *words)
     of_target = attn("inspect", "w7", "--target", LONG, "-m", folder("bart"))

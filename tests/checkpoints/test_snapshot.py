@@ -50,9 +50,7 @@ def of_the_cache(tiny: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("layout", [training, sentence_transformers, of_the_cache])
-def test_the_only_checkpoint_in_a_folder_is_taken(
-    layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
+def test_the_only_checkpoint(layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     folder = tmp_path / "models--org--name"
     folder.mkdir()
     taken = f"{folder}/{layout(tiny_llama, folder)}"
@@ -105,9 +103,7 @@ def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
-    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
+def test_an_adapter_comes_with_its_base(org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     org.repositories |= {"some/lora": adapter, "some/base": Path(tiny_llama)}
     refused(attn("inspect", TEXT, "-m", "some/base", "--base", "some/other"), 2, "some/base is a model; drop --base")
     ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")

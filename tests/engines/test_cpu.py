@@ -38,9 +38,7 @@ def test_a_container_may_use_fewer_cores(monkeypatch: pytest.MonkeyPatch, quota:
     ({"memory_max": str(900 * 1024), "memory_current": str(500 * 1024), "files": str(200 * 1024)}, 2),
     ({"memory_max": str(2**40), "memory_current": "0"}, 4), ({"memory_max": "9", "memory_current": "9"}, 1),
 ])  # fmt: skip
-def test_there_are_no_more_workers_than_memory_holds(
-    monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], expected: int
-) -> None:
+def test_memory_limits_the_workers(monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], expected: int) -> None:
     has_cores(monkeypatch, 64)
     own = {"meminfo": "MemTotal: 9000 kB\nMemAvailable: 1000 kB\n", "status": "Name: attn\nRssAnon:\t200 kB\n"}
     held = {"memory_stat": f"anon 5\ninactive_file {limits.pop('files', '0')}\n"}

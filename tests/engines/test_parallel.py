@@ -30,9 +30,7 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     ("blas", "omp", "expected"),
     [("3", "", 3), ("", "5", 5), ("", "2,1", 2), ("3", "5", 3), ("", "0", None), ("", "many", None), ("", "", None)],
 )
-def test_there_are_as_many_threads_as_the_user_says(
-    blas: str, omp: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_as_the_user_says(blas: str, omp: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(VARIABLES, (blas, omp), strict=True):
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
     assert count() == (expected or cores())

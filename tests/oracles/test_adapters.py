@@ -94,9 +94,7 @@ def with_settings(adapter: str, folder: Path, **settings: Any) -> Path:
     return folder
 
 
-def test_the_base_is_named_by_the_adapter_or_by_an_option(
-    adapter: str, bases: Callable[[str], str], folder: Path
-) -> None:
+def test_the_base_is_named_by_adapter_or_option(adapter: str, bases: Callable[[str], str], folder: Path) -> None:
     base = bases("llama")
     expected = expected_of(base, adapter)
     shutil.copytree(base, folder / "base")
@@ -112,9 +110,7 @@ def test_the_base_is_named_by_the_adapter_or_by_an_option(
             assert apart(found, expected, engine=engine, **options) < 1e-6, place
 
 
-def test_an_adapter_beside_a_whole_model_or_without_its_weights_is_refused(
-    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
-) -> None:
+def test_an_ambiguous_adapter_is_refused(adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run) -> None:
     both = beside_its_base(adapter, bases("llama"), tmp_path / "both")
     alone = with_settings(adapter, tmp_path / "alone")
     (alone / "adapter_model.safetensors").unlink()
@@ -143,9 +139,7 @@ def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], t
     ({"r": 5}, "with tensors of another rank than its adapter_config.json gives"),
     ({"use_dora": True}, "sets use_dora, which attn ignores"), ({"lora_alpha": "much"}, "'much' for alpha"),
 ])  # fmt: skip
-def test_an_adapter_that_would_be_misread_is_refused(
-    settings: dict[str, Any], words: str, adapter: str, tmp_path: Path, attn: Run
-) -> None:
+def test_settings_are_refused(settings: dict[str, Any], words: str, adapter: str, tmp_path: Path, attn: Run) -> None:
     folder = with_settings(adapter, tmp_path / "adapter", **settings)
     for engine in ("native", "transformers"):
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)

@@ -194,9 +194,7 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
     ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
     ('[{"role": "user", "content": null}]', "'content': None}"),
 ])  # fmt: skip
-def test_what_is_no_list_of_messages_is_one_sentence(
-    attn: Run, model: Path, tmp_path: Path, content: str, reason: str
-) -> None:
+def test_no_list_of_messages_is_one_sentence(attn: Run, model: Path, tmp_path: Path, content: str, reason: str) -> None:
     write_template(model, PLAIN)
     path = tmp_path / "bad.json"
     path.write_text(content)

@@ -205,9 +205,7 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     refused(attn("mask", "model", "-m", path, TEXT), 4, "is a GGUF file, and the native engine does not compute it")
 
 
-def test_the_package_is_named_where_it_is_missing(
-    attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tensors = model_of("llama", qwen2)
     for kind in (Kind.F16, Kind.Q8_0):
         write = (tensors, MODELS["llama"][3], by_bytes(qwen2, "qwen2"))

@@ -111,9 +111,7 @@ def fitted(lengths: list[int], total: int) -> list[int]:
 @pytest.mark.parametrize("atom", NAMES)
 @given(data=st.data(), queries=st.integers(1, 9), keys=st.integers(1, 12), past=st.integers(0, 6))
 @quickly
-def test_an_atom_is_what_torch_and_transformers_make_of_it(
-    atom: str, data: st.DataObject, queries: int, keys: int, past: int
-) -> None:
+def test_an_atom_is_what_torch_makes_of_it(atom: str, data: st.DataObject, queries: int, keys: int, past: int) -> None:
     text, mod = drawn(data, atom, keys, max(keys, past + queries))
     np.testing.assert_array_equal(ours(text, queries, keys, past), theirs(mod, queries, keys, past))
 

@@ -26,7 +26,7 @@ Run = Callable[..., Any]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_value_of_each_field_gives_what_transformers_computes(
+def test_each_value_of_each_field_is_computed_alike(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = list(each_value(family))

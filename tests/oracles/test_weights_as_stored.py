@@ -81,7 +81,7 @@ def test_a_quantization_that_is_not_undone_is_named(attn: Run, made: Made) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_tensor_of_a_layer_that_runs_which_the_model_does_not_read_is_warned_of(
+def test_an_unread_tensor_of_a_layer_that_runs_is_warned_of(
     engine: str, attn: Run, made: Made, tiny_llama: str
 ) -> None:
     folder = made({f"{QUERY.replace('0', layer)}.bias": torch.ones(24) for layer in "012"})

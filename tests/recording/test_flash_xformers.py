@@ -134,7 +134,7 @@ def test_an_operator_that_is_not_known_is_named(seen: list[AttentionCall]) -> No
 
 
 @pytest.mark.parametrize(("kind", "past"), [(0, None), (1, 0), (2, 3)])
-def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
+def test_lower_triangles_begin_top_left_or_end_bottom_right(
     kind: int, past: int | None, seen: list[AttentionCall]
 ) -> None:
     q, k = drawn(BATCH, LENGTH, HEADS, WIDTH), drawn(BATCH, LENGTH + 3, HEADS, WIDTH)

@@ -147,9 +147,7 @@ def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny
     assert reason in refusal(attn(*ASK, *last))
 
 
-def test_a_connection_that_is_cut_and_a_server_that_is_busy_are_asked_again(
-    hub: Hub, attn: Run, tiny_llama: str, slept: list[float]
-) -> None:
+def test_cut_connections_and_busy_servers_are_retried(hub: Hub, attn: Run, tiny_llama: str, slept: list[float]) -> None:
     answers = iter([700, (429, {"Retry-After": "7"}), (503, {}), (500, {})])
     hub.trouble = lambda one: next(answers, None) if one.path.endswith(".safetensors") else None
     assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
