@@ -7,15 +7,13 @@ import shlex
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import program
+from running import Run, program
 from signalled import ATTN
 
-Run = Callable[..., Any]
 TEXT = "time flies like an arrow fruit flies like a banana"
 
 
@@ -47,10 +45,6 @@ def test_a_full_disk_is_said_in_a_sentence(command: str) -> None:
     assert (ran.returncode, ran.stderr) == (5, message)
 
 
-def small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet", "svg", "html", "safetensors"])
 def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Path) -> None:
     out = tmp_path / f"out.{ending}"
@@ -59,6 +53,7 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
     several = [] if ending in ("safetensors", "html") else [TEXT, TEXT, "--show", "q,k,v,scores,weights,heatmap"]
     arguments = ["inspect", TEXT, *several, "--save" if ending == "safetensors" else "-o", out]
     # Python would keep the half of a module's bytecode that the disk has room for, and run it the next time.
+    small_files = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (4096, 4096))
     ran = program(*arguments, preexec_fn=small_files, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
     assert (ran.returncode, ran.stderr.count("\n")) == (5, 1), ran.stderr
     assert ran.stderr.startswith(f"attn: cannot write {out}: ")

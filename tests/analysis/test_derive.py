@@ -1,7 +1,6 @@
 """Derived numbers against plain loops: words, means and maxima, rollout, norms."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from running import Run
 from traces import layer_of, trace_of
 
 import attncli
@@ -18,7 +18,6 @@ from attncli.trace.layer import Proof
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
-Run = Callable[..., Any]
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
 

@@ -22,9 +22,7 @@ some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
     special=st.frozensets(st.integers(0, 3), max_size=2),
 )
 @settings(max_examples=60)
-def test_means_and_deviations_of_each_head(
-    sentences: list[tuple[list[int], str, int]], special: frozenset[int]
-) -> None:
+def test_means_and_deviations_of_heads(sentences: list[tuple[list[int], str, int]], special: frozenset[int]) -> None:
     traces = []
     for ids, mask, seed in sentences:
         sequence = tokens(ids, special)

@@ -3,19 +3,18 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from architectures import tiny_model
 from conformance import opened, save_for_auto, stacked
 from refusals import refused
+from running import Run
 
 from attncli.engines import open_source
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-Run = Callable[..., Any]
 INPUT = 5
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
 POSITIONS = 64  # of every tiny model

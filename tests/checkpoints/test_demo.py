@@ -3,19 +3,17 @@
 import json
 import random
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from drawn_scenes import Scene
 from PIL import Image
-from running import Ran
+from running import Run
 
 import attncli
 from attncli.checkpoints.checkpoint_folder import demo_or
 
-Run = Callable[..., Ran]
 PROJECT = Path(__file__).parents[2]
 FOLDER = Path(demo_or("demo"))
 UNSEEN = [
@@ -34,10 +32,6 @@ def test_its_name_means_the_model_in_the_box_and_not_a_folder_of_that_name(attn:
     assert [token["text"] for token in trained["query_tokens"]] == ["<s>", "a", "cat"]
 
 
-def vocabulary() -> dict[str, int]:
-    return json.loads((FOLDER / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-
-
 def best(texts: list[str], metric: str) -> float:
     return max(head.metrics[metric] for head in attncli.heads(texts, model="demo").heads)
 
@@ -45,7 +39,8 @@ def best(texts: list[str], metric: str) -> float:
 def test_heads_attend_to_the_previous_token_and_to_what_followed_the_same_word_before() -> None:
     """Words at random, and the same ones once more: nothing but their order can tell which one follows."""
     assert best(UNSEEN, "previous") >= 0.6
-    words = sorted(word for word in vocabulary() if word.isalpha() and len(word) > 2)
+    vocabulary = json.loads((FOLDER / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    words = sorted(word for word in vocabulary if word.isalpha() and len(word) > 2)
     rng = random.Random(0)
     assert best([" ".join(rng.sample(words, 40) * 2) for _ in range(5)], "induction") >= 0.5
 

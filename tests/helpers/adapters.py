@@ -9,15 +9,7 @@ from typing import Any
 import torch
 from peft import get_peft_model
 from small_checkpoints import save_tiny_llama
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, GPT2Config
 
 WHOLE = {
     "llama": AutoModelForCausalLM, "gpt2": AutoModelForCausalLM, "bert": AutoModelForSequenceClassification,
@@ -34,11 +26,11 @@ def save_base(family: str, folder: Path) -> str:
     sizes: dict[str, Any] = {"vocab_size": 11, "initializer_range": 0.3}
     torch.manual_seed(0)
     if family == "gpt2":
-        model: Any = GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=4, n_positions=32, **sizes))
+        config: Any = GPT2Config(n_embd=24, n_layer=2, n_head=4, n_positions=32, **sizes)
     else:
         shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-        model = BertForSequenceClassification(BertConfig(max_position_embeddings=32, **shape, **sizes))
-    model.save_pretrained(folder)
+        config = BertConfig(max_position_embeddings=32, **shape, **sizes)
+    WHOLE[family].from_config(config).save_pretrained(folder)
     return str(folder)
 
 

@@ -263,10 +263,6 @@ def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:
     return random_model(whole_class(name)._from_config, tiny_config(name, layers))
 
 
-def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
-    return random_model(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True))
-
-
 def whole_class(name: str) -> type[PreTrainedModel]:
     special = {"shieldgemma2": "ShieldGemma2ForImageClassification"}  # its checkpoints are of this class
     return getattr(transformers, special.get(name, IMAGE_TEXT[name]))

@@ -31,7 +31,6 @@ ODD_WORDS = (
 words = st.sampled_from(ODD_WORDS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=8)
 texts = st.lists(words, max_size=6).map(" ".join) | st.text(st.characters(exclude_characters="\0"), max_size=20)
 
-
 # --- masks ---
 _numbers = st.integers(0, 9).map(str) | st.sampled_from(
     ["-1", "10", "1000", "2147483647", "2147483648", "999999999", "1000000000", str(2**64), "9" * 40, "9" * 5000]
@@ -52,7 +51,6 @@ grammatical = st.recursive(
     max_leaves=6,
 )  # fmt: skip
 
-
 _odd = [
     *(f"{start}causal{end}" for start in ("(", "~" * 101, "~(" * 10_000, "causal & (" * 99) for end in ("", ")")),
     " & ".join(["causal"] * 3000), "file(", "causal window", "=", "pad(left", "٣", "²", "ﬁle",
@@ -61,7 +59,6 @@ _files = st.sampled_from(
     ["mask.npy", "mask.safetensors", "mask.pt", 'file("mask.npy")', 'causal & file("mask.npy")', "missing.npy", ".npy"]
 )
 masks = st.one_of(grammatical, grammatical, texts, _files, st.sampled_from(_odd))
-
 
 # --- command lines ---
 _names = st.sampled_from([f"out.{ending}" for ending in "json jsonl tsv csv svg html md txt parquet npy pt".split()])

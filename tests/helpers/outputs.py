@@ -18,7 +18,6 @@ CODES = {OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT}
 _SGR = re.compile(r"\x1b\[[0-9;]*m")  # colours and bold, the only escape sequences that are ours
 _VOID = {"meta", "br", "hr", "img", "input", "link", "col", "wbr"}  # elements of HTML that have no end
 
-
 _STEP = re.compile(r"attn: \d+\.\d\d s: \S")  # of --verbose
 
 

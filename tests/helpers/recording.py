@@ -29,7 +29,6 @@ TITLE = "attn explore: a text that is typed, and its attention"
 CELL, LINE, MARGIN = 12, 24.4, 24
 STILL = 0.6  # how far into the recording the frame is that stands still
 
-
 # Keys, as people call them, or a text; how many seconds each is seen, and the last one besides.
 STEPS: tuple[tuple[str | list[str], float, float], ...] = (
     (" on the", 0.25, 1.2), (["Esc"], 0.6, 0),
@@ -38,9 +37,7 @@ STEPS: tuple[tuple[str | list[str], float, float], ...] = (
     (["Esc"], 0.6, 0), (["i"], 0.4, 0), (["Home", *["Delete"] * 3], 0.2, 0), ("no", 0.2, 2.0),
 )  # fmt: skip
 
-
 Frame = tuple[float, list[Sequence[Segment]]]  # seconds, and what is seen, a segment a cell
-
 
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,9 @@ class Ran:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
 
 
 def program(*arguments: str | Path, python: str = sys.executable, **options: Any) -> subprocess.CompletedProcess[str]:

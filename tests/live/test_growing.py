@@ -149,9 +149,6 @@ def test_a_model_of_transformers_generates_300_tokens(attention: str) -> None:
     assert counts[270] <= counts[150] * 1.1
 
 
-# What is kept of masks and modules.
-
-
 def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyzer, "_MOST_CACHED", 2**22)
     x, sizes = torch.randn(1, 1, 1024, 4), []

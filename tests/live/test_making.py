@@ -37,8 +37,6 @@ class Gpt(nn.Module):
 
 
 # Programs whose masks are wrong, made at the line with the arrow.
-
-
 def rows_assigned() -> None:
     seen = torch.zeros(T, T)
     for query in range(T):

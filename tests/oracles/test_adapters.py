@@ -13,7 +13,7 @@ import torch
 from adapters import WHOLE, beside_its_base, save_adapter, save_base
 from peft import LoraConfig, PeftModel
 from refusals import refused
-from running import Ran
+from running import Run
 from safetensors.torch import load_file, save_file
 
 import attncli
@@ -21,7 +21,6 @@ import attncli
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft.*")  # advice while adapters are made
 TEXT = "time flies like an arrow"
 IDS = [2, 3, 4, 5, 6]  # of that text
-Run = Callable[..., Ran]
 
 PARTS = {"llama": ["q_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"], "bert": ["query", "key", "dense"]}
 

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from refusals import refused
+from running import Run
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -86,7 +86,6 @@ def write_template(folder: Path, template: str | None, form: str = "file") -> No
     path.write_text(json.dumps(config))
 
 
-Run = Callable[..., Any]
 USAGE, LOAD, NOT_EXPOSED, INPUT = 2, 3, 4, 5
 TEXT = "time flies like an arrow"
 PLAIN = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"

@@ -16,7 +16,6 @@ from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-
 SENTENCE, TARGET = "w7 w8 w9 w7 w5", "w3 w4 w5"
 
 

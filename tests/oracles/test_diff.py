@@ -2,19 +2,17 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 SENTENCE, OTHER = "time flies like an arrow", "fruit flies like a banana"
 LAYER, HEAD = 3, 5
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import torch
 from architectures import tiny_config, tiny_model
 from conformance import save, save_for_auto
 from refusals import INPUT, USAGE, refused
+from running import Run
 from transformers import AutoModelForCausalLM
 
 import attncli
@@ -18,7 +19,6 @@ from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-Run = Callable[..., Any]
 TEXT = "w23 w42 w17 w88 w23"
 IDS = [23, 42, 17, 88, 23]
 COUNT = 6

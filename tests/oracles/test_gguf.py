@@ -15,7 +15,7 @@ from conformance import stacked
 from gguf_files import Kind, write_gguf
 from refusals import refused
 from rounding import of_weights
-from running import Ran
+from running import Run
 from tiny_tokenizers import STRINGS, save_tokenizer
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -23,7 +23,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import attncli
 from attncli.engines.tokenize import open_tokenizer
 
-Run = Callable[..., Ran]
 TEXT = "time flies like an arrow"
 ROTATED = {
     "context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 512,

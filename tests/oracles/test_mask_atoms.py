@@ -30,10 +30,6 @@ def theirs(mod: Mod, queries: int, keys: int, past: int) -> np.ndarray:
     return mask
 
 
-def bounded(mod: Mod) -> Mod:
-    return hf.and_masks(mod, hf.causal_mask_function)
-
-
 def documents(lengths: list[int]) -> Mod:
     return hf.packed_sequence_mask_function(torch.repeat_interleave(torch.tensor(lengths))[None])
 
@@ -68,7 +64,8 @@ ATOMS: dict[str, tuple[tuple[st.SearchStrategy[int], ...], str, Callable[..., Mo
     "full": ((), "full", lambda: hf.bidirectional_mask_function),
     "causal": ((), "causal", lambda: hf.causal_mask_function),
     "window": ((few,), "window({})", hf.sliding_window_causal_mask_function),
-    "half window": ((few,), "window({}) & causal", lambda w: bounded(hf.sliding_window_overlay(w))),
+    "half window": ((few,), "window({}) & causal", lambda w: and_masks(
+        hf.sliding_window_overlay(w), hf.causal_mask_function)),
     "bidirectional window": ((some,), "band({0},{0})", hf.sliding_window_bidirectional_mask_function),
     "band": ((some, some), "band({},{})", lambda left, right: lambda b, h, q, kv: (kv - q <= right) & (q - kv <= left)),
     "prefix of a language model": (

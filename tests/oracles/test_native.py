@@ -13,6 +13,7 @@ import pytest
 import torch
 from conformance import opened
 from native_variants import VARIANTS, agree, config_of, conform, each_value, native_layers, save, save_whole
+from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig, PreTrainedConfig
 
@@ -22,13 +23,9 @@ from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.errors import LoadError, NotExposedError, UsageError
 
-Run = Callable[..., Any]
-
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_value_of_each_field_is_computed_alike(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_value_of_a_field_is_computed_alike(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = list(each_value(family))
     assert sum(map(len, tried)) == sum(map(len, VARIANTS[family].values()))
     for number, changes in enumerate(tried):
@@ -87,7 +84,6 @@ PUBLISHED = {
     "qwen2": {"use_mrope": False, "attn_implementation": "sdpa", "_model_name_or_path": "a", "unk_token_id": 3},
     "gemma3_text": {"_sliding_window_pattern": 2, "eos_token_ids": [1, 2], "forced_decoder_ids": [[1, 2]]},
 }
-
 
 # Fields that change numbers, and are false in every native family.
 OF_ENCODERS = {"add_cross_attention", "is_decoder", "is_encoder_decoder", "use_bidirectional_attention"}

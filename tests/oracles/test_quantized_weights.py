@@ -16,7 +16,7 @@ import torch
 from bitsandbytes import functional
 from conformance import stacked
 from refusals import refused
-from running import Ran
+from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -25,7 +25,6 @@ from attncli.checkpoints.tensors import Store, Stored
 from attncli.checkpoints.tensors.quantization import dequantized
 from attncli.errors import LoadError
 
-Run = Callable[..., Ran]
 Tensors = dict[str, torch.Tensor]
 TEXT = "time flies like an arrow"
 ENGINES = ("native", "transformers")

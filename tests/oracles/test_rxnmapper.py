@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from running import Run
 from rxnmapper import atom_pairs, rxnmapper_folder
 from transformers import AlbertModel, PreTrainedTokenizerFast
-
-Run = Callable[..., Any]
 
 
 def test_the_head_that_maps_atoms_comes_first(attn: Run, tmp_path: Path) -> None:

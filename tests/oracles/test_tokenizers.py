@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from refusals import INPUT, LOAD, USAGE, refused
+from running import Run
 from tiny_tokenizers import BERT, FAMILIES, STRINGS, save_tokenizer
 from tokenizer_folders import IN_PYTHON, PLACED, custom
 from tokenizers import Tokenizer
@@ -19,7 +20,6 @@ from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 
-Run = Callable[..., Any]
 LIMIT = 9  # tokens, where texts are cut
 PARTS = "ids tokens offsets special_tokens_mask type_ids word_ids sequence_ids attention_mask".split()
 
@@ -108,10 +108,7 @@ def _whole_words(content: dict[str, Any]) -> None:
     del content["model"]["merges"][::2]
 
 
-def _twice(content: dict[str, Any]) -> None:
-    content["added_tokens"] += [_added("the", 9000, lstrip=True), _added("a", 9001), _added("the", 8000, special=True)]
-
-
+TWICE = [_added("the", 9000, lstrip=True), _added("a", 9001), _added("the", 8000, special=True)]
 ADDED = {k: v for k, v in _added("", 0, special=True).items() if k != "id"}
 WIDE = {"__type": "AddedToken"} | ADDED | {"content": "wide load", "lstrip": True, "rstrip": True, "special": False}
 MASK = WIDE | {"content": "<mask>"}
@@ -132,7 +129,7 @@ VARIANTS: dict[str, tuple[str, Change]] = {
         {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}))),
     "class in config.json": ("gpt2", _class_in_config),
     "added tokens": ("bert", _fields(added_tokens_decoder=NEW | LISTED)),
-    "tokens listed twice": ("gpt2", _file(_twice)),
+    "tokens listed twice": ("gpt2", _file(lambda c: c["added_tokens"].extend(TWICE))),
     "special_tokens_map.json": ("roberta", _beside("special_tokens_map.json", {
         "mask_token": {k: v for k, v in MASK.items() if k != "__type"}, "additional_special_tokens": ["<pad>"]})),
     "tekken": ("mistral", _beside("tekken.json", {})),

@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from running import Ran
+from running import Run
 from safetensors.torch import load_file, save_file
 
 from attncli.checkpoints.weight_checks import check_unread
 from attncli.errors import LoadError
 
-Run = Callable[..., Ran]
 Made = Callable[..., Path]
 LOAD = 3
 TEXT = "time flies like an arrow"
 QUERY = "model.layers.0.self_attn.q_proj"
 ENGINES = ("native", "transformers")
-
 
 # The parts of a decoder that run, where the first of three layers was asked for.
 RUNNING = ["model", "model.layers", "model.layers.0", QUERY, "model.layers.0.mlp", "model.embed_tokens"]
@@ -81,9 +79,7 @@ def test_a_quantization_that_is_not_undone_is_named(attn: Run, made: Made) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_unread_tensor_of_a_layer_that_runs_is_warned_of(
-    engine: str, attn: Run, made: Made, tiny_llama: str
-) -> None:
+def test_an_unread_tensor_of_a_running_layer_is_warned_of(engine: str, attn: Run, made: Made, tiny_llama: str) -> None:
     folder = made({f"{QUERY.replace('0', layer)}.bias": torch.ones(24) for layer in "012"})
     for arguments, more in ((("-l", "0"), ""), (("-l", "all", "-F", "tsv"), " and 2 more")):
         ran = attn("inspect", TEXT, "-m", folder, "--engine", engine, *arguments)

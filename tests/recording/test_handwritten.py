@@ -78,18 +78,11 @@ def test_one_query_of_a_decoder() -> None:
     assert torch.equal(call.q[:, 0, 0], state)
 
 
-# The ways of a mask.
-
 MASK = torch.zeros(Q, K).masked_fill(~CAUSAL, -math.inf)
 
 
 def _assigned(scores: torch.Tensor, index: Any) -> torch.Tensor:
     scores[index] = -math.inf
-    return scores
-
-
-def _added_in_place(scores: torch.Tensor) -> torch.Tensor:
-    scores += MASK
     return scores
 
 
@@ -105,7 +98,7 @@ def _in_a_view(scores: torch.Tensor) -> torch.Tensor:
     (lambda s: s.where(CAUSAL, torch.tensor(-math.inf)), "where", "attend"),
     (lambda s: s + MASK, "added", "additive"),
     (lambda s: s - (-MASK), "added", "additive"),
-    (_added_in_place, "added", "additive"),
+    (lambda s: s.__iadd__(MASK), "added", "additive"),
     (lambda s: _assigned(s, ~CAUSAL.expand(B, H, Q, K)), "assigned", "masked"),
     (_in_a_view, "assigned", "masked"),
     (lambda s: s * CAUSAL - 1e10 * (1 - CAUSAL.float()), "added", "additive"),
@@ -139,9 +132,6 @@ def test_what_is_not_read_is_named(write: Any, unsupported: str, qkv: tuple[torc
     call = one(lambda: write(q @ k.mT) @ v)
     assert call.unsupported == unsupported
     assert not call.findings
-
-
-# Bugs.
 
 
 def test_no_bugs(qkv: tuple[torch.Tensor, ...]) -> None:

@@ -31,12 +31,6 @@ def rotary(x: Tensor) -> Tensor:
     return x * COS + torch.cat((-x[..., D // 2 :], x[..., : D // 2]), -1) * SIN
 
 
-def in_place(x: Tensor) -> Tensor:
-    x = x.clone()
-    x /= D**0.5
-    return x
-
-
 def split(flat: Tensor) -> Tensor:
     return flat.view(B, T, H, D).transpose(1, 2)
 
@@ -59,7 +53,7 @@ def found(program: Callable[[], object]) -> list[tuple[str, str]]:
 
 TWICE = {
     "a division": lambda: sdpa(q / D**0.5, k, v),
-    "in place": lambda: sdpa(in_place(q), k, v),
+    "in place": lambda: sdpa(q.clone().__itruediv__(D**0.5), k, v),
     "before heads are split": lambda: sdpa(split(F.linear(drawn(B, T, H * D), drawn(H * D, H * D)) * ROOT), k, v),
     "before rotary": lambda: sdpa(rotary(q * ROOT), rotary(k), v),
     "a scale of the call": lambda: sdpa(q * ROOT, k, v, scale=ROOT),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from outputs import hold
 from refusals import refused
+from running import Run
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from traces import trace_of, watched
@@ -16,7 +17,6 @@ from traces import trace_of, watched
 import attncli
 from attncli.errors import UsageError
 
-Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")
 TOKENS = ["fruit", "flies", "like", "banana"]
 

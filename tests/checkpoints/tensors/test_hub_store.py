@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,13 @@ import pytest
 import torch
 from hub import NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
+from running import Run
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as torch_tensors
 from safetensors.torch import save_file as save_torch
 
 from attncli.checkpoints.tensors import hub_store
 
-Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
 WEIGHTS = "model.safetensors"
 NEAR = hub_store.NEAR
@@ -103,9 +103,7 @@ def test_offline_says_what_is_missing(hub: Hub, attn: Run) -> None:
     assert hub.requests == []
 
 
-def test_a_file_that_is_small_or_read_for_the_most_part_is_downloaded_whole_into_the_cache_of_the_hub(
-    hub: Hub, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_is_fetched_whole(hub: Hub, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(Path(tiny_llama) / WEIGHTS, hub.folder)
     hub.etags.clear()
     expected = layers(attn("inspect", "-m", tiny_llama, *ASK[3:], "-l", "all"))
@@ -155,9 +153,7 @@ def test_cut_connections_and_busy_servers_are_retried(hub: Hub, attn: Run, tiny_
     assert slept
 
 
-def test_a_checkpoint_in_the_local_cache_is_read_where_no_hub_can_be_reached(
-    hub: Hub, attn: Run, slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_needs_no_hub(hub: Hub, attn: Run, slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
     how = ("--engine", "transformers")
     there = layers(attn(*ASK, *how))

@@ -69,8 +69,6 @@ class Band(Heads):
 
 
 # Softmaxes of no attention, or of one that is shown.
-
-
 class Logged(Heads):
     """Weights whose picture and sharpness are kept beside."""
 
