@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +43,3 @@ def save_adapter(family: str, base: str, config: Any, folder: Path, std: float =
             torch.nn.init.uniform_(parameter, 0.5, 2)
     model.save_pretrained(str(folder))
     return str(folder)
-
-
-def beside_its_base(adapter: str, base: str, folder: Path) -> Path:
-    shutil.copytree(base, folder)
-    shutil.copytree(adapter, folder, dirs_exist_ok=True)
-    return folder

@@ -72,10 +72,6 @@ def contents(folder: Path) -> tuple[Any, list[str]]:
     return pyarrow.dataset.dataset(folder, format="parquet").to_table(), errors
 
 
-def main() -> None:
+if __name__ == "__main__":
     attncli.corpus.dataset.SHARD_SIZE = SMALL
     write(sys.argv[1], jobs=int(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    main()

@@ -91,7 +91,10 @@ class Hub:
         return self.etags[path]
 
     def __enter__(self) -> Hub:
-        self._servers = [_served(self, host) for host in ("hub", "storage")]
+        kinds = [type("Handler", (_Handler,), {"hub": self, "host": host}) for host in ("hub", "storage")]
+        self._servers = [_Server(("127.0.0.1", 0), kind) for kind in kinds]
+        for one in self._servers:
+            threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         self.address, self.storage = (f"http://127.0.0.1:{one.server_address[1]}" for one in self._servers)
         return self
 
@@ -99,13 +102,6 @@ class Hub:
         for one in self._servers:
             one.shutdown()
             one.server_close()
-
-
-def _served(hub: Hub, host: str) -> ThreadingHTTPServer:
-    kind = type("Handler", (_Handler,), {"hub": hub, "host": host})
-    server = _Server(("127.0.0.1", 0), kind)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    return server
 
 
 class _Server(ThreadingHTTPServer):

@@ -153,20 +153,13 @@ def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> 
     return model
 
 
-def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
-    (found,) = native_packed(native_model(folder), [ids])
-    return found
-
-
-def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
-    heads = tuple(range(model.spec.heads.count))
-    return model.record([TokenIds(ids) for ids in sentences], range(len(model.spec.layers)), heads, None)
-
-
-def native_model(folder: Path) -> forward.Model:
+def native_packed(folder: Path, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
+    """Return every layer's attention to each of several sentences, computed together by the native engine."""
     spec = model_spec(ConfigReader(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     store = Shards(CheckpointFolder(Path(folder)))
-    return forward.Model(spec, ModelWeights(str(folder), store, spec.prefix, spec.embedding.tokens.name + ".weight"))
+    weights = ModelWeights(str(folder), store, spec.prefix, spec.embedding.tokens.name + ".weight")
+    every = range(len(spec.layers)), tuple(range(spec.heads.count))
+    return forward.Model(spec, weights).record([TokenIds(ids) for ids in sentences], *every, None)
 
 
 def agree(found: Iterable[LayerTrace], reference: tuple[LayerTrace, ...]) -> bool:
@@ -195,7 +188,7 @@ def conform(folder: Path) -> bool:
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16")
     ids = trace.key_tokens.ids
     # Beside others, of which one is as long.
-    found = native_packed(native_model(folder), [ids[:5], ids, ids[::-1], ids[:1]])[1]
+    found = native_packed(folder, [ids[:5], ids, ids[::-1], ids[:1]])[1]
     return agree(found, trace.layers)
 
 

@@ -120,14 +120,6 @@ def top_left(build: Any) -> Any:
     return built
 
 
-def all_ones(_: Any, arguments: dict[str, Any]) -> Any:
-    return torch.ones_like(arguments["input_ids"])
-
-
-def from_nought(_: Any, arguments: dict[str, Any]) -> Any:
-    return torch.arange(arguments["input_ids"].shape[1])[None]
-
-
 def strict(allowed: Allowed) -> Allowed:
     queries, keys = allowed.shape[-2:]
     return allowed & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - 1)
@@ -188,7 +180,8 @@ def mixes_the_batch(model: Any, _: pytest.MonkeyPatch) -> None:
 BUGS = [
     bug("mask dropped in one layer", "llama", lambda model, _: with_argument(model.layers[1].self_attn,
         "attention_mask", lambda *_: None), "no-mask", "leak", also="pad"),
-    bug("padding attended everywhere", "llama", argument("attention_mask", all_ones), "pad"),
+    bug("padding attended everywhere", "llama", argument("attention_mask",
+        lambda _, arguments: torch.ones_like(arguments["input_ids"])), "pad"),
     bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "added-bool",
         also="pad"),
     bug("window one too wide", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=4),
@@ -199,7 +192,8 @@ BUGS = [
     bug("a mask of another sentence", "llama", masks(lambda allowed: allowed.roll(1, 0)), "pad", "missing",
         also="dead-row"),
     bug("fill added twice", "llama", doubled_padding, "double-fill", also="proof"),
-    bug("positions not derived", "gpt2", argument("position_ids", from_nought), "padding-side"),
+    bug("positions not derived", "gpt2", argument("position_ids",
+        lambda _, arguments: torch.arange(arguments["input_ids"].shape[1])[None]), "padding-side"),
     bug("top-left with a cache", "llama", function("create_causal_mask", top_left), "cache"),
     bug("sentences of a batch are mixed", "llama", mixes_the_batch, "batch"),
     bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adapters import WHOLE, beside_its_base, save_adapter, save_base
+from adapters import WHOLE, save_adapter, save_base
 from peft import LoraConfig, PeftModel
 from refusals import refused
 from running import Run
@@ -110,7 +110,8 @@ def test_the_base_is_named_by_adapter_or_option(adapter: str, bases: Callable[[s
 
 
 def test_an_ambiguous_adapter_is_refused(adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run) -> None:
-    both = beside_its_base(adapter, bases("llama"), tmp_path / "both")
+    both = Path(shutil.copytree(bases("llama"), tmp_path / "both"))
+    shutil.copytree(adapter, both, dirs_exist_ok=True)
     alone = with_settings(adapter, tmp_path / "alone")
     (alone / "adapter_model.safetensors").unlink()
     for folder, words in ((both, "a whole model and an adapter; move"), (alone, "without its weights, adapter_mod")):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conformance import opened
-from native_variants import VARIANTS, agree, config_of, conform, each_value, native_layers, save, save_whole
+from native_variants import VARIANTS, agree, config_of, conform, each_value, native_packed, save, save_whole
 from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig, PreTrainedConfig
@@ -155,7 +155,7 @@ def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path
 
 def both(folder: Path) -> tuple[list[Any], tuple[Any, ...]]:
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w11")
-    return native_layers(folder, trace.key_tokens.ids), trace.layers
+    return native_packed(folder, [trace.key_tokens.ids])[0], trace.layers
 
 
 def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
