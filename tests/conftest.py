@@ -125,7 +125,6 @@ def warm(warm_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A causal decoder with rotary positions and grouped keys, random weights, and a word tokenizer."""
     folder = str(tmp_path_factory.mktemp("tiny-llama"))
     save_tiny_llama(folder)
     return folder

@@ -61,7 +61,6 @@ PER_HEAD = ArrayMask(np.random.default_rng(5).random((HEADS, len(IDS), len(IDS))
 
 @pytest.fixture
 def layers() -> tuple[LayerTrace, ...]:
-    """Layers that are computed alike, and others: of another mask, scale, bias, group of keys, or choice of heads."""
     random = np.random.default_rng(3)
 
     def layer(mask: Any, number: int, groups: int = HEADS, **fields: Any) -> LayerTrace:

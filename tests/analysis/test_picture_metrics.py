@@ -20,7 +20,6 @@ HEADS = 2
 
 
 def components(cells: set[tuple[int, int, int]]) -> list[set[tuple[int, int, int]]]:
-    """Cells that touch, at a side or a corner, of the same grid."""
     left, found = set(cells), []
     while left:
         waiting = [left.pop()]
@@ -35,7 +34,6 @@ def components(cells: set[tuple[int, int, int]]) -> list[set[tuple[int, int, int
 
 
 def by_hand(trace: Trace, weights: np.ndarray, allowed: np.ndarray, rows: list[int]) -> dict[str, Any]:
-    """The metrics of a head in plain Python, and which positions are its heaviest region."""
     place = {
         int(position): (number, row, column)
         for number, grid in enumerate(trace.grids)

@@ -82,7 +82,6 @@ def test_the_name_of_a_file_is_no_sequence_for_a_terminal(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tag", range(1, 9))
 def test_a_picture_is_turned_as_its_tag_tells(tag: int, file: Path) -> None:
-    """Tags from 5 on are of pictures that lie on their side; odd steps of each four are mirrored."""
     image = Image.fromarray(PIXELS)
     exif = image.getexif()
     exif[0x0112] = tag

@@ -28,8 +28,6 @@ both_rngs = pytest.mark.parametrize("rng", ["numpy", "torch"])
 
 
 class Stream:
-    """The random numbers of one seed, drawn as anybody would with the library's own functions."""
-
     def __init__(self, rng: str, seed: int) -> None:
         self.generator = np.random.default_rng(seed) if rng == "numpy" else None
         if rng == "torch":

@@ -44,7 +44,6 @@ _NUMBER = re.compile(r"-?\d*\.?\d+(?:[eE][-+]?\d+)?")
 
 
 def is_close(one: str | None, other: str | None) -> bool:
-    """Whether two numbers as they are printed differ by what float32 promises, or by one in the last digit."""
     if one is None or other is None:
         return False
     decimals = min(len(number.partition("e")[0].partition(".")[2]) for number in (one, other))

@@ -23,8 +23,6 @@ class RanApart(NamedTuple):
 def ran_apart(
     lines: Mapping[str, Sequence[str]], *within: str, gibibytes: int | None = None, **options: Any
 ) -> dict[str, RanApart]:
-    """Run command lines, by their names, in a process that may be limited in memory; `within` is put before it."""
-
     def limit() -> None:
         if gibibytes is not None:
             resource.setrlimit(resource.RLIMIT_AS, (gibibytes * 2**30,) * 2)

@@ -1,8 +1,4 @@
-"""A tiny random model of every text architecture that the installed transformers knows.
-
-What the inspector shows has to be true of any checkpoint, and the way to find an architecture of which it is not
-is to try them all. Nothing is downloaded: each model is built from its own config class, shrunk.
-"""
+"""A tiny random model of every text architecture that the installed transformers knows, built of its own config class."""
 
 import inspect
 from functools import cache
@@ -252,7 +248,6 @@ def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -
 
 
 def tiny_text_part(name: str, attn_implementation: str) -> PreTrainedModel:
-    """What of a text architecture reads text: nearly always all of it; see `tiny_model`."""
     if name not in TEXT_CLASSES:
         return tiny_model(name, attn_implementation=attn_implementation)
     build = getattr(transformers, TEXT_CLASSES[name])._from_config
@@ -280,7 +275,6 @@ def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str 
 
 
 def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Seven tokens, none of them special, and five for a decoder that has an encoder beside it."""
     ids = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if config.is_encoder_decoder:

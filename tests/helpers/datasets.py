@@ -67,7 +67,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def contents(folder: Path) -> tuple[Any, list[str]]:
-    """Return the rows of all parts, in the order of their names, and the lines of their errors."""
     errors = [line for path in sorted(folder.glob("_part-*")) for line in path.read_text().splitlines()]
     return pyarrow.dataset.dataset(folder, format="parquet").to_table(), errors
 

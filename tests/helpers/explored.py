@@ -59,8 +59,6 @@ async def fact(is_so: Callable[[], bool]) -> None:
 
 
 class Driven:
-    """An explorer that runs, and what is seen of it."""
-
     def __init__(self, app: Explorer, pilot: Pilot[None], model: Any) -> None:
         self.app, self.pilot, self.model = app, pilot, model
 

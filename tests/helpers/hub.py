@@ -1,7 +1,4 @@
-"""A small hub on this machine, with a storage beside it: what huggingface_hub asks, answered as the real one does.
-
-A repository is a folder, whose files may be in folders of it; all of them are at one commit.
-"""
+"""A small hub on this machine, whose repositories are folders, with a storage beside it: answers are as the real one has."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ def sdpa(
     is_causal: bool = False,
     **more: Any,
 ) -> AttentionCall:
-    """Return a call of sdpa with random queries, keys and values, and what torch makes of them under these masks."""
     batch, queries, keys = size
     q, k, v = (torch.randn(batch, H, length, D) for length in (queries, keys, keys))
     scores = q @ k.mT * D**-0.5

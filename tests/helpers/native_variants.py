@@ -1,8 +1,4 @@
-"""Configurations of every family that the native engine computes: each field that it reads, in every way it may be.
-
-A configuration is a tiny model's config.json with some fields changed. Both engines read the same file: transformers
-builds random weights from it and computes them, and the native engine computes them again.
-"""
+"""Configurations of every family that the native engine computes: each field that it reads, in every way it may be."""
 
 from __future__ import annotations
 
@@ -125,7 +121,6 @@ _GROUPS = {
 
 
 def config_of(family: str, changes: Changes) -> dict[str, Any]:
-    """Return a tiny model's config.json with some fields changed, and those that they need beside them."""
     config: dict[str, Any] = json.loads(tiny_config(family).to_json_string(use_diff=False))
     context = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
     if "num_hidden_layers" in changes:
@@ -154,7 +149,6 @@ def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> 
 
 
 def native_packed(folder: Path, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
-    """Return every layer's attention to each of several sentences, computed together by the native engine."""
     spec = model_spec(ConfigReader(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     store = Shards(CheckpointFolder(Path(folder)))
     weights = ModelWeights(str(folder), store, spec.prefix, spec.embedding.tokens.name + ".weight")
@@ -193,7 +187,6 @@ def conform(folder: Path) -> bool:
 
 
 def each_value(family: str) -> Iterator[Changes]:
-    """Yield no change, and then every value of every field: fields together, but one of a group at a time."""
     groups: dict[str, list[Changes]] = {}
     for name, values in VARIANTS[family].items():
         groups.setdefault(_GROUPS.get(name, name), []).extend({name: value} for value in values)

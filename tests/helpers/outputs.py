@@ -59,7 +59,6 @@ def answered_or_refused(ran: Any) -> None:
 
 
 def strict_json(text: str) -> Any:
-    """The value of a JSON document that keeps to the standard: no NaN, no infinities."""
     return json.loads(text, parse_constant=pytest.fail)
 
 

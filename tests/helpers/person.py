@@ -31,7 +31,6 @@ class Person:
         self.shown = ""
 
     def until(self, *wanted: str) -> str:
-        """Look until all of this has been drawn since the last time; return what has been."""
         self.shown = ""
         while not all(each in text_shown(self.shown) for each in wanted):
             self.shown += os.read(self.terminal, 65536).decode(errors="replace")

@@ -103,8 +103,6 @@ def config_of_masks(name: str, **changes: Any) -> Plant:
 
 
 def top_left(build: Any) -> Any:
-    """A causal mask that forgets how many keys stand before the first query."""
-
     def built(*args: Any, **kwargs: Any) -> Any:
         mask = build(*args, **kwargs)
         past = kwargs.get("past_key_values")
@@ -132,8 +130,6 @@ def one_head(allowed: Allowed) -> Allowed:
 
 
 def other_softmax(_: Any) -> Any:
-    """The weights are normalised over the queries."""
-
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
         key, value = (each.repeat_interleave(module.num_key_value_groups, 1) for each in (key, value))
         weights = (query @ key.mT * scaling + mask).softmax(-2)
@@ -143,7 +139,6 @@ def other_softmax(_: Any) -> Any:
 
 
 def doubled_padding(model: Any, _: pytest.MonkeyPatch) -> None:
-    """The padding is added to a mask that has it already."""
     padding: list[torch.Tensor] = []
 
     def remember(mask: Any, _: dict[str, Any]) -> Any:
@@ -160,7 +155,6 @@ def doubled_padding(model: Any, _: pytest.MonkeyPatch) -> None:
 
 
 def sdpa_without_mask(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused kernel is not handed the mask, and is not told that it is causal."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -172,7 +166,6 @@ def sdpa_without_mask(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mixes_the_batch(model: Any, _: pytest.MonkeyPatch) -> None:
-    """What stands beside a sentence changes it."""
     layer = model.layers[1]
     layer.register_forward_hook(lambda _, __, output: output + 0.1 * output.mean(dim=0, keepdim=True))
 

@@ -19,7 +19,6 @@ EYE = torch.eye(32, dtype=torch.bool)
 
 
 def cells(claim: str, length: int) -> Tensor:
-    """Return which key each query may see, `[T, T]`, without padding."""
     i, j = torch.arange(length)[:, None], torch.arange(length)
     numbers = [int(number) for number in re.findall(r"\d+", claim)]
     seen = (j <= i) | ("causal" not in claim and "window" not in claim)
@@ -229,7 +228,6 @@ class RandomModule(nn.Module):
         return claim.format(first, self.length - first)
 
     def _parts(self) -> list[tuple[str, int]]:
-        """Choose right parts and, in about half of the modules, a wrong one or a wrong mask."""
         rng = self.rng
         right, wrong = {*POINTWISE}, {*FORWARD} | ({*BETWEEN_ROWS} if self.rows > 1 else set())
         if self.claim in ("causal", "full") or "prefix" in self.claim:
@@ -300,14 +298,12 @@ def truth(module: RandomModule) -> bool | None:
 
 
 def outputs(module: RandomModule, inputs: dict[str, Tensor]) -> list[Tensor]:
-    """Return the outputs that have a vector for each position, `[B, T, F]`."""
     found = module(**inputs)
     found = found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else [found]
     return [one.reshape(*inputs["ids"].shape[:2], -1) for one in found if one.dim()]
 
 
 def reach(module: RandomModule, tokens: Tensor) -> Tensor:
-    """Return which outputs each position may move: the claim's cells, closed over the layers."""
     direct = cells(module.claim, module.length) & tokens | EYE[: module.length, : module.length]
     found = direct.float()
     for _ in range(module.length if module.is_transitive else max(1, len(module.kinds)) - 1):
@@ -316,7 +312,6 @@ def reach(module: RandomModule, tokens: Tensor) -> Tensor:
 
 
 def _changes(module: RandomModule, row: int, at: int) -> Iterator[dict[str, Tensor]]:
-    """Yield inputs with another id or vector at a position; where ids alone say padding, with another vector of it."""
     ids, vectors = random.Random(row * 100 + at), module.word.weight
     before = vectors[0].clone()
     for _ in range(TRIES):

@@ -59,7 +59,6 @@ def examples() -> list[Example]:
 
 
 def pictures(texts: dict[str, str] | None = None) -> dict[str, str]:
-    """Every picture of some pages, or of all, by its path in the repository, with the command that draws it."""
     found = (match for text in (texts or pages()).values() for match in _PICTURE.finditer(text))
     return {match["path"]: match["command"] for match in found}
 
@@ -90,7 +89,6 @@ class Screen(NamedTuple):
         return last if last.endswith(".html") else ""
 
     def in_browser(self, folder: Path, environment: dict[str, str]) -> str:
-        """The top of the page as Debian's Chromium draws it."""
         from playwright.sync_api import sync_playwright
 
         bring_materials(folder)
@@ -141,7 +139,6 @@ def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
 
 
 def bring_materials(folder: Path) -> None:
-    """Lay into a folder the files of docs/ that examples read: programs, sentences, pairs, pictures, an adapter."""
     programs = "docs/masks/programs"
     shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
     shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
@@ -149,7 +146,6 @@ def bring_materials(folder: Path) -> None:
 
 
 def bring_models(command: str, folder: Path) -> None:
-    """Lay into a folder the models that packages carry, with what belongs to them, where a command names them."""
     if "smollm2.gguf" in command:
         from smollm import smollm_file
 
@@ -193,7 +189,6 @@ def is_same(one: str, other: str) -> bool:
 
 
 def main() -> None:
-    """Run the examples of the pages that are named, or of all; write what they print, and draw the pictures."""
     import recording
     from small_checkpoints import hub_cache, minilm_folder
 

@@ -98,8 +98,6 @@ def picture(frames: Sequence[Frame]) -> str:
 
 
 class _DrawnFrame:
-    """The lines that were drawn, each once, and the styles of what is in them."""
-
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._styles: dict[str, str] = {}
@@ -118,7 +116,6 @@ class _DrawnFrame:
         return self._styles.setdefault(rule, f"s{len(self._styles)}")
 
     def _areas(self, cells: Sequence[Segment]) -> Iterator[str]:
-        """Yield the backgrounds, and above them the characters that are half of one, a path for each colour."""
         paths: dict[str, list[str]] = {}
         column = 0
         for (half, style), run in groupby(cells, lambda cell: (cell.text if cell.text in "▀▄" else "", _style(cell))):

@@ -51,7 +51,6 @@ def rxnmapper_folder() -> Path:
 
 
 def atom_maps() -> list[str]:
-    """Return the maps that the package's own tests expect, each reaction once."""
     file = "tests/test_mapper.py"
     found = re.findall(r'"mapped_rxn": "([^"|]+)"', (from_wheel(_WHEEL, file) / file).read_text())
     return list(dict.fromkeys(found))

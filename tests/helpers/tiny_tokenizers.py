@@ -107,7 +107,6 @@ def _vocabulary(train: Callable[[list[str]], dict[str, Any]], tokens: tuple[str,
 
 
 def save_tokenizer(folder: Path, family: str, **config: Any) -> Path:
-    """Save a family's tokenizer through its own class, beside a config.json with these fields; return the folder."""
     name, train, tokens = FAMILIES[family]
     made = getattr(transformers, name)(**_vocabulary(train, tuple(tokens)))
     made.save_pretrained(folder)

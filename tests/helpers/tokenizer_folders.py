@@ -63,7 +63,6 @@ _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f"
 
 
 def custom(folder: Path) -> None:
-    """A tokenizer whose code is in the folder, as that of Kimi and Qwen 1."""
     _config(folder, "llama", "Bytes", auto_map={"AutoTokenizer": ["tokenization_own.Bytes", None]})
     (folder / "tokenization_own.py").write_text(_CUSTOM)
 

@@ -13,7 +13,6 @@ TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks")]
 
 
 def of_heads(*blind: int) -> Trace:
-    """Three words under a causal mask whose second row is fully masked in some of three heads."""
     allowed = np.tile(np.tri(3, dtype=bool), (3, 1, 1))
     allowed[list(blind), 1] = False
     vectors = np.random.default_rng(0).normal(size=(3, 3, 2)).astype(np.float32)

@@ -50,8 +50,6 @@ def test_heads_are_heads(name: str, scores: str, more: Any, programs: dict[str, 
 
 @pytest.mark.parametrize(("name", "scores"), [("Latent", "bsht"), ("Shared", "bqhk"), ("Shared", "product")])
 def test_a_mask_that_lies_on_the_heads_is_found(name: str, scores: str, programs: dict[str, Run]) -> None:
-    """With as many queries as heads, `[Q, K]` fits scores `[B, Q, H, K]`."""
-
     def run() -> list[torch.Tensor]:
         return programs["generated"](programs[name](scores, wrong=True), (4,))
 

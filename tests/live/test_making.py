@@ -21,8 +21,6 @@ def attend(mask: Tensor) -> Tensor:
 
 
 class Gpt(nn.Module):
-    """Attention as it is in minGPT; its mask shows one key too many."""
-
     mask: Tensor
 
     def __init__(self) -> None:

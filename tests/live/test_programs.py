@@ -39,7 +39,6 @@ WRONG = [
 
 
 def marked(function: Callable[..., Any]) -> set[str]:
-    """The lines with the comment `# <-` of a function and of the classes and functions that it names."""
     function = inspect.unwrap(function)
     code = function.__code__
     inner = [const for const in code.co_consts if inspect.iscode(const)]

@@ -71,7 +71,6 @@ def proof_of(case: Case, wrong: bool) -> ModelProof:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_leak_is_named_with_its_module_and_its_kind_and_the_mended_program_is_proved(name: str) -> None:
-    """Where outputs read what they must not; a causal model's later positions, other documents, rows or padding."""
     case = CASES[name]
     wrong, mended = (proof_of(case, is_wrong) for is_wrong in (True, False))
     assert not wrong.is_proved
@@ -101,7 +100,6 @@ def codes_of_labels(run: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize(("shift", "codes"), [(0, ["label"]), (1, []), (2, ["label"])])
 @pytest.mark.parametrize("kind", ["module", "function", "nll", "gathered"])
 def test_labels_of_every_loss_are_read(kind: str, shift: int, codes: list[str]) -> None:
-    """Also with labels that are left out; those that an output reads, or that are shifted twice, are an error."""
     model, ids = programs.LanguageModel(), programs.tokens()
 
     def run() -> None:
@@ -126,7 +124,6 @@ def test_losses_that_look_further_on_purpose_are_no_mistake(name: str) -> None:
 
 # --- what is not the claim ---
 def test_a_model_that_differs_by_itself_is_not_provable() -> None:
-    """Dropout is the same in every run; what draws from elsewhere is not."""
     model = programs.LanguageModel(mixer=lambda: torch.nn.Dropout(0.3))
     assert prove(model, programs.tokens(), "causal").is_proved
     model.blocks[1].mixer = Noisy()
@@ -336,7 +333,6 @@ def test_each_forward_of_a_program_is_told_from_others() -> None:
 
 # --- ids that are read elsewhere, and few cells ---
 def test_long_rows_change_in_groups() -> None:
-    """What reads one token ahead anywhere crosses one of them."""
     torch.manual_seed(0)
     right, wrong = (prove(programs.OneHot(is_wrong), programs.tokens(1, 300), "causal") for is_wrong in (False, True))
     assert (right.is_proved, wrong.is_proved, right.inputs_changed) == (True, False, 300)
@@ -374,7 +370,6 @@ def test_what_is_wrong_behind_a_cache_alone(name: str) -> None:
 
 
 def test_outputs_that_no_position_reaches() -> None:
-    """A note, for a claim that shows all; positions of any kind silence it."""
     ids = programs.tokens()
     unordered = masked()
     unordered.places.weight.data[:] = 1
@@ -500,8 +495,6 @@ def test_a_forward_under_a_checkpoint(kind: str) -> None:
 
 
 def test_generators_of_the_program_go_on() -> None:
-    """Of torch, NumPy and Python, wherever a forward reaches them: attributes, closures, globals."""
-
     def run() -> list[Any]:
         model = programs.LanguageModel()
         generator, plain = torch.Generator().manual_seed(5), random.Random(2)
@@ -613,7 +606,6 @@ LEAKS = {
     [(name, one) for name in MODELS for one in ("eager", "sdpa") if one == "eager" or name not in EAGER_ALONE],
 )
 def test_models_of_transformers(name: str, attention: str) -> None:
-    """Whole, padded on either side, and packed: each is proved, or its leak is a true one."""
     import transformers
 
     model_class, options, claim = MODELS[name]

@@ -206,7 +206,6 @@ def test_a_published_design_is_not_accused(expect: str | None, name: str, progra
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, about nested tensors and uncompiled flex_attention
 @pytest.mark.parametrize(("claim", "name"), [(claim, name) for claim in CLAIMS for name in CLAIMS[claim].split()])
 def test_a_design_is_not_accused(claim: tuple[str | None, str | None], name: str, programs: dict[str, Run]) -> None:
-    """Neither alone nor with what is expected of its masks; and what its outputs keep is proved."""
     expected, kept = claim
     for expect in {None, expected}:
         assert [one.message for one in watched(programs[name], expect).findings if one.severity == "error"] == []

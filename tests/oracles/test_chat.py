@@ -55,7 +55,6 @@ CONTROLS = (
 
 
 def save_chat_model(folder: Path) -> None:
-    """Save a tiny Llama of random weights, whose vocabulary is of bytes and controls, without a template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -228,7 +227,6 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
 
 
 def test_a_template_that_computes_without_end_is_ended() -> None:
-    """In time, which takes five seconds, and in memory; the next request is answered."""
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     for template in (loops, "{{ 'x' * 10**10 }}"):
         process = TemplateProcess("{% if messages | length > 1 %}" + template + "{% endif %}x")

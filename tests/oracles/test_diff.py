@@ -45,7 +45,6 @@ def test_the_head_whose_weights_were_changed_ranks_first(minilm: str, changed: s
 
 
 def with_heads_moved(model: Any) -> Any:
-    """The same function of the same weights, in which each head stands one place further."""
     width = model.config.hidden_size // 12
     moved = torch.arange(12 * width).reshape(12, width).roll(-1, 0).flatten()
     for layer in model.encoder.layer:

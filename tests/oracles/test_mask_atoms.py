@@ -24,7 +24,6 @@ def ours(text: str, queries: int, keys: int, past: int) -> np.ndarray:
 
 
 def theirs(mod: Mod, queries: int, keys: int, past: int) -> np.ndarray:
-    """The mask that torch makes of a mask_mod; transformers shifts the queries the same way."""
     shifted = hf.add_offsets_to_mask_function(mod, past, 0)
     (mask,) = create_mask(shifted, None, 1, queries, keys, device="cpu")[0].numpy()
     return mask

@@ -55,7 +55,6 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def agrees(llama: Path, folder: Path, made: Made, scheme: Any, form: str, end: str = "_proj.weight") -> None:
-    """Check that a form of the matrices whose names have an end shows what transformers computes with its numbers."""
     folder, numbers = quantized(llama, folder, made, scheme, end)
     expected = numbers_shown(llama, numbers)
     for engine in ENGINES:
@@ -119,7 +118,6 @@ def test_fp8_in_blocks(height: int, width: int, end: str, llama: Path, tmp_path:
 
 
 def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Put the codes of each row into words of 32 bits, from the lowest bit on."""
     rows, columns = codes.shape
     words = -(-columns * bits // 32)
     found = b""

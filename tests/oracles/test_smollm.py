@@ -53,7 +53,6 @@ def field(reader: GGUFReader, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def original() -> LlamaForCausalLM:
-    """The model of transformers with the dequantized weights, put into its order by hand."""
     reader = GGUFReader(smollm_file())
     heads, kv_heads = field(reader, "llama.attention.head_count"), field(reader, "llama.attention.head_count_kv")
     config = LlamaConfig(

@@ -235,7 +235,6 @@ def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: 
 
 @pytest.fixture
 def marian(tmp_path: Path) -> str:
-    """A translator with random weights, whose tokenizer gives no offsets."""
     folder = tmp_path
     torch.manual_seed(0)
     config = MarianConfig(

@@ -127,7 +127,6 @@ def test_a_soft_cap_and_scales_in_parts(qkv: tuple[torch.Tensor, ...]) -> None:
     (lambda s: (5 * torch.tanh((s / 2 + MASK) / 5)).softmax(-1), "what was done to the scores"),
 ])  # fmt: skip
 def test_what_is_not_read_is_named(write: Any, unsupported: str, qkv: tuple[torch.Tensor, ...]) -> None:
-    """The weights are the program's own nevertheless."""
     q, k, v = qkv
     call = one(lambda: write(q @ k.mT) @ v)
     assert call.unsupported == unsupported
@@ -135,7 +134,6 @@ def test_what_is_not_read_is_named(write: Any, unsupported: str, qkv: tuple[torc
 
 
 def test_no_bugs(qkv: tuple[torch.Tensor, ...]) -> None:
-    """What looks like a bug and is none."""
     q, k, v = qkv
     dead = CAUSAL.clone()
     dead[0] = False

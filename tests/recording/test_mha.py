@@ -25,7 +25,6 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 def seen(run: Callable[[], Any]) -> tuple[list[AttentionCall], list[Tensor], Any]:
-    """Return the calls, weights·V of what each says, and what the program computed."""
     calls, attended = [], []
 
     def take(call: AttentionCall) -> None:
@@ -114,7 +113,6 @@ def test_every_path_of_an_encoder_is_read_whole(is_norm_first: bool, has_grad: b
 
 
 def test_a_bias_in_the_fast_path_of_a_layer_is_named_and_not_read() -> None:
-    """That path takes numbers for booleans."""
     layers = encoder().eval()
     calls: list[AttentionCall] = []
     with torch.no_grad(), watching(calls.append):

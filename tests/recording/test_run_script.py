@@ -54,7 +54,6 @@ def notes() -> list[str]:
 
 
 def same(*arguments: str, **how: str) -> int | None:
-    """Run a program both ways, hold that nothing differs, and return how many calls were reported."""
     without, ran = alone(*arguments, **how), watched(*arguments, **how)
     assert ran[:3] == without[:3]
     return ran.calls
@@ -153,7 +152,6 @@ if __name__ == "__main__":
 
 
 def test_threads_the_environment_and_warnings() -> None:
-    """Threads end before the report; torch reads what the program set; a warning names the program's line."""
     script = f"""
 import os, sys, threading
 os.environ["OMP_NUM_THREADS"] = "3"

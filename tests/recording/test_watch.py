@@ -187,7 +187,6 @@ def test_an_error_of_the_program_goes_through() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    """Hooks that torch still counts have `torch.compile` warn of them."""
     profile = threading.getprofile()
     with watch():
         evaluated()
@@ -231,7 +230,6 @@ def over(batch: int, heads: int, queries: int, keys: int, width: int) -> dict[st
 @pytest.mark.parametrize("empty", range(5))
 @pytest.mark.parametrize("name", over(1, 1, 1, 1, 1))
 def test_attention_over_nothing_is_none(name: str, empty: int) -> None:
-    """No batch, heads, queries, keys or width: what torch makes of it, and nothing goes wrong in us."""
     sizes = [2, 2, 3, 3, 4]
     sizes[empty] = 0
     run = over(*sizes)[name]

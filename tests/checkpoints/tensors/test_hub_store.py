@@ -58,7 +58,6 @@ def weights(hub: Hub) -> list[Asked]:
 
 
 def fetched(hub: Hub) -> list[int]:
-    """The bytes of tensors that were asked for, each as often as it was."""
     ranges = [one.range for one in weights(hub) if one.range and one.range[0]]  # the header is asked for by itself
     return [byte for first, last in ranges for byte in range(first, last + 1)]
 

@@ -1,7 +1,4 @@
-"""Bugs that people made in public beside their masks: axes, scales, heads, padding of two sides, packing, caches.
-
-Each is a model as they write it, right, and wrong as the issue has it.
-"""
+"""Bugs that people made in public beside masks (axes, scales, heads, padding, packing, caches): right, and wrong as there."""
 
 import math
 
