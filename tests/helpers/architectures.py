@@ -1,4 +1,4 @@
-"""A tiny random model of every text architecture that the installed transformers knows, built of its own config class."""
+"""A tiny random model of every text architecture that the installed transformers knows, of its own config class."""
 
 import inspect
 from functools import cache

@@ -1,4 +1,4 @@
-"""A small hub on this machine, whose repositories are folders, with a storage beside it: answers are as the real one has."""
+"""A small hub on this machine, whose repositories are folders, with a storage: it answers as the real one does."""
 
 from __future__ import annotations
 

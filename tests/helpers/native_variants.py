@@ -1,4 +1,4 @@
-"""Configurations of every family that the native engine computes: each field that it reads, in every way it may be."""
+"""Configurations of every family that the native engine computes: each field that it reads, in every way."""
 
 from __future__ import annotations
 

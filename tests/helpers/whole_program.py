@@ -1,4 +1,4 @@
-"""The program from its `main()` on, in a fork of this process: over real descriptors, as a shell starts it, but warm."""
+"""The program from its `main()` on, in a fork of this process: over real descriptors, as a shell starts it."""
 
 import importlib
 import os

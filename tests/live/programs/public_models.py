@@ -1,4 +1,4 @@
-"""Bugs that people made in public beside masks (axes, scales, heads, padding, packing, caches): right, and wrong as there."""
+"""Bugs that people made in public beside masks (axes, scales, heads, padding, packing, caches), and mended."""
 
 import math
 
