@@ -39,12 +39,9 @@ gc.disable()
 
 # The same examples in every run, however slow the machine; others where one looks for them.
 settings.register_profile(
-    "attncli",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    database=None,
+    "attncli", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None,
     derandomize="FUZZ_TIMES" not in os.environ,
-)
+)  # fmt: skip
 settings.load_profile("attncli")
 
 
@@ -58,8 +55,6 @@ def root() -> Any:
 
 @pytest.fixture
 def attn(root: Any) -> Callable[..., Ran]:
-    """Run `attn` in this process, as the program does, and return its streams and exit code."""
-
     def run(*arguments: str | Path, stdin: bytes | str | None = None, **environment: str) -> Ran:
         code = 0
         # The runner's standard input is never a terminal; without `stdin` it is an empty pipe.
@@ -106,13 +101,11 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
 
 @pytest.fixture(scope="session")
 def minilm() -> str:
-    """A real checkpoint: BERT with 6 layers of 12 heads."""
     return minilm_folder()
 
 
 @pytest.fixture(scope="session")
 def in_cache(tmp_path_factory: pytest.TempPathFactory, minilm: str) -> dict[str, str]:
-    """The variables by which `sentence-transformers/all-MiniLM-L6-v2` is found in the hub's local cache."""
     found = hub_cache(tmp_path_factory.mktemp("cache"), "sentence-transformers/all-MiniLM-L6-v2", minilm)
     return {name: found[name] for name in ("HF_HOME", "HF_HUB_OFFLINE")}
 
@@ -132,7 +125,6 @@ def warm(warm_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A causal decoder with rotary positions and grouped keys, random weights, and a word tokenizer."""
     folder = str(tmp_path_factory.mktemp("tiny-llama"))
     save_tiny_llama(folder)
     return folder
@@ -140,7 +132,6 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to run in."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)

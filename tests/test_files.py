@@ -7,15 +7,13 @@ import shlex
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import program
+from running import Run, program
 from signalled import ATTN
 
-Run = Callable[..., Any]
 TEXT = "time flies like an arrow fruit flies like a banana"
 
 
@@ -25,7 +23,6 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def started(out: Path) -> subprocess.Popen[bytes]:
-    """Start a run that waits for more sentences, once it has begun to write."""
     run = subprocess.Popen([*ATTN, "inspect", "-", "-o", str(out)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     run.stdin.write(b"time flies\n")
     run.stdin.flush()
@@ -48,13 +45,6 @@ def test_a_full_disk_is_said_in_a_sentence(command: str) -> None:
     assert (ran.returncode, ran.stderr) == (5, message)
 
 
-# --- the disk ---------------------------------------------------------------------------------------------
-
-
-def small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet", "svg", "html", "safetensors"])
 def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Path) -> None:
     out = tmp_path / f"out.{ending}"
@@ -63,6 +53,7 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
     several = [] if ending in ("safetensors", "html") else [TEXT, TEXT, "--show", "q,k,v,scores,weights,heatmap"]
     arguments = ["inspect", TEXT, *several, "--save" if ending == "safetensors" else "-o", out]
     # Python would keep the half of a module's bytecode that the disk has room for, and run it the next time.
+    small_files = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (4096, 4096))
     ran = program(*arguments, preexec_fn=small_files, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
     assert (ran.returncode, ran.stderr.count("\n")) == (5, 1), ran.stderr
     assert ran.stderr.startswith(f"attn: cannot write {out}: ")
@@ -92,9 +83,6 @@ def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
         assert (ran.returncode, ran.stdout, ran.stderr) == (5, "", f"attn: cannot write {tmp_path / command}: {why}\n")
 
 
-# --- several writers --------------------------------------------------------------------------------------
-
-
 def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     first = started(out)
@@ -112,9 +100,6 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert program("inspect", "an arrow", "-o", out).returncode == 0
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["an arrow"]
     assert list(tmp_path.iterdir()) == [out]
-
-
-# --- what is no file --------------------------------------------------------------------------------------
 
 
 def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) -> None:

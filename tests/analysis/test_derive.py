@@ -1,7 +1,6 @@
 """Derived numbers against plain loops: words, means and maxima, rollout, norms."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from running import Run
 from traces import layer_of, trace_of
 
 import attncli
@@ -18,7 +18,6 @@ from attncli.trace.layer import Proof
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
-Run = Callable[..., Any]
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
 
@@ -60,9 +59,6 @@ def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6, equal_nan=True)
 
 
-# --- words -------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.sampled_from(MASKS), st.integers(0, 3))
 @settings(max_examples=60)
 def test_words_sum_over_key_pieces_and_average_over_query_pieces(sizes: list[int], mask: str, seed: int) -> None:
@@ -95,9 +91,6 @@ def test_without_words_of_the_tokenizer_pieces_that_touch_are_one(word: int | No
     merged = attncli.derive(trace, words=True)
     assert [token.text for token in merged.key_tokens] == ["<s>", "▁time", "flies"]
     assert "no space divides" in merged.origin.rules[0]
-
-
-# --- means -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -133,9 +126,6 @@ def test_the_worst_proof_stands_for_all_layers_and_none_where_one_has_none() -> 
     assert attncli.derive(toy, mean="heads").layers[0].proof is None
 
 
-# --- rollout -----------------------------------------------------------------------------------------------
-
-
 def rolled_by_hand(layers: list[list[list[list[float]]]]) -> list[list[float]]:
     size = len(layers[0][0])
     result = [[float(q == k) for k in range(size)] for q in range(size)]
@@ -164,9 +154,6 @@ def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: list[float]
     assert [layer.layer for layer in attncli.derive(trace, rollout=True).layers] == [2]
 
 
-# --- norms -------------------------------------------------------------------------------------------------
-
-
 def test_norms_are_the_lengths_of_weighted_values_times_the_output_projection() -> None:
     import torch
 
@@ -178,9 +165,6 @@ def test_norms_are_the_lengths_of_weighted_values_times_the_output_projection() 
         weight, value = torch.tensor(layer.head(head).weights), torch.tensor(layer.head(head).v)
         each = weight[:, :, None] * (value @ projection[head])[None]
         close(found.head(head).weights, torch.linalg.vector_norm(each, dim=-1).numpy())
-
-
-# --- all of them -------------------------------------------------------------------------------------------
 
 
 def test_other_readers_want_what_was_recorded() -> None:

@@ -1,4 +1,4 @@
-"""Two traces compared, against plain loops over the weights, and the laws of the divergence."""
+"""Tokens that two sequences share, and two traces compared, against plain loops over the weights."""
 
 import math
 
@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import layer_of, tokens_of, trace_of, watched
 
+from attncli.analysis.alignment import align
 from attncli.analysis.diff import diff, shared_outcomes
 from attncli.errors import InputError, UsageError
+from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
 HEADS = 2
@@ -21,7 +23,6 @@ def softmax(scores: list[float], allowed: list[bool]) -> list[float]:
 
 
 def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...] = (0,), heads: int = HEADS) -> Trace:
-    """A trace of random scores over the words of a sentence."""
     tokens = tokens_of(*words.split())
     random = np.random.default_rng(seed)
     drawn = [random.standard_normal((2, heads, len(tokens), 3), dtype=np.float32) for _ in layers]
@@ -128,3 +129,48 @@ def test_what_a_sink_takes_is_elsewhere_and_what_rounding_takes_is_not() -> None
     assert shared_outcomes(row, both, False)[0].tolist() == pytest.approx([0.5 / 0.995, 0.495 / 0.995, 0])
     half = np.array([[0.25, 0.25]], np.float32)  # recorded weights of a softmax with a sink that nobody recorded
     np.testing.assert_array_equal(shared_outcomes(half, both, False), [[0.25, 0.25, 0.5]])
+
+
+def words(*texts: str, special: str = "") -> Tokens:
+    return Tokens(Token(index, index, text, None, None, text in special.split()) for index, text in enumerate(texts))
+
+
+def pieces(text: str, *found: tuple[str, int, int], segment: int = 0) -> Tokens:
+    tokens = [
+        Token(index, 0, spelled, start, end, segment=segment) for index, (spelled, start, end) in enumerate(found)
+    ]
+    assert all(0 <= token.start <= token.end <= len(text) for token in tokens)
+    return Tokens(tokens)
+
+
+def test_the_mark_of_a_space_makes_no_other_word_but_a_continuation_is_one() -> None:
+    assert align(words("flies", "like"), words("Ġflies", "▁like")).pairs == ((0, 0), (1, 1))
+    assert align(words("s"), words("##s")).pairs == ()
+
+
+def test_in_one_text_two_tokenizers_share_what_is_the_same_characters() -> None:
+    text = "Time flies fast"
+    one = pieces(text, ("[CLS]", 0, 0), ("time", 0, 4), ("flies", 5, 10), ("fast", 11, 15))
+    other = pieces(text, ("Time", 0, 4), ("Ġfl", 4, 7), ("ies", 7, 10), ("Ġfast", 10, 15))
+    assert align(one, other, (text, None)).pairs == ((1, 0), (3, 3))
+    assert align(one, other).pairs == ((3, 3),)  # two texts: time is not Time
+
+
+letters = st.lists(st.sampled_from("abc"), max_size=9)
+
+
+@given(letters, letters)
+def test_pairs_rise_are_equal_and_columns_hold_every_token_once(one: list[str], other: list[str]) -> None:
+    first, second = words(*one), words(*other)
+    aligned = align(first, second)
+    assert all(one[left] == other[right] for left, right in aligned.pairs)
+    for before, after in zip(aligned.pairs, aligned.pairs[1:], strict=False):
+        assert before[0] < after[0]
+        assert before[1] < after[1]
+    columns = list(aligned.columns())
+    assert [left for left, _ in columns if left is not None] == list(range(len(one)))
+    assert [right for _, right in columns if right is not None] == list(range(len(other)))
+    assert set(aligned.pairs) <= set(columns)
+    assert aligned.is_whole == (one == other)
+    if set(one) & set(other):
+        assert aligned.pairs

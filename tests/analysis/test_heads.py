@@ -22,9 +22,7 @@ some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
     special=st.frozensets(st.integers(0, 3), max_size=2),
 )
 @settings(max_examples=60)
-def test_every_head_has_the_mean_and_the_deviation_of_a_plain_loop(
-    sentences: list[tuple[list[int], str, int]], special: frozenset[int]
-) -> None:
+def test_means_and_deviations_of_heads(sentences: list[tuple[list[int], str, int]], special: frozenset[int]) -> None:
     traces = []
     for ids, mask, seed in sentences:
         sequence = tokens(ids, special)
@@ -42,9 +40,6 @@ def test_every_head_has_the_mean_and_the_deviation_of_a_plain_loop(
             assert summary.std[name] == (None if spread is None else pytest.approx(spread, rel=1e-3, abs=1e-5)), name
 
 
-# --- the order ---------------------------------------------------------------------------------------------
-
-
 def ranked(values: list[float | None], *, reverse: bool = False, top: int | None = None) -> list[int]:
     heads = [HeadSummary(0, "self", head, dict.fromkeys(NAMES, value), {}, {}) for head, value in enumerate(values)]
     found = HeadReport(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
@@ -57,9 +52,6 @@ def test_the_highest_come_first_and_what_is_undefined_last_either_way() -> None:
     assert ranked(values, reverse=True) == [2, 6, 1, 3, 5, 0, 4]
     assert ranked(values, top=2) == [5, 1]
     assert ranked(values, reverse=True, top=99) == [2, 6, 1, 3, 5, 0, 4]
-
-
-# --- the library's call ------------------------------------------------------------------------------------
 
 
 def test_texts_and_a_trace_give_the_same() -> None:

@@ -38,7 +38,7 @@ def numbers(**values: float) -> dict[str, float | None]:
     ({"self": 1.0, "effective_keys": 1.0}, {"self": 1.0, "effective_keys": 1.0}, []),  # a mask leaves no choice
     ({"previous": 0.9}, {}, []),  # not defined
 ], ids=str)  # fmt: skip
-def test_a_label_says_how_much_of_the_way_from_the_baseline_is_gone(
+def test_a_label_has_a_gain(
     metrics: dict[str, float], baselines: dict[str, float], expected: list[tuple[str, float]]
 ) -> None:
     found = labels_of(numbers(**metrics), numbers(**baselines), {})
@@ -61,7 +61,6 @@ def patterns(ids: list[int]) -> dict[str, np.ndarray]:
 
 
 def trace_with(heads: list[np.ndarray], ids: list[int], mask: str = "full", special: tuple[int, ...] = ()) -> Trace:
-    """The scores are the pattern, so that all weight is there."""
     scores = 30 * np.stack(heads).astype(np.float32)
     keys = np.broadcast_to(np.eye(len(ids), dtype=np.float32), scores.shape)
     sequence = tokens(ids, frozenset(special))

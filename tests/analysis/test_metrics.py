@@ -20,7 +20,6 @@ from attncli.trace.view import View
 
 
 def by_name(names: list[str], values: np.ndarray) -> dict[str, float | None]:
-    """The metrics of a text; it has none of pictures."""
     assert np.isnan(values[len(names) :]).all()
     return named(names, values[: len(names)])
 
@@ -33,9 +32,7 @@ some_special = st.frozensets(st.integers(0, 3), max_size=2)
     ids=some_ids, special=some_special, mask=st.sampled_from([*MASKS, "cells"]), seed=st.integers(0, 99), data=st.data()
 )
 @settings(max_examples=100)
-def test_the_metrics_of_a_sequence_are_what_a_plain_loop_counts(
-    ids: list[int], special: frozenset[int], mask: str, seed: int, data: Any
-) -> None:
+def test_a_plain_loop_counts_the_same(ids: list[int], special: frozenset[int], mask: str, seed: int, data: Any) -> None:
     sequence = tokens(ids, special)
     # A mask of cells is another one for each head, and leaves some rows without a key.
     allowed = np.random.default_rng(seed).random((HEADS, len(ids), len(ids))) < 0.3
@@ -51,16 +48,12 @@ def test_the_metrics_of_a_sequence_are_what_a_plain_loop_counts(
     query_ids=some_ids, key_ids=some_ids, special=some_special, mask=st.sampled_from(["full", "causal", "keys(1,3)"])
 )
 @settings(max_examples=40)
-def test_between_two_sequences_positions_are_not_compared(
-    query_ids: list[int], key_ids: list[int], special: frozenset[int], mask: str
-) -> None:
+def test_between_two_sequences(query_ids: list[int], key_ids: list[int], special: frozenset[int], mask: str) -> None:
     query_tokens, key_tokens = tokens([id_ + 10 for id_ in query_ids]), tokens(key_ids, special)
     trace = traced(query_tokens, key_tokens, mask)
     agree(measured(trace, 0), by_hand(trace, 0))
     assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
 
-
-# --- all heads of all layers ---------------------------------------------------------------------------------
 
 IDS = [0, 1, 2, 0, 3, 1, 1, 0]
 PER_HEAD = ArrayMask(np.random.default_rng(5).random((HEADS, len(IDS), len(IDS))) < 0.4)
@@ -68,7 +61,6 @@ PER_HEAD = ArrayMask(np.random.default_rng(5).random((HEADS, len(IDS), len(IDS))
 
 @pytest.fixture
 def layers() -> tuple[LayerTrace, ...]:
-    """Layers that are computed alike, and others: of another mask, scale, bias, group of keys, or choice of heads."""
     random = np.random.default_rng(3)
 
     def layer(mask: Any, number: int, groups: int = HEADS, **fields: Any) -> LayerTrace:
@@ -105,9 +97,6 @@ def test_all_heads_at_once_are_what_each_is_by_itself(
         own = trace_metrics(each, View(queries=queries))
         agree(by_name(NAMES, uniform), by_name(NAMES, own.uniform[0]))
         assert np.array_equal(rows, own.rows[0], equal_nan=True)
-
-
-# --- numbers known in advance --------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_computed_is_none_and_not_zero() -> None:

@@ -20,7 +20,6 @@ LINES: list[dict[str, Any]] = [
 
 
 def by_hand(trace: attncli.Trace, head: int, query: list[int], right: list[int], among: list[int]) -> list[float]:
-    """The four numbers of one pair, by loops over the weights of a head."""
     layer, sums = trace.layers[0], np.zeros(4)
     for row in query:
         weights, allowed = layer.head(head).weights[row], layer.head(head).mask[row]
@@ -28,11 +27,9 @@ def by_hand(trace: attncli.Trace, head: int, query: list[int], right: list[int],
         competing = [key for key in among if allowed[key]]
         best = [key for key in competing if weights[key] == max(weights[competing])]  # "cat" and "cat" are alike
         sums += (
-            len(set(best) & set(right)) / len(best),
-            sum(weights[key] for key in seen),
-            len(seen) / len(competing),
+            len(set(best) & set(right)) / len(best), sum(weights[key] for key in seen), len(seen) / len(competing),
             len(seen) / allowed.sum(),
-        )
+        )  # fmt: skip
     return (sums / len(query)).tolist()
 
 

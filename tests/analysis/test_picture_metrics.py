@@ -20,7 +20,6 @@ HEADS = 2
 
 
 def components(cells: set[tuple[int, int, int]]) -> list[set[tuple[int, int, int]]]:
-    """Cells that touch, at a side or a corner, of the same grid."""
     left, found = set(cells), []
     while left:
         waiting = [left.pop()]
@@ -35,7 +34,6 @@ def components(cells: set[tuple[int, int, int]]) -> list[set[tuple[int, int, int
 
 
 def by_hand(trace: Trace, weights: np.ndarray, allowed: np.ndarray, rows: list[int]) -> dict[str, Any]:
-    """The metrics of a head in plain Python, and which positions are its heaviest region."""
     place = {
         int(position): (number, row, column)
         for number, grid in enumerate(trace.grids)
@@ -77,11 +75,9 @@ def agree(actual: dict[str, float | None], expected: dict[str, Any]) -> None:
 
 
 LAYOUTS = {
-    "in front": (4, ImageGrid(1, 3, 4)),
-    "with newlines": (3, ImageGrid(0, 2, 3, order=(0, 1, 2, 4, 5, 6))),
-    "a tower": (0, ImageGrid(2, 3, 3)),
-    "two": (2, ImageGrid(1, 2, 2), ImageGrid(6, 3, 2, is_overview=True)),
-}
+    "in front": (4, ImageGrid(1, 3, 4)), "with newlines": (3, ImageGrid(0, 2, 3, order=(0, 1, 2, 4, 5, 6))),
+    "a tower": (0, ImageGrid(2, 3, 3)), "two": (2, ImageGrid(1, 2, 2), ImageGrid(6, 3, 2, is_overview=True)),
+}  # fmt: skip
 
 
 @given(

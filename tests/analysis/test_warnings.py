@@ -14,7 +14,6 @@ LENGTH, HEADS = 9, 8
 
 
 def blind(cells: list[tuple[int, int]], layer: int = 0, kind: str = "self") -> LayerTrace:
-    """A layer in which these heads leave these rows without a key."""
     allowed = np.ones((HEADS, LENGTH, LENGTH), bool)
     for head, row in cells:
         allowed[head, row] = False

@@ -22,17 +22,10 @@ from attncli.trace.trace import Trace
 SENTENCE = "time flies like an arrow"
 
 
-def toy(**options: object) -> Trace:
-    return attncli.inspect(SENTENCE, **options)
-
-
 def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palette: Palette = Palette(),  # noqa: B008
           width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
     page = WhyPage(trace, explain(trace, query, key), top, TableFormat(palette, width, precision))
     return plain(printed(page.parts(), palette, width))
-
-
-# --- masked, blind, NaN, unknown -------------------------------------------------------------------------------
 
 
 def test_a_masked_cell_has_its_score_and_no_weight() -> None:
@@ -80,7 +73,7 @@ def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_
 
 
 def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
-    layer = toy().layers[0]
+    layer = attncli.inspect(SENTENCE).layers[0]
     k = layer.k.copy()
     k[0, 1, 3] = np.nan
     tokens = tokens_of(*"abcde")

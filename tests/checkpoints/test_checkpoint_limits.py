@@ -3,19 +3,18 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from architectures import tiny_model
 from conformance import opened, save_for_auto, stacked
 from refusals import refused
+from running import Run
 
 from attncli.engines import open_source
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-Run = Callable[..., Any]
 INPUT = 5
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
 POSITIONS = 64  # of every tiny model
@@ -24,14 +23,10 @@ LONG = " ".join(f"w{2 + index % 90}" for index in range(70))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A tiny checkpoint of an architecture, with a tokenizer that AutoTokenizer reads."""
     return cache(lambda name: save_for_auto(tiny_model(name), tmp_path_factory.mktemp(name)))
 
 
 Folder = Callable[[str], Path]
-
-
-# --- more tokens than positions ----------------------------------------------------------------------------
 
 
 def test_a_long_sentence_is_cut_and_that_is_said(attn: Run, folder: Folder) -> None:
@@ -45,16 +40,11 @@ def test_a_long_sentence_is_cut_and_that_is_said(attn: Run, folder: Folder) -> N
     assert ran.json["layers"] == expected.json["layers"]
 
 
-def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_to_do(
-    attn: Run, folder: Folder
-) -> None:
+def test_without_truncate_a_long_sentence_is_refused_with_both_numbers(attn: Run, folder: Folder) -> None:
     words = ("has 70 tokens", "reads at most 64", "shorten", "--truncate")
     refused(attn("inspect", LONG, "-m", folder("llama")), INPUT, "the sentence", *words)
     of_target = attn("inspect", "w7", "--target", LONG, "-m", folder("bart"))
     refused(of_target, INPUT, "the target has 71 tokens", *words[1:])
-
-
-# --- a mask in place of the model's own --------------------------------------------------------------------
 
 
 # What else there is to know of a key than where it stands: decoders, encoders, biases, sinks, windows, softcap.
@@ -73,9 +63,6 @@ def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Fo
         assert (weights[:, allowed] > 0).all()
         # The model's own output is that of these weights: what is shown is what ran.
         assert layer.proof.max_abs_error < 1e-4
-
-
-# --- precision ---------------------------------------------------------------------------------------------
 
 
 def test_half_precision_says_so_and_is_proven_within_its_rounding(attn: Run, minilm: str) -> None:

@@ -12,14 +12,11 @@ from running import on_terminal, text_shown
 
 @pytest.fixture
 def online(tiny_llama: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A hub with one checkpoint, whose weights take their time; the environment of a program that asks it."""
     with Hub({NAME: Path(tiny_llama)}, has_storage=False, pause=0.3) as hub:
         yield hub.environment | {"HF_HOME": str(tmp_path)}
 
 
-def test_a_download_shows_its_name_and_size_on_a_terminal_and_is_there_afterwards(
-    online: dict[str, str], tiny_llama: str, tmp_path: Path
-) -> None:
+def test_a_download_shows_its_size_and_is_kept(online: dict[str, str], tiny_llama: str, tmp_path: Path) -> None:
     size = (Path(tiny_llama) / "model.safetensors").stat().st_size
     ask = ("inspect", "-m", NAME, "time flies", "-F", "json")
     first = on_terminal(*ask, **online)
@@ -32,9 +29,7 @@ def test_a_download_shows_its_name_and_size_on_a_terminal_and_is_there_afterward
     assert "downloading" not in text_shown(offline[2])
 
 
-def test_a_checkpoint_that_was_downloaded_is_read_without_the_hubs_client(
-    online: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_downloaded_checkpoint_needs_no_hub_client(online: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imported.COLD", COLD | online)
     for command, is_needed in (("tokens", True), ("inspect", True), ("tokens", False)):
         assert ("huggingface_hub" in imported_by(PROGRAM, command, "-m", NAME, "time flies")) == is_needed

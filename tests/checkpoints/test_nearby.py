@@ -14,7 +14,6 @@ MINILM, GPT2 = "sentence-transformers/all-MiniLM-L6-v2", "gpt2"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with checkpoints in it and others, and a local cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     for name in (MINILM, GPT2):

@@ -11,15 +11,13 @@ from adapters import save_adapter
 from hub import Hub
 from peft import LoraConfig
 from refusals import refused
-from running import Ran
+from running import Run
 
-Run = Callable[..., Ran]
 TEXT = "time flies"
 COMMIT = "abc0"
 
 
 def taken_for(attn: Run, model: Path | str, engine: str = "auto") -> str:
-    """Which checkpoint a document names."""
     ran = attn("inspect", TEXT, "-m", model, "--engine", engine, "-F", "json", "--show", "tokens")
     assert ran.code == 0, ran.err
     assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "flies"]
@@ -51,9 +49,7 @@ def of_the_cache(tiny: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("layout", [training, sentence_transformers, of_the_cache])
-def test_the_only_checkpoint_in_a_folder_is_taken(
-    layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
+def test_the_only_checkpoint(layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     folder = tmp_path / "models--org--name"
     folder.mkdir()
     taken = f"{folder}/{layout(tiny_llama, folder)}"
@@ -75,9 +71,7 @@ def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path
     (["config.json", "tf_model.h5"], "but no weights (there is tf_model.h5): expected model"),
     (["config.json"], "but no weights (there is config.json, "),
 ])  # fmt: skip
-def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
-    files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
+def test_the_files_there_are_named(files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint"))
     for name in ("config.json", "model.safetensors"):
         if name not in files:
@@ -89,12 +83,8 @@ def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
 
 
-# --- adapters on the hub -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA of a model that is on the hub."""
     folder = tmp_path_factory.mktemp("lora")
     save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), folder)
     adapter_config = json.loads((folder / "adapter_config.json").read_text())
@@ -104,16 +94,13 @@ def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with an empty repository, which this process asks."""
     (tmp_path / "repository").mkdir()
     with Hub({"org/name": tmp_path / "repository"}) as hub:
         hub.reach(tmp_path / "home", monkeypatch)
         yield hub
 
 
-def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
-    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
+def test_an_adapter_comes_with_its_base(org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     org.repositories |= {"some/lora": adapter, "some/base": Path(tiny_llama)}
     refused(attn("inspect", TEXT, "-m", "some/base", "--base", "some/other"), 2, "some/base is a model; drop --base")
     ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
@@ -130,9 +117,6 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     offline = attn(*ask, "--offline")
     assert offline.out == first.out, offline.err
     assert org.requests == []
-
-
-# --- what is not looked for on the hub ----------------------------------------------------------------------
 
 
 def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(org: Hub, attn: Run) -> None:

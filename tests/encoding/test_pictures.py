@@ -27,7 +27,6 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def claimed(width: int, height: int) -> bytes:
-    """A small file that claims to be a large picture."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)) + chunk(b"IEND", b"")
@@ -83,7 +82,6 @@ def test_the_name_of_a_file_is_no_sequence_for_a_terminal(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tag", range(1, 9))
 def test_a_picture_is_turned_as_its_tag_tells(tag: int, file: Path) -> None:
-    """Tags from 5 on are of pictures that lie on their side; odd steps of each four are mirrored."""
     image = Image.fromarray(PIXELS)
     exif = image.getexif()
     exif[0x0112] = tag

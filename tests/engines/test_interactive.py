@@ -61,7 +61,6 @@ def test_the_toy_layer_answers_any_query() -> None:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The models that transformers loads."""
     loaded: list[str] = []
     load_model = load.load_model
 

@@ -1,5 +1,6 @@
-"""All cores for a long text: as many as the user says, and the same digits on any number of them."""
+"""Cores and memory as the system states them, threads as the user says, and the same digits on any number of them."""
 
+import os
 import threading
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from torch.nn.functional import scaled_dot_product_attention
 from traces import layer_of
 
+from attncli.engines import cpu
 from attncli.engines.cpu import cores
 from attncli.engines.numpy.forward import attention_output
 from attncli.engines.numpy.parallel import LONG, count, parallel_for, use_all_cores
@@ -30,16 +32,13 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     ("blas", "omp", "expected"),
     [("3", "", 3), ("", "5", 5), ("", "2,1", 2), ("3", "5", 3), ("", "0", None), ("", "many", None), ("", "", None)],
 )
-def test_there_are_as_many_threads_as_the_user_says(
-    blas: str, omp: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_as_the_user_says(blas: str, omp: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(VARIABLES, (blas, omp), strict=True):
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
     assert count() == (expected or cores())
 
 
 def threads_of(tokens: int) -> tuple[set[int], list[int]]:
-    """Return which threads work within, and how many BLAS has meanwhile."""
     seen: set[int] = set()
     with use_all_cores(tokens):
         together = threading.Barrier(2, timeout=60) if tokens > LONG and count() == 2 else None
@@ -69,9 +68,6 @@ def test_a_long_text_has_threads_and_a_short_one_has_none(monkeypatch: pytest.Mo
     assert threads_of(LONG + 1)[0] == own
 
 
-# --- what is computed --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=["1", "2", "3"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("OMP_NUM_THREADS", request.param)
@@ -84,7 +80,6 @@ def random(*shape: int) -> np.ndarray:
 
 
 KNOWN: dict[str, list[np.ndarray]] = {}
-
 
 TOKENS = LONG + 44
 MASKS = ["full", "window(5)", "window(200)", "causal | prefix(40)", "docs(100,150,50)", "causal & pad(left=3)"]
@@ -102,3 +97,42 @@ def test_the_output_of_a_long_text_is_that_of_torch(mask: str, threads: str) -> 
     found = attention_output(layer)
     assert_allclose(found, expected.numpy(), atol=2e-6)
     assert_array_equal(found, KNOWN.setdefault(mask, [found])[0])
+
+
+def reads(monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
+    def content(path: str) -> str:
+        if (name := os.path.basename(path).replace(".", "_")) not in files:
+            raise FileNotFoundError
+        return files[name]
+
+    monkeypatch.setattr(cpu, "_read", content)
+
+
+def has_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [(None, 8), ("max 100000", 8), ("200000 100000", 2), ("50000 100000", 1), ("9900000 100000", 8)],
+)
+def test_a_container_may_use_fewer_cores(monkeypatch: pytest.MonkeyPatch, quota: str | None, expected: int) -> None:
+    has_cores(monkeypatch, 8)
+    reads(monkeypatch, **({} if quota is None else {"cpu_max": quota}))
+    assert cpu.cores() == expected
+
+
+@pytest.mark.parametrize(("limits", "expected"), [
+    # 0.8 of 1,000 kB, 200 each
+    ({}, 4),
+    ({"memory_max": "max", "memory_current": "0"}, 4),
+    ({"memory_max": str(900 * 1024), "memory_current": str(300 * 1024)}, 2),
+    ({"memory_max": str(900 * 1024), "memory_current": str(500 * 1024), "files": str(200 * 1024)}, 2),
+    ({"memory_max": str(2**40), "memory_current": "0"}, 4), ({"memory_max": "9", "memory_current": "9"}, 1),
+])  # fmt: skip
+def test_memory_limits_the_workers(monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], expected: int) -> None:
+    has_cores(monkeypatch, 64)
+    own = {"meminfo": "MemTotal: 9000 kB\nMemAvailable: 1000 kB\n", "status": "Name: attn\nRssAnon:\t200 kB\n"}
+    held = {"memory_stat": f"anon 5\ninactive_file {limits.pop('files', '0')}\n"}
+    reads(monkeypatch, **own, **limits, **held)
+    assert cpu.affordable() == expected

@@ -41,7 +41,6 @@ def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Fail
 
 
 def same(found: Trace | Failure, text: str, **options: Any) -> bool:
-    """Return whether a trace is that of its text alone, but for what is rounded."""
     reference = attncli.inspect(text, model="demo", layer="all", engine="native", **options)
     assert (found.text, found.key_tokens) == (reference.text, reference.key_tokens)
     for layer, other in zip(found.layers, reference.layers, strict=True):

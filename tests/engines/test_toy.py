@@ -28,8 +28,6 @@ both_rngs = pytest.mark.parametrize("rng", ["numpy", "torch"])
 
 
 class Stream:
-    """The random numbers of one seed, drawn as anybody would with the library's own functions."""
-
     def __init__(self, rng: str, seed: int) -> None:
         self.generator = np.random.default_rng(seed) if rng == "numpy" else None
         if rng == "torch":
@@ -71,9 +69,6 @@ def close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=2e-6)
 
 
-# --- the systems of the texts --------------------------------------------------------------------------------
-
-
 SIZES = {"d_model": 6, "num_heads": 2, "d_k": 3, "d_v": 4}
 # The options of a layer, and how many parameters it has.
 LAYERS: dict[str, tuple[dict[str, Any], int]] = {
@@ -85,11 +80,9 @@ LAYERS: dict[str, tuple[dict[str, Any], int]] = {
     "queries and keys alone": ({"project": "qk", "d_model": 4, "d_k": 3, "num_heads": 2, "mask": "none"}, 80),
     "positions": ({"positions": "sinusoidal", "project": "none", "d_model": 7, "target": STATES[1]}, 0),
     "a scale": ({"scale": -0.25, "d_model": 4, "d_k": 9, "d_v": 4}, 4 * 4 * (9 + 9 + 4) + 16 * 4),
-    "normal": (SIZES | {"init": "normal"}, 168),
-    "uniform": (SIZES | {"init": "uniform"}, 168),
-    "linear": (SIZES | {"init": "linear"}, 168 + 2 * (3 + 3 + 4) + 6),
-    "zeros": (SIZES | {"init": "zeros"}, 168),
-}
+    "normal": (SIZES | {"init": "normal"}, 168), "uniform": (SIZES | {"init": "uniform"}, 168),
+    "linear": (SIZES | {"init": "linear"}, 168 + 2 * (3 + 3 + 4) + 6), "zeros": (SIZES | {"init": "zeros"}, 168),
+}  # fmt: skip
 
 
 @both_rngs
@@ -148,9 +141,6 @@ def test_a_layer_is_what_torch_makes_of_the_weights_that_are_drawn(rng: str, nam
     assert trace.source.details["parameters"] == parameters
 
 
-# --- published numbers ---------------------------------------------------------------------------------------
-
-
 def test_the_published_single_head_comes_out_digit_for_digit() -> None:
     trace = attncli.inspect(SENTENCE, num_heads=1, d_k=3, d_v=3, **NOTEBOOK)
     assert trace.query_tokens.ids == [0, 4, 5, 2, 1, 3]
@@ -160,9 +150,6 @@ def test_the_published_single_head_comes_out_digit_for_digit() -> None:
         (head.weights, "0.1091 0.5480 0.0439 0.1703 0.1234 0.0053"), (head.output, "0.7129 0.9178 1.1172"),
     ):  # fmt: skip
         assert " ".join(f"{value:.4f}" for value in row[1]) == published
-
-
-# --- draws ---------------------------------------------------------------------------------------------------
 
 
 @both_rngs
@@ -176,7 +163,6 @@ def test_seeds_are_as_good_as_their_promise(rng: str) -> None:
 
 
 def qkv(text: str, **options: Any) -> dict[str, list[np.ndarray]]:
-    """Queries, keys and values of each word, by its text."""
     trace = attncli.inspect(text, **options)
     layer = trace.layer(0)
     return {token.text: [array[:, token.index] for array in (layer.q, layer.k, layer.v)] for token in trace.key_tokens}
@@ -201,9 +187,6 @@ def test_torchs_own_random_state_is_left_untouched(init: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(torch.rand(5), expected)
     np.testing.assert_array_equal(drawn.q, attncli.inspect(SENTENCE, rng="torch", init=init, seed=1).layer(0).q)
-
-
-# --- words and pairs -----------------------------------------------------------------------------------------
 
 
 def test_words_are_numbered_in_sorted_order_with_their_place_in_the_text() -> None:

@@ -34,11 +34,9 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "demo-norms": ("inspect", "-m", "demo", TEXT, "--norms", "--head", "1"),
     "demo-rollout": ("inspect", "-m", "demo", TEXT, "--rollout"),
     "corpus": ("inspect", "time flies", "an arrow flies", "--num-heads", "1", "--d-model", "4", "--show", "metrics"),
-    "heads": ("heads", "-m", "demo", TEXT),
-    "tokens": ("tokens", "-m", "demo", "unbelievable stories of Zürich"),
-    "diff": ("diff", "-m", "demo", "time flies", "time stops"),
-    "check": ("check", "-m", "demo", TEXT),
-}
+    "heads": ("heads", "-m", "demo", TEXT), "tokens": ("tokens", "-m", "demo", "unbelievable stories of Zürich"),
+    "diff": ("diff", "-m", "demo", "time flies", "time stops"), "check": ("check", "-m", "demo", TEXT),
+}  # fmt: skip
 FEW = {"heads": ("json", "tsv", "csv"), "tokens": ("json", "jsonl", "tsv", "csv"), "diff": ("json", "md"),
        "check": ("json",), "toy": FORMATS, "demo-query": FORMATS, "corpus": FORMATS}  # fmt: skip
 CASES = {f"{name}.{form}": (*INPUTS[name], "-F", form) for name in INPUTS for form in FEW.get(name, ("json", "tsv"))}
@@ -46,7 +44,6 @@ _NUMBER = re.compile(r"-?\d*\.?\d+(?:[eE][-+]?\d+)?")
 
 
 def is_close(one: str | None, other: str | None) -> bool:
-    """Whether two numbers as they are printed differ by what float32 promises, or by one in the last digit."""
     if one is None or other is None:
         return False
     decimals = min(len(number.partition("e")[0].partition(".")[2]) for number in (one, other))

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import get_peft_model
 from small_checkpoints import save_tiny_llama
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, GPT2Config
 
 WHOLE = {
-    "llama": AutoModelForCausalLM,
-    "gpt2": AutoModelForCausalLM,
-    "bert": AutoModelForSequenceClassification,
+    "llama": AutoModelForCausalLM, "gpt2": AutoModelForCausalLM, "bert": AutoModelForSequenceClassification,
     "bare bert": AutoModel,
-}
+}  # fmt: skip
 
 
 def save_base(family: str, folder: Path) -> str:
-    """Save a base model with a tokenizer; return its folder."""
     save_tiny_llama(str(folder))
     if family == "llama":
         return str(folder)
@@ -37,16 +25,15 @@ def save_base(family: str, folder: Path) -> str:
     sizes: dict[str, Any] = {"vocab_size": 11, "initializer_range": 0.3}
     torch.manual_seed(0)
     if family == "gpt2":
-        model: Any = GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=4, n_positions=32, **sizes))
+        config: Any = GPT2Config(n_embd=24, n_layer=2, n_head=4, n_positions=32, **sizes)
     else:
         shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-        model = BertForSequenceClassification(BertConfig(max_position_embeddings=32, **shape, **sizes))
-    model.save_pretrained(folder)
+        config = BertConfig(max_position_embeddings=32, **shape, **sizes)
+    WHOLE[family].from_config(config).save_pretrained(folder)
     return str(folder)
 
 
 def save_adapter(family: str, base: str, config: Any, folder: Path, std: float = 0.1) -> str:
-    """Save an adapter whose tensors are random, so that it has an effect; return its folder."""
     torch.manual_seed(1)
     model = get_peft_model(WHOLE[family].from_pretrained(base), config)
     for name, parameter in model.named_parameters():
@@ -56,10 +43,3 @@ def save_adapter(family: str, base: str, config: Any, folder: Path, std: float =
             torch.nn.init.uniform_(parameter, 0.5, 2)
     model.save_pretrained(str(folder))
     return str(folder)
-
-
-def beside_its_base(adapter: str, base: str, folder: Path) -> Path:
-    """Put the files of an adapter and those of its base into one folder."""
-    shutil.copytree(base, folder)
-    shutil.copytree(adapter, folder, dirs_exist_ok=True)
-    return folder

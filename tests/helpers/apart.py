@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 
 class RanApart(NamedTuple):
-    """How a command line ended, and what it did meanwhile."""
-
     code: int
     out: str
     err: str
@@ -25,22 +23,14 @@ class RanApart(NamedTuple):
 def ran_apart(
     lines: Mapping[str, Sequence[str]], *within: str, gibibytes: int | None = None, **options: Any
 ) -> dict[str, RanApart]:
-    """Run command lines, by their names, in a process that may be limited in memory; `within` is put before it."""
-
     def limit() -> None:
         if gibibytes is not None:
             resource.setrlimit(resource.RLIMIT_AS, (gibibytes * 2**30,) * 2)
 
     ran = subprocess.run(
-        [*within, sys.executable, __file__],
-        input=json.dumps(lines),
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=300,
-        preexec_fn=limit,
-        **options,
-    )
+        [*within, sys.executable, __file__], input=json.dumps(lines), capture_output=True, encoding="utf-8",
+        check=False, timeout=300, preexec_fn=limit, **options,
+    )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr[-2000:]  # which the libraries below write past us
     answers = {name: RanApart(*rest) for name, *rest in map(json.loads, ran.stdout.splitlines())}
     assert list(answers) == list(lines)
@@ -52,7 +42,6 @@ _CALLS = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socke
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """Stand in the way of an audited event that leaves this machine."""
     if event not in _CALLS:
         return
     address = arguments[1] if event in ("socket.connect", "socket.sendto") else arguments[0]
@@ -75,7 +64,6 @@ def most_memory() -> int:
 
 
 def main() -> None:
-    """Run the command lines on standard input, and write a line of JSON for each."""
     sys.addaudithook(refuse)
     from typer.testing import CliRunner
 

@@ -1,8 +1,4 @@
-"""A tiny random model of every text architecture that the installed transformers knows.
-
-What the inspector shows has to be true of any checkpoint, and the way to find an architecture of which it is not
-is to try them all. Nothing is downloaded: each model is built from its own config class, shrunk.
-"""
+"""A tiny random model of every text architecture that the installed transformers knows, of its own config class."""
 
 import inspect
 from functools import cache
@@ -29,8 +25,6 @@ OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", 
 IMAGE_TEXT = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 """The models that read pictures beside text, by their model types."""
 
-"""The models that hear and write text, by their model types."""
-
 TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}
 """What reads text in a model that speaks and hears too."""
 
@@ -43,11 +37,9 @@ WITHOUT_ATTENTION = {
 }  # fmt: skip
 
 NOT_BUILT = {
-    "bros": "needs the boxes of its words beside them",
-    "layoutlmv2": "needs detectron2",
-    "lxmert": "needs the features of an image",
-    "t5gemma2": "its encoder reads images",
-}
+    "bros": "needs the boxes of its words beside them", "layoutlmv2": "needs detectron2",
+    "lxmert": "needs the features of an image", "t5gemma2": "its encoder reads images",
+}  # fmt: skip
 
 LAYERS = (
     "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_decoder_layers "
@@ -57,19 +49,17 @@ LAYERS = (
 SIZES: dict[int, str] = {
     1: "n_group topk_group first_k_dense_replace num_dense_layers max_window_layers mamba_n_groups n_groups "
     "mamba_num_heads mamba_n_heads n_mamba_heads",
-    2: "index_block_size index_topk_blocks "
-    "num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok num_experts_per_token moe_topk top_k moe_k "
-    "swa_num_key_value_heads kv_n_heads moe_top_k",
+    2: "index_block_size index_topk_blocks num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok "
+    "num_experts_per_token moe_topk top_k moe_k swa_num_key_value_heads kv_n_heads moe_top_k",
     3: "sliding_window sliding_window_size attention_window_size window_size",
-    4: "attention_chunk_size index_topk keep_window_size "
-    "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
-    "num_encoder_attention_heads num_decoder_attention_heads num_experts n_routed_experts num_local_experts "
-    "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
-    "swa_num_attention_heads attention_window local_attention speech_encoder_attention_heads "
-    "t2u_encoder_attention_heads t2u_decoder_attention_heads",
+    4: "attention_chunk_size index_topk keep_window_size num_attention_heads n_head n_heads num_heads "
+    "encoder_attention_heads decoder_attention_heads attention_heads num_encoder_attention_heads "
+    "num_decoder_attention_heads num_experts n_routed_experts num_local_experts moe_num_experts index_n_heads "
+    "linear_num_key_heads linear_num_value_heads linear_num_heads swa_num_attention_heads attention_window "
+    "local_attention speech_encoder_attention_heads t2u_encoder_attention_heads t2u_decoder_attention_heads",
     8: "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
-    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size ssm_state_size "
-    "swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar ",
+    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size "
+    "ssm_state_size swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar",
     16: "q_lora_rank kv_lora_rank o_lora_rank mamba_dt_rank time_step_rank entity_emb_size pronunciation_embed_dim "
     "shape_embed_dim unit_embed_dim lang_embed_dim spkr_embed_dim t2u_variance_predictor_embed_dim "
     "t2u_variance_predictor_hidden_dim",
@@ -87,11 +77,8 @@ SIZES: dict[int, str] = {
 
 # `initializer_range` and its like: at the usual 0.02, so small a model attends to everything alike.
 SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()} | {
-    "use_sliding_window": True,
-    "initializer_range": 0.4,
-    "init_std": 0.4,
-    "initializer_factor": 1.0,
-}
+    "use_sliding_window": True, "initializer_range": 0.4, "init_std": 0.4, "initializer_factor": 1.0,
+}  # fmt: skip
 
 PER_LAYER = (
     "attn_layers", "attention_types", "block_sizes", "indexer_types", "layer_types", "layers_block_type",
@@ -111,9 +98,8 @@ WHOLE_SECTIONS = {"rope_parameters": SECTIONS["rope_parameters"] | {"partial_rot
 # What the tables above cannot say: values that only fit one architecture, or that its defaults leave out.
 MORE: dict[str, dict[str, Any]] = {
     "albert": {"initializer_range": 0.2}, "mt5": {"initializer_factor": 0.7},
-    **dict.fromkeys(("laguna", "mellum", "qwen2", "qwen2_moe", "qwen3"), WINDOWS),
-    "qwen3_moe": {"sliding_window": 3}, "bailing_hybrid": {"head_dim": 8}, "bamba": {"attn_layer_indices": [1]},
-    "blt": {"use_cache": False},
+    **dict.fromkeys(("laguna", "mellum", "qwen2", "qwen2_moe", "qwen3"), WINDOWS), "qwen3_moe": {"sliding_window": 3},
+    "bailing_hybrid": {"head_dim": 8}, "bamba": {"attn_layer_indices": [1]}, "blt": {"use_cache": False},
     "cohere_compass_text": WINDOWS | {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0,
         "mrope_section": [2, 1, 1]} for kind in ("full_attention", "sliding_attention")}},
     "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
@@ -136,12 +122,9 @@ MORE: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "visual_embed": False},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "lilt": {"hidden_size": 48, "pad_token_id": 1},
-    "longcat_flash": {"head_dim": 8, "zero_expert_num": 2},
-    "mamba2": {"head_dim": 16},
-    "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
-    "ministral": {"head_dim": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]}, "lilt": {"hidden_size": 48, "pad_token_id": 1},
+    "longcat_flash": {"head_dim": 8, "zero_expert_num": 2}, "mamba2": {"head_dim": 16},
+    "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2}, "ministral": {"head_dim": 8},
     "funnel": {"architectures": ["FunnelModel"], "block_sizes": [1]},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
     "nemotron": {"num_key_value_heads": 2},
@@ -151,13 +134,11 @@ MORE: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 4,
         "indexer_compress_ratio": 2},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
-    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
-    "xmod": {"default_language": "en_XX"},
+    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]}, "xmod": {"default_language": "en_XX"},
     # Parts of models that read pictures beside text.
     "chameleon_vqgan": {"base_channels": 32, "embed_dim": 32, "latent_channels": 32, "channel_multiplier": [1, 1]},
     "emu3_vqgan": {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
-    "chameleon": {"vocabulary_map": {"<image>": 8}},
-    "emu3": {"vocabulary_map": {"<image>": 8, "<|extra_200|>": 9}},
+    "chameleon": {"vocabulary_map": {"<image>": 8}}, "emu3": {"vocabulary_map": {"<image>": 8, "<|extra_200|>": 9}},
     "cohere_compass_vision": {"out_hidden_size": 32}, "cosmos3_edge": {"projector_hidden_size": 32},
     "cosmos3_edge_text": SECTIONS,
     "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse", "sparse"]},
@@ -184,25 +165,20 @@ MORE: dict[str, dict[str, Any]] = {
     "kosmos_2_5_text_model": {"embed_dim": 32, "layers": 3, "attention_heads": 4, "ffn_dim": 48},
     "llama4_vision_model": {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
     "molmo2_adapter": {"vision_feature_layer": [0], "text_hidden_size": 32},
-    "molmo2_text": {"rope_scaling_layers": [0, 1, 2]},
-    "muse_glimmer": {"projector_hidden_size": 32},
-    "muse_spark": {"out_hidden_size": 32, "projector_hidden_size": 32},
-    "muse_spark_text": {"moe_hidden_size": 32},
+    "molmo2_text": {"rope_scaling_layers": [0, 1, 2]}, "muse_glimmer": {"projector_hidden_size": 32},
+    "muse_spark": {"out_hidden_size": 32, "projector_hidden_size": 32}, "muse_spark_text": {"moe_hidden_size": 32},
     "muse_spark_audio": {"num_hidden_layers": 4, "hidden_sizes": (8, 16, 16, 32), "depths": (1, 1, 1, 1),
         "out_hidden_size": 32},
     "nemotron_h_omni": {"projector_hidden_size": 32}, "paddleocr_vl_text": SECTIONS,
-    "qwen2_5_omni_text": SECTIONS | WINDOWS,
-    "qwen2_5_omni_thinker": {"vision_start_token_id": 5},
-    "qwen3_omni_moe_thinker": {"vision_start_token_id": 5},
-    "mllama_text_model": {"cross_attention_layers": [1]},
+    "qwen2_5_omni_text": SECTIONS | WINDOWS, "qwen2_5_omni_thinker": {"vision_start_token_id": 5},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 5}, "mllama_text_model": {"cross_attention_layers": [1]},
     "mistral": {"sliding_window": 3},
     "step3p5": WINDOWS | {"rope_parameters": {kind: {"rope_type": "default",
         "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
     "unlimited_ocr_text": {"num_key_value_heads": 4}, "qwen2_5_vl_text": SECTIONS | WINDOWS,
     "qwen2_vl_text": SECTIONS | WINDOWS, "qwen3_vl_vision": {"out_hidden_size": 32},
     "radio": {"video_temporal_patch_size": 2},
-    "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]},
-    "zaya": {"num_experts_per_tok": 1},
+    "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]}, "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
 
 
@@ -272,7 +248,6 @@ def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -
 
 
 def tiny_text_part(name: str, attn_implementation: str) -> PreTrainedModel:
-    """What of a text architecture reads text: nearly always all of it; see `tiny_model`."""
     if name not in TEXT_CLASSES:
         return tiny_model(name, attn_implementation=attn_implementation)
     build = getattr(transformers, TEXT_CLASSES[name])._from_config
@@ -280,23 +255,15 @@ def tiny_text_part(name: str, attn_implementation: str) -> PreTrainedModel:
 
 
 def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:
-    """A model that reads pictures beside text; see `tiny_model`."""
     return random_model(whole_class(name)._from_config, tiny_config(name, layers))
 
 
-def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
-    """The language model of one that reads pictures beside text, alone; see `tiny_model`."""
-    return random_model(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True))
-
-
 def whole_class(name: str) -> type[PreTrainedModel]:
-    """The class of a model that reads pictures beside text."""
     special = {"shieldgemma2": "ShieldGemma2ForImageClassification"}  # its checkpoints are of this class
     return getattr(transformers, special.get(name, IMAGE_TEXT[name]))
 
 
 def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str = "eager") -> PreTrainedModel:
-    """A model that `build` makes; see `tiny_model`."""
     torch.manual_seed(0)
     model = build(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
     with torch.no_grad():
@@ -308,7 +275,6 @@ def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str 
 
 
 def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Seven tokens, none of them special, and five for a decoder that has an encoder beside it."""
     ids = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if config.is_encoder_decoder:

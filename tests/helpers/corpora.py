@@ -16,22 +16,18 @@ IDS = list(range(1, len(TEXTS) + 1))
 
 
 def read(place: Path | str, **how: Any) -> list[CorpusItem]:
-    """Return the sentences of a corpus."""
     return list(SentenceReader.of(str(place), **how).sentences())
 
 
 def texts(place: Path | str, **how: Any) -> list[tuple[int, str]]:
-    """Return the good sentences with their numbers."""
     return [(one.number, one.text) for one in read(place, **how) if isinstance(one.text, str)]
 
 
 def bad(place: Path | str, **how: Any) -> dict[int, str]:
-    """Return why the others are none."""
     return {one.number: one.text.reason for one in read(place, **how) if isinstance(one.text, Failure)}
 
 
 def zstd(data: bytes) -> bytes:
-    """Return what zstd packs bytes into."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)

@@ -29,7 +29,6 @@ MADE = {"command": "inspect"}
 
 
 def sentences_of(count: int) -> Iterator[CorpusItem]:
-    """Yield sentences of two files, of which some are bad."""
     for file in ("a.txt", "b.txt"):
         for number in range(1, count + 1):
             words = " ".join(f"w{number * k % 11}" for k in range(1, 2 + number % 7))
@@ -38,7 +37,6 @@ def sentences_of(count: int) -> Iterator[CorpusItem]:
 
 
 def toy_writer(folder: Path | str, **options: Any) -> PartWriterJob:
-    """Return the job that writes the toy layer's heads into a folder."""
     task = partial(render, derivation=Derivation(), view=METRICS, form="parquet")
     job = ModelJob(open_traces, task, {"layer": "0", "model": None, **options})
     return PartWriterJob(job, str(folder), types=types_of(METRICS))
@@ -53,7 +51,6 @@ def write(
     sentences: Iterable[CorpusItem] | None = None,
     **options: Any,
 ) -> tuple[DatasetSummary, list[Result[PartInfo | None]]]:
-    """Write a dataset, and return what was counted and what came of it."""
     results = []
     shards = in_shards(sentences or sentences_of(count), ["a.txt", "b.txt"])
     with write_dataset(str(folder), made) as summary:
@@ -65,21 +62,14 @@ def write(
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return what the files of a folder hold, by their names."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def contents(folder: Path) -> tuple[Any, list[str]]:
-    """Return the rows of all parts, in the order of their names, and the lines of their errors."""
     errors = [line for path in sorted(folder.glob("_part-*")) for line in path.read_text().splitlines()]
     return pyarrow.dataset.dataset(folder, format="parquet").to_table(), errors
 
 
-def main() -> None:
-    """Write a dataset, given its folder and the number of jobs."""
+if __name__ == "__main__":
     attncli.corpus.dataset.SHARD_SIZE = SMALL
     write(sys.argv[1], jobs=int(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    main()

@@ -23,7 +23,6 @@ def box_of(cell: int) -> list[int]:
 
 
 def save_scene(rng: np.random.Generator, file: Path) -> Any:
-    """Draw a scene that nobody has seen, and save its picture."""
     scene = Scene.drawn(rng)
     Image.fromarray(scene.picture()).save(file)
     return scene

@@ -48,7 +48,6 @@ async def send(app: Explorer, *keys: str) -> None:
 
 
 def _named(character: str) -> str:
-    """Return what Textual calls the key of a character that is no letter."""
     name = unicodedata.name(character).lower().replace("-", "_").replace(" ", "_")
     return {"solidus": "slash", "hyphen_minus": "minus", "plus_sign": "plus"}.get(name, name)
 
@@ -60,8 +59,6 @@ async def fact(is_so: Callable[[], bool]) -> None:
 
 
 class Driven:
-    """An explorer that runs, and what is seen of it."""
-
     def __init__(self, app: Explorer, pilot: Pilot[None], model: Any) -> None:
         self.app, self.pilot, self.model = app, pilot, model
 
@@ -81,7 +78,6 @@ class Driven:
         return not self.app._is_due and not self.app.screen._layout_required
 
     async def settled(self) -> None:
-        """Wait until every key has been dealt with, and drawn."""
         await send(self.app)
         await fact(self._is_laid_out)
         seen = [self.seen(name) for name in self.app._panes]
@@ -92,7 +88,6 @@ class Driven:
         await self.settled()
 
     async def answered(self) -> None:
-        """Wait until all is known of what is looked at."""
         await self.settled()
         await self.until(lambda: (result := self.app.result) and result.is_whole and result.serves(self.look))
 
@@ -100,11 +95,9 @@ class Driven:
         return self.app.query_one(f"#{name}") in self.app.screen._compositor.visible_widgets
 
     def title(self, name: str) -> str:
-        """Return the title in the border of a pane."""
         return "".join(segment.text for segment in self.app.query_one(f"#{name}", Pane).content.title)
 
     def seen(self, name: str) -> str:
-        """Return the lines of a pane below its title."""
         pane = self.app.query_one(f"#{name}", Pane)
         return "\n".join(pane.render_line(y).text.rstrip() for y in range(pane.size.height)).rstrip("\n")
 
@@ -114,11 +107,9 @@ class Driven:
 
     @property
     def foot(self) -> str:
-        """The keys that the footer shows."""
         return " ".join(f"{key.key_display} {key.description}" for key in self.app.query(FooterKey))
 
     def screen(self) -> list[Sequence[Segment]]:
-        """Return the lines of the whole screen, a segment a character."""
         strips = self.app.screen._compositor.render_strips()
         return [[Segment(letter, style) for text, style, _ in strip for letter in text] for strip in strips]
 
@@ -135,7 +126,6 @@ async def driven(
     tier: str = "blocks",
     seeks_label: bool = False,
 ) -> AsyncIterator[Driven]:
-    """Run an explorer, and wait for its first picture."""
     source = model()
     app = Explorer(source, ViewState(Query(text)), Palette(tier), seeks_label)
     async with app.run_test(size=size) as pilot:
@@ -146,7 +136,6 @@ async def driven(
 
 @asynccontextmanager
 async def driven_by(command: str, columns: int, lines: int, environment: Mapping[str, str]) -> AsyncIterator[Driven]:
-    """Run the explorer as a command line says."""
     arguments = iter(shlex.split(command)[2:])
     model, text, tier, images = "demo", "", "truecolor", list[str]()
     for argument in arguments:

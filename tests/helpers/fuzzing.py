@@ -20,8 +20,7 @@ def examples(count: int) -> settings:
     )
 
 
-# --- sentences ---------------------------------------------------------------------------------------------
-
+# --- sentences ---
 ODD_WORDS = (
     "time", "flies", "like", "an", "arrow", "##ing", "Ġthe", "▁x", "[CLS]", "[/INST]", "[bold red]", ":smile:",
     "\x1b[31mred", "\x1b]0;title\x07", "\x9b2J", "\u202etxt\u2066", "a\u200bb", "\ud800", "\udcff", "\ufeff", "\uffff",
@@ -32,8 +31,7 @@ ODD_WORDS = (
 words = st.sampled_from(ODD_WORDS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=8)
 texts = st.lists(words, max_size=6).map(" ".join) | st.text(st.characters(exclude_characters="\0"), max_size=20)
 
-# --- masks -------------------------------------------------------------------------------------------------
-
+# --- masks ---
 _numbers = st.integers(0, 9).map(str) | st.sampled_from(
     ["-1", "10", "1000", "2147483647", "2147483648", "999999999", "1000000000", str(2**64), "9" * 40, "9" * 5000]
 )
@@ -48,15 +46,10 @@ _atoms = st.one_of(
 )
 grammatical = st.recursive(
     _atoms,
-    lambda inner: st.one_of(
-        st.builds("({})".format, inner),
-        st.builds("~{}".format, inner),
-        st.builds("{} & {}".format, inner, inner),
-        st.builds("{}|{}".format, inner, inner),
-    ),
+    lambda inner: st.one_of(st.builds("({})".format, inner), st.builds("~{}".format, inner),
+        st.builds("{} & {}".format, inner, inner), st.builds("{}|{}".format, inner, inner)),
     max_leaves=6,
-)
-
+)  # fmt: skip
 
 _odd = [
     *(f"{start}causal{end}" for start in ("(", "~" * 101, "~(" * 10_000, "causal & (" * 99) for end in ("", ")")),
@@ -67,8 +60,7 @@ _files = st.sampled_from(
 )
 masks = st.one_of(grammatical, grammatical, texts, _files, st.sampled_from(_odd))
 
-# --- command lines -----------------------------------------------------------------------------------------
-
+# --- command lines ---
 _names = st.sampled_from([f"out.{ending}" for ending in "json jsonl tsv csv svg html md txt parquet npy pt".split()])
 Values = st.SearchStrategy[str] | list[str]
 # What makes no sense for any option, or hardly; the last number has more digits than Python turns into one.
@@ -83,38 +75,22 @@ _MASKS = st.one_of(grammatical, grammatical, grammatical, _files)
 
 # What makes sense, by metavar.
 BY_METAVAR: dict[str, Values] = {
-    "N": ["1", "2", "3", "8"],
-    "N|QxK": ["3", "8", "2x5"],
+    "N": ["1", "2", "3", "8"], "N|QxK": ["3", "8", "2x5"],
     **{name: ["0", "-1", "all", "0,0"] for name in ("LAYERS", "HEADS")},
     "TEXT": st.one_of(*[texts.map("time {}".format)] * 3, texts),
     **{name: ["0", "-1", "time"] for name in ("TOKEN", "TOKENS")},
-    "PARTS": st.lists(
-        st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()), min_size=1
-    ).map(",".join),
-    "METRICS": ["entropy", "self,previous", "sink"],
-    "METRIC": ["entropy", "-sink", "previous"],
-    "CODES": ["leak", "leak,pad", "dead-row"],
-    **dict.fromkeys(("EXPR", "EXPR|FILE", "[PATTERN=]EXPR"), _MASKS),
-    "PATH|URL": ["text.txt", "table.csv", "lines.jsonl"],
-    **dict.fromkeys(("FILE", "PATH"), _names),
-    "sqrt|none|NUMBER": ["sqrt", "none", "0.5"],
-    "words|TOKENIZER": ["words", "tokenizer.json", "tiny"],
-    "auto": ["auto", "cpu"],
-    "SIZE": ["20GB", "1 MB", "0", "3.3in"],
-    "NAME": ["cpu", "main"],
-    "MODEL": _CHECKPOINTS,
+    "PARTS": st.lists(st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()),
+        min_size=1).map(",".join),
+    "METRICS": ["entropy", "self,previous", "sink"], "METRIC": ["entropy", "-sink", "previous"],
+    "CODES": ["leak", "leak,pad", "dead-row"], **dict.fromkeys(("EXPR", "EXPR|FILE", "[PATTERN=]EXPR"), _MASKS),
+    "PATH|URL": ["text.txt", "table.csv", "lines.jsonl"], **dict.fromkeys(("FILE", "PATH"), _names),
+    "sqrt|none|NUMBER": ["sqrt", "none", "0.5"], "words|TOKENIZER": ["words", "tokenizer.json", "tiny"],
+    "auto": ["auto", "cpu"], "SIZE": ["20GB", "1 MB", "0", "3.3in"], "NAME": ["cpu", "main"], "MODEL": _CHECKPOINTS,
     "FOLDER|NAME": ["tiny", "missing"],
-    "SCRIPT ARGS": ["program.py"],
-    "LENGTHS": ["2", "4,1"],
-    "MODULE": ["program"],
-    "GLOB": ["program.py", "*:5"],
-    "N|auto": ["1", "auto"],
-    "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"],
-    "IMAGE": ["missing.png", "text.txt"],
-    "ROWSxCOLUMNS": ["1x2", "2x1"],
-    "zero|mean|TEXT": ["zero", "mean", "flies time"],
-    "DIR": ["saved"],
-}
+    "SCRIPT ARGS": ["program.py"], "LENGTHS": ["2", "4,1"], "MODULE": ["program"], "GLOB": ["program.py", "*:5"],
+    "N|auto": ["1", "auto"], "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"], "IMAGE": ["missing.png", "text.txt"],
+    "ROWSxCOLUMNS": ["1x2", "2x1"], "zero|mean|TEXT": ["zero", "mean", "flies time"], "DIR": ["saved"],
+}  # fmt: skip
 
 
 def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
@@ -136,8 +112,6 @@ def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """A command line."""
-
     path: tuple[str, ...]  # of the command, such as `mask show`
     options: tuple[tuple[str, ...], ...]  # names and values of the options
     arguments: tuple[str, ...]  # what stands between the options, or behind them
@@ -145,18 +119,14 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        """The line as a shell hands it over; nothing behind `--` is an option."""
         return [*self.path, *(word for option in self.options for word in option), "--", *self.arguments]
 
     def given(self, *names: str) -> str | None:
-        """The value of an option, of which the last one counts."""
         found = [option[-1] for option in self.options if option[0] in names]
         return found[-1] if found else None
 
 
 def commands(root: Any) -> dict[tuple[str, ...], Any]:
-    """Every command of the program by its path."""
-
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         if not hasattr(command, "list_commands"):
             yield path, command

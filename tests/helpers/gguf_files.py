@@ -28,7 +28,6 @@ def write_gguf(
     kind: Kind = Kind.F32,
     quantize: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Write a file; return the numbers that its tensors stand for, by the names that transformers has for them."""
     writer = gguf.GGUFWriter(path, architecture)
     for name, value in fields.items():
         add = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, bool: writer.add_bool}
@@ -53,7 +52,6 @@ def write_gguf(
 
 
 def name_of(name: str) -> str:
-    """Return the name that a tensor of transformers has in a file."""
     words = name.split(".")
     layer = next((f"blk.{word}." for word in words if word.isdigit()), "")
     return f"{layer}{PARTS[words[-2]]}.{words[-1]}"

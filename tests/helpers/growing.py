@@ -25,7 +25,6 @@ def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def keys_joined() -> Iterator[Tensor]:
-    """Every key with a scale of its own, as a program that measures scales has them."""
     keys = drawn(1, 1, 1, WIDTH)
     while True:
         key = drawn(1, 1, 1, WIDTH) * (1 + keys.size(2))
@@ -50,7 +49,6 @@ def residual() -> Iterator[Tensor]:
 
 
 def weights_added() -> Iterator[Tensor]:
-    """Maps of every step, summed."""
     total = drawn(1, 1, 4, 4)
     while True:
         x = drawn(1, 1, 4, WIDTH)
@@ -71,7 +69,6 @@ def main(name: str, steps: int) -> None:
 
 
 def total(name: str, steps: int) -> str:
-    """All that a program yields in some steps, in bits that any change of one of them changes."""
     torch.manual_seed(0)
     return torch.stack([each.double().sum() for each in islice(STYLES[name](), steps)]).sum().item().hex()
 

@@ -1,7 +1,4 @@
-"""A small hub on this machine, with a storage beside it: what huggingface_hub asks, answered as the real one does.
-
-A repository is a folder, whose files may be in folders of it; all of them are at one commit.
-"""
+"""A small hub on this machine, whose repositories are folders, with a storage: it answers as the real one does."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ _PATH = re.compile(
 
 @dataclass
 class Asked:
-    """A request that was answered."""
-
     host: str  # `hub` or `storage`
     method: str  # `HEAD` or `GET`
     path: str  # without the query
@@ -46,8 +41,6 @@ class Asked:
 
 @dataclass
 class Hub:
-    """A hub."""
-
     repositories: dict[str, Path]  # the folder of each, by its name
     address: str = ""  # of the hub
     requests: list[Asked] = field(default_factory=list)  # every request
@@ -64,7 +57,6 @@ class Hub:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs that asks it."""
         return {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
 
     def reach(self, home: Path, patch: pytest.MonkeyPatch) -> None:
@@ -87,34 +79,26 @@ class Hub:
 
     @property
     def folder(self) -> Path:
-        """The files of the repository `NAME`."""
         return self.repositories[NAME]
 
     def etag(self, path: Path) -> str:
-        """Return the ETag of a file: a hash of its content, unless another one was set."""
         if path not in self.etags:
             small = path.read_bytes() if path.stat().st_size < 1 << 24 else str(path.stat().st_size).encode()
             self.etags[path] = hashlib.sha256(small).hexdigest()
         return self.etags[path]
 
     def __enter__(self) -> Hub:
-        """Serve it."""
-        self._servers = [_served(self, host) for host in ("hub", "storage")]
+        kinds = [type("Handler", (_Handler,), {"hub": self, "host": host}) for host in ("hub", "storage")]
+        self._servers = [_Server(("127.0.0.1", 0), kind) for kind in kinds]
+        for one in self._servers:
+            threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         self.address, self.storage = (f"http://127.0.0.1:{one.server_address[1]}" for one in self._servers)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Serve it no longer."""
         for one in self._servers:
             one.shutdown()
             one.server_close()
-
-
-def _served(hub: Hub, host: str) -> ThreadingHTTPServer:
-    kind = type("Handler", (_Handler,), {"hub": hub, "host": host})
-    server = _Server(("127.0.0.1", 0), kind)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    return server
 
 
 class _Server(ThreadingHTTPServer):

@@ -13,7 +13,6 @@ COLD = {name: value for name, value in os.environ.items() if name not in {"PYTHO
 
 
 def modules_after(script: str, *arguments: str | Path) -> set[str]:
-    """Return the modules that a fresh interpreter has imported once it has run the script."""
     script += "\nimport sys\nprint('IMPORTED', *sys.modules)"
     command = [sys.executable, "-c", script, *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env=COLD, cwd=PROJECT)
@@ -22,7 +21,6 @@ def modules_after(script: str, *arguments: str | Path) -> set[str]:
 
 
 def imported_by(script: str, *arguments: str | Path) -> set[str]:
-    """Return the top-level packages of these modules."""
     return {name.partition(".")[0] for name in modules_after(script, *arguments)}
 
 

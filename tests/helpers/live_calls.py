@@ -29,7 +29,6 @@ def sdpa(
     is_causal: bool = False,
     **more: Any,
 ) -> AttentionCall:
-    """Return a call of sdpa with random queries, keys and values, and what torch makes of them under these masks."""
     batch, queries, keys = size
     q, k, v = (torch.randn(batch, H, length, D) for length in (queries, keys, keys))
     scores = q @ k.mT * D**-0.5
@@ -71,6 +70,5 @@ def recomputed(call: AttentionCall) -> torch.Tensor:
 
 
 def weighed(call: AttentionCall) -> torch.Tensor:
-    """Return weights·V of what a call says, `[B, H, Q, Dv]`."""
     v = call.project()[2] if call.project else call.v
     return (recomputed(call) @ v.double().repeat_interleave(call.shape[1] // v.shape[1], 1)).to(v.dtype)

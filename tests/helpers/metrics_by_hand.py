@@ -44,7 +44,6 @@ def mean(values: list[float]) -> float | None:
 def by_hand(
     trace: Trace, head: int, rows: list[int] | None = None, *, is_uniform: bool = False
 ) -> dict[str, float | None]:
-    """Compute the metrics in plain Python, from the queries, the keys and the mask, or as if all scores were alike."""
     layer = trace.layer(0)
     ids = trace.key_tokens.ids
     places = range(len(ids))

@@ -1,8 +1,4 @@
-"""Configurations of every family that the native engine computes: each field that it reads, in every way it may be.
-
-A configuration is a tiny model's config.json with some fields changed. Both engines read the same file: transformers
-builds random weights from it and computes them, and the native engine computes them again.
-"""
+"""Configurations of every family that the native engine computes: each field that it reads, in every way."""
 
 from __future__ import annotations
 
@@ -68,8 +64,7 @@ _GEMMA2: dict[str, list[Any]] = {
     **{name: values for name, values in _LLAMA.items() if name not in ("hidden_act", "num_key_value_heads",
         "head_dim")},
     **_BIASES, "num_key_value_heads": [1, 4], "head_dim": [6, 16], "hidden_act": ["gelu_pytorch_tanh"],
-    "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"],
-    "sliding_window": [1, 4, 100],
+    "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"], "sliding_window": [1, 4, 100],
     "layer_types": [["full_attention", "full_attention", "sliding_attention"], None],
     "query_pre_attn_scalar": [12, 16], "attn_logit_softcapping": [5.0, None], "final_logit_softcapping": [7.0, None],
 }  # fmt: skip
@@ -84,13 +79,13 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
         "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-3], "scale_attn_weights": [False],
         "scale_attn_by_inverse_layer_idx": [True], **_TIED, "reorder_and_upcast_attn": [True]},
     "gpt_neox": {**_SIZES, **_TIED, "hidden_size": [64], "hidden_act": ["gelu", "gelu_new", "relu"],
-        "layer_norm_eps": [1e-3],
-        "attention_bias": [False], "use_parallel_residual": [False], "rope_parameters": [ABSENT, {"rope_theta": 500.0,
-        "rope_type": "default", "partial_rotary_factor": 0.5}], "rope_theta": [ABSENT],
-        "rope_scaling": [{"type": "linear", "factor": 3.0}], "rotary_emb_base": [300.0], "rotary_pct": [0.5, 1.0]},
+        "layer_norm_eps": [1e-3], "attention_bias": [False], "use_parallel_residual": [False],
+        "rope_parameters": [ABSENT, {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}],
+        "rope_theta": [ABSENT], "rope_scaling": [{"type": "linear", "factor": 3.0}], "rotary_emb_base": [300.0],
+        "rotary_pct": [0.5, 1.0]},
     "llama": _LLAMA | _BIASES | {"mlp_bias": [True]},
-    "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]},
-    "qwen2": _QWEN2, "qwen3": {**_QWEN2, **_BIASES},
+    "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]}, "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, **_BIASES},
     "gemma": {**_LLAMA, **_BIASES, "head_dim": [6, 16], "num_key_value_heads": [1, 4],
         "hidden_activation": ["gelu_pytorch_tanh", None]},
     "gemma2": _GEMMA2,
@@ -103,14 +98,10 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
 
 # What a field needs beside it to have a meaning.
 _BESIDE: dict[str, Changes] = {
-    "rope_theta": {"rope_parameters": ABSENT},
-    "rope_scaling": {"rope_parameters": ABSENT},
-    "rotary_emb_base": {"rope_parameters": ABSENT},
-    "rotary_pct": {"rope_parameters": ABSENT},
-    "rope_local_base_freq": {"rope_parameters": ABSENT},
-    "sliding_window_pattern": {"layer_types": ABSENT},
-    "max_window_layers": {"layer_types": ABSENT},
-    "use_sliding_window": {"layer_types": ABSENT},
+    "rope_theta": {"rope_parameters": ABSENT}, "rope_scaling": {"rope_parameters": ABSENT},
+    "rotary_emb_base": {"rope_parameters": ABSENT}, "rotary_pct": {"rope_parameters": ABSENT},
+    "rope_local_base_freq": {"rope_parameters": ABSENT}, "sliding_window_pattern": {"layer_types": ABSENT},
+    "max_window_layers": {"layer_types": ABSENT}, "use_sliding_window": {"layer_types": ABSENT},
 }  # fmt: skip
 # Fields of which one can hide what another does, or does not go with it; no others share a group.
 _GROUPS = {
@@ -130,7 +121,6 @@ _GROUPS = {
 
 
 def config_of(family: str, changes: Changes) -> dict[str, Any]:
-    """Return a tiny model's config.json with some fields changed, and those that they need beside them."""
     config: dict[str, Any] = json.loads(tiny_config(family).to_json_string(use_diff=False))
     context = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
     if "num_hidden_layers" in changes:
@@ -141,7 +131,6 @@ def config_of(family: str, changes: Changes) -> dict[str, Any]:
 
 
 def save(config: Changes, folder: Path) -> Any:
-    """Save a random model of a configuration with a tokenizer, and return the model."""
     model = random_model(AutoModel.from_config, CONFIG_MAPPING[config["model_type"]].from_dict({**config}))
     model.save_pretrained(folder)
     save_tokenizer(folder)
@@ -159,23 +148,12 @@ def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> 
     return model
 
 
-def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
-    """Return every layer's attention to token ids, computed by the native engine."""
-    (found,) = native_packed(native_model(folder), [ids])
-    return found
-
-
-def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
-    """Return every layer's attention to each of several sentences, computed together."""
-    heads = tuple(range(model.spec.heads.count))
-    return model.record([TokenIds(ids) for ids in sentences], range(len(model.spec.layers)), heads, None)
-
-
-def native_model(folder: Path) -> forward.Model:
-    """Open the model of a checkpoint in the native engine."""
+def native_packed(folder: Path, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
     spec = model_spec(ConfigReader(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     store = Shards(CheckpointFolder(Path(folder)))
-    return forward.Model(spec, ModelWeights(str(folder), store, spec.prefix, spec.embedding.tokens.name + ".weight"))
+    weights = ModelWeights(str(folder), store, spec.prefix, spec.embedding.tokens.name + ".weight")
+    every = range(len(spec.layers)), tuple(range(spec.heads.count))
+    return forward.Model(spec, weights).record([TokenIds(ids) for ids in sentences], *every, None)
 
 
 def agree(found: Iterable[LayerTrace], reference: tuple[LayerTrace, ...]) -> bool:
@@ -196,22 +174,19 @@ def agree(found: Iterable[LayerTrace], reference: tuple[LayerTrace, ...]) -> boo
 
 
 def _array(layer: LayerTrace, head: int, name: str) -> Any:
-    """Return an array of a head; scores only where the mask allows them, as a recorded one has no others."""
     found = layer.head(head)
     return np.where(found.mask, found.scores, 0) if name == "scores" else getattr(found, name)
 
 
 def conform(folder: Path) -> bool:
-    """Compare the engines on a checkpoint."""
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16")
     ids = trace.key_tokens.ids
     # Beside others, of which one is as long.
-    found = native_packed(native_model(folder), [ids[:5], ids, ids[::-1], ids[:1]])[1]
+    found = native_packed(folder, [ids[:5], ids, ids[::-1], ids[:1]])[1]
     return agree(found, trace.layers)
 
 
 def each_value(family: str) -> Iterator[Changes]:
-    """Yield no change, and then every value of every field: fields together, but one of a group at a time."""
     groups: dict[str, list[Changes]] = {}
     for name, values in VARIANTS[family].items():
         groups.setdefault(_GROUPS.get(name, name), []).extend({name: value} for value in values)

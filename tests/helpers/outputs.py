@@ -18,7 +18,6 @@ CODES = {OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT}
 _SGR = re.compile(r"\x1b\[[0-9;]*m")  # colours and bold, the only escape sequences that are ours
 _VOID = {"meta", "br", "hr", "img", "input", "link", "col", "wbr"}  # elements of HTML that have no end
 
-
 _STEP = re.compile(r"attn: \d+\.\d\d s: \S")  # of --verbose
 
 
@@ -49,7 +48,6 @@ def hold(code: int, out: str, err: str, form: str = "table", colored: bool = Fal
 
 
 def one_sentence(code: int, out: str, err: str) -> None:
-    """Check a run that was refused."""
     hold(code, out, err)
     assert code >= USAGE
     assert out == ""
@@ -57,12 +55,10 @@ def one_sentence(code: int, out: str, err: str) -> None:
 
 
 def answered_or_refused(ran: Any) -> None:
-    """Check a run of which either will do."""
     (hold if ran.code in (OK, FINDINGS) else one_sentence)(ran.code, ran.out, ran.err)
 
 
 def strict_json(text: str) -> Any:
-    """The value of a JSON document that keeps to the standard: no NaN, no infinities."""
     return json.loads(text, parse_constant=pytest.fail)
 
 

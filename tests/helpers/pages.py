@@ -32,8 +32,6 @@ ODD = np.array(
 
 
 class Elements(HTMLParser):
-    """The elements of a page, with what stands in them."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None], str]] = []
@@ -56,7 +54,6 @@ def unpacked(text: str) -> bytes:
 
 
 def weights_in(page: str) -> dict[tuple[int, int], list[list[float | None]]]:
-    """The weights of every head of a page, as numbers with its decimals; None where one is no number."""
     blocks = Elements(page).by_id()
     document = json.loads(blocks["document"][1])
     found, unit = {}, 10 ** document["decimals"]
@@ -122,7 +119,6 @@ def written(trace: Trace, path: Path, view: View | None = None) -> Path:
 
 
 def page_of(attn: Callable[..., Any], path: Path, *arguments: str | Path) -> str:
-    """The page that `attn inspect` writes, without a word."""
     ran = attn("inspect", *arguments, "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     return path.read_text(encoding="utf-8")

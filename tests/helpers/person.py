@@ -22,20 +22,15 @@ class Person:
         self.settings = termios.tcgetattr(self.terminal)
         plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "attncli", *arguments],
-            stdin=drawn,
-            stdout=out if is_apart else drawn,
-            stderr=drawn,
-            env=plain | environment,
-            start_new_session=True,
+            [sys.executable, "-m", "attncli", *arguments], stdin=drawn, stdout=out if is_apart else drawn,
+            stderr=drawn, env=plain | environment, start_new_session=True,
             preexec_fn=None if is_apart else lambda: ioctl(0, termios.TIOCSCTTY, 0),  # from which signals come
-        )
+        )  # fmt: skip
         os.close(drawn)
         os.close(out)
         self.shown = ""
 
     def until(self, *wanted: str) -> str:
-        """Look until all of this has been drawn since the last time; return what has been."""
         self.shown = ""
         while not all(each in text_shown(self.shown) for each in wanted):
             self.shown += os.read(self.terminal, 65536).decode(errors="replace")
@@ -45,7 +40,6 @@ class Person:
         os.write(self.terminal, keys.encode())
 
     def left(self) -> tuple[int, str]:
-        """How it ended, and what a standard output that is apart got."""
         printed = ""
         for terminal in (self.terminal, self.other):
             try:

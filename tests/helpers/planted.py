@@ -18,8 +18,6 @@ Plant = Callable[[Any, pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake."""
-
     name: str  # what is wrong
     architecture: str  # of the healthy model it is planted in
     plant: Plant  # changes the model
@@ -32,17 +30,12 @@ def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "",
     return Bug(name, architecture, plant, frozenset(codes), says, frozenset(also.split()))
 
 
-# --- ways to plant -----------------------------------------------------------------------------------------
-
-
 def attentions(model: Any) -> list[Any]:
-    """The attention module of each layer, those that are handed the mask."""
     ends = ("self_attn", ".attn", "attention.self", "attn.c", "SelfAttention", "encoder_attn")
     return [module for name, module in model.named_modules() if name.endswith(ends)]
 
 
 def with_argument(module: Any, name: str, change: Callable[[Any, dict[str, Any]], Any]) -> None:
-    """Change an argument of a module's forward pass whenever it runs."""
     parameters = signature(module.forward)
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
@@ -66,8 +59,6 @@ def each_mask(change: Callable[[Any, dict[str, Any]], Any], layers: tuple[int, .
 
 
 def masks(change: Callable[[Allowed], Allowed], *layers: int, of: Callable[[Any], Any] = lambda model: model) -> Plant:
-    """Change which cells are allowed, whatever form the mask has."""
-
     def changed(mask: Any, arguments: dict[str, Any]) -> Any:
         if mask is None:  # the fused kernel is told that it is causal, and makes the mask itself
             hidden = arguments["hidden_states"]
@@ -82,8 +73,6 @@ def masks(change: Callable[[Allowed], Allowed], *layers: int, of: Callable[[Any]
 
 
 def raw_masks(change: Callable[[torch.Tensor], Any]) -> Plant:
-    """Change the numbers of an additive mask; booleans stay."""
-
     def changed(mask: Any, _: dict[str, Any]) -> Any:
         return mask if mask is None or mask.dtype == torch.bool else change(mask)
 
@@ -91,13 +80,10 @@ def raw_masks(change: Callable[[torch.Tensor], Any]) -> Plant:
 
 
 def argument(name: str, change: Callable[[Any, dict[str, Any]], Any]) -> Plant:
-    """Change an argument of the whole model."""
     return lambda model, _: with_argument(model, name, change)
 
 
 def function(name: str, wrap: Callable[[Any], Any]) -> Plant:
-    """Exchange a function in the module that the model's code is in."""
-
     def plant(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         home = sys.modules[type(model).__module__]
         monkeypatch.setattr(home, name, wrap(getattr(home, name)))
@@ -106,8 +92,6 @@ def function(name: str, wrap: Callable[[Any], Any]) -> Plant:
 
 
 def config_of_masks(name: str, **changes: Any) -> Plant:
-    """Let a function that builds masks see another configuration."""
-
     def wrap(build: Any) -> Any:
         def built(config: Any, *args: Any, **kwargs: Any) -> Any:
             with patch.multiple(config, **changes):
@@ -119,8 +103,6 @@ def config_of_masks(name: str, **changes: Any) -> Plant:
 
 
 def top_left(build: Any) -> Any:
-    """A causal mask that forgets how many keys stand before the first query."""
-
     def built(*args: Any, **kwargs: Any) -> Any:
         mask = build(*args, **kwargs)
         past = kwargs.get("past_key_values")
@@ -136,30 +118,18 @@ def top_left(build: Any) -> Any:
     return built
 
 
-def all_ones(_: Any, arguments: dict[str, Any]) -> Any:
-    return torch.ones_like(arguments["input_ids"])
-
-
-def from_nought(_: Any, arguments: dict[str, Any]) -> Any:
-    return torch.arange(arguments["input_ids"].shape[1])[None]
-
-
 def strict(allowed: Allowed) -> Allowed:
-    """No query sees itself."""
     queries, keys = allowed.shape[-2:]
     return allowed & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - 1)
 
 
 def one_head(allowed: Allowed) -> Allowed:
-    """One of four heads looks ahead."""
     heads = allowed.expand(-1, 4, -1, -1).clone()
     heads[:, 2] = True
     return heads
 
 
 def other_softmax(_: Any) -> Any:
-    """The weights are normalised over the queries."""
-
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
         key, value = (each.repeat_interleave(module.num_key_value_groups, 1) for each in (key, value))
         weights = (query @ key.mT * scaling + mask).softmax(-2)
@@ -169,7 +139,6 @@ def other_softmax(_: Any) -> Any:
 
 
 def doubled_padding(model: Any, _: pytest.MonkeyPatch) -> None:
-    """The padding is added to a mask that has it already."""
     padding: list[torch.Tensor] = []
 
     def remember(mask: Any, _: dict[str, Any]) -> Any:
@@ -186,7 +155,6 @@ def doubled_padding(model: Any, _: pytest.MonkeyPatch) -> None:
 
 
 def sdpa_without_mask(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused kernel is not handed the mask, and is not told that it is causal."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -198,7 +166,6 @@ def sdpa_without_mask(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mixes_the_batch(model: Any, _: pytest.MonkeyPatch) -> None:
-    """What stands beside a sentence changes it."""
     layer = model.layers[1]
     layer.register_forward_hook(lambda _, __, output: output + 0.1 * output.mean(dim=0, keepdim=True))
 
@@ -206,7 +173,8 @@ def mixes_the_batch(model: Any, _: pytest.MonkeyPatch) -> None:
 BUGS = [
     bug("mask dropped in one layer", "llama", lambda model, _: with_argument(model.layers[1].self_attn,
         "attention_mask", lambda *_: None), "no-mask", "leak", also="pad"),
-    bug("padding attended everywhere", "llama", argument("attention_mask", all_ones), "pad"),
+    bug("padding attended everywhere", "llama", argument("attention_mask",
+        lambda _, arguments: torch.ones_like(arguments["input_ids"])), "pad"),
     bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "added-bool",
         also="pad"),
     bug("window one too wide", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=4),
@@ -217,7 +185,8 @@ BUGS = [
     bug("a mask of another sentence", "llama", masks(lambda allowed: allowed.roll(1, 0)), "pad", "missing",
         also="dead-row"),
     bug("fill added twice", "llama", doubled_padding, "double-fill", also="proof"),
-    bug("positions not derived", "gpt2", argument("position_ids", from_nought), "padding-side"),
+    bug("positions not derived", "gpt2", argument("position_ids",
+        lambda _, arguments: torch.arange(arguments["input_ids"].shape[1])[None]), "padding-side"),
     bug("top-left with a cache", "llama", function("create_causal_mask", top_left), "cache"),
     bug("sentences of a batch are mixed", "llama", mixes_the_batch, "batch"),
     bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),

@@ -19,7 +19,6 @@ EYE = torch.eye(32, dtype=torch.bool)
 
 
 def cells(claim: str, length: int) -> Tensor:
-    """Return which key each query may see, `[T, T]`, without padding."""
     i, j = torch.arange(length)[:, None], torch.arange(length)
     numbers = [int(number) for number in re.findall(r"\d+", claim)]
     seen = (j <= i) | ("causal" not in claim and "window" not in claim)
@@ -36,9 +35,7 @@ def cells(claim: str, length: int) -> Tensor:
     return seen
 
 
-# --- attention ------------------------------------------------------------------------------------------------------
-
-
+# --- attention ---
 def bias(allowed: Tensor, fill: float = -math.inf) -> Tensor:
     return torch.zeros(allowed.shape).masked_fill(~allowed, fill)
 
@@ -83,7 +80,6 @@ class DrawnAttention(nn.Module):
 
 
 def with_hole(allowed: Tensor, at: random.Random, rows: bool = False, heads: bool = False) -> Tensor:
-    """Return a mask that shows one key more, in one row or head or in all of them."""
     hidden = (~allowed).any(0).any(0).nonzero().tolist()
     allowed = allowed.expand(-1, HEADS, -1, -1).clone()
     if hidden:
@@ -109,11 +105,9 @@ PADS: dict[str, Callable[[Tensor], Tensor]] = {
     "padding one short": lambda tokens: tokens | tokens.roll(1, 1),
 }
 
-# --- other parts: a module, and a function of it, of vectors and of ids ------------------------------------------
 
-
+# --- other parts: a module, and a function of it, of vectors and of ids ---
 def channels_first(f: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor, Tensor], Tensor]:
-    """Return a part of a function of channels `[B, D, T]`."""
     return lambda m, x, *_: f(m, x.transpose(1, 2)).transpose(1, 2)
 
 
@@ -122,20 +116,17 @@ def shift(x: Tensor) -> Tensor:
 
 
 def routed(m: nn.Module, x: Tensor, choice: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the experts of each token, weighted by the gates that are kept."""
     gates, experts = m(x).split([4, 4 * WIDTH], 2)
     gates = gates.softmax(2)
     return (experts.unflatten(2, (4, WIDTH)) * (gates * choice(gates))[..., None]).sum(2)
 
 
 def with_room(gates: Tensor) -> Tensor:
-    """Return which tokens are among the first of their expert in the whole batch."""
     chosen = F.one_hot(gates.argmax(2).flatten(), 4)
     return (chosen * (chosen.cumsum(0) <= max(1, len(chosen) // 6))).view(gates.shape)
 
 
 def put(x: Tensor, target: Any, source: Any) -> Tensor:
-    """Return zeros but for a position, which is another one."""
     found = torch.zeros_like(x)
     found[target] = x[source]
     return found
@@ -192,9 +183,7 @@ PARTS = POINTWISE | BACKWARD | FORWARD | BETWEEN_ROWS
 OF_IDS = {name for name in PARTS if re.search(r"\bids?\b|bigram", name)}
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------
-
-
+# --- modules ---
 class RandomModule(nn.Module):
     """A module as a seed composes it: its claim, its inputs by name and its tokens, which are no padding."""
 
@@ -239,7 +228,6 @@ class RandomModule(nn.Module):
         return claim.format(first, self.length - first)
 
     def _parts(self) -> list[tuple[str, int]]:
-        """Choose right parts and, in about half of the modules, a wrong one or a wrong mask."""
         rng = self.rng
         right, wrong = {*POINTWISE}, {*FORWARD} | ({*BETWEEN_ROWS} if self.rows > 1 else set())
         if self.claim in ("causal", "full") or "prefix" in self.claim:
@@ -289,9 +277,7 @@ class RandomModule(nn.Module):
                 "dict with a loss": {"loss": logits.square().mean(), "logits": logits}}[self.output]  # fmt: skip
 
 
-# --- brute force ------------------------------------------------------------------------------------------------------
-
-
+# --- brute force ---
 def truth(module: RandomModule) -> bool | None:
     """Return whether no position moves an output that the claim forbids; None where it moves seldom or barely."""
     tokens, most = module.tokens, 0.0
@@ -312,14 +298,12 @@ def truth(module: RandomModule) -> bool | None:
 
 
 def outputs(module: RandomModule, inputs: dict[str, Tensor]) -> list[Tensor]:
-    """Return the outputs that have a vector for each position, `[B, T, F]`."""
     found = module(**inputs)
     found = found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else [found]
     return [one.reshape(*inputs["ids"].shape[:2], -1) for one in found if one.dim()]
 
 
 def reach(module: RandomModule, tokens: Tensor) -> Tensor:
-    """Return which outputs each position may move: the claim's cells, closed over the layers."""
     direct = cells(module.claim, module.length) & tokens | EYE[: module.length, : module.length]
     found = direct.float()
     for _ in range(module.length if module.is_transitive else max(1, len(module.kinds)) - 1):
@@ -328,7 +312,6 @@ def reach(module: RandomModule, tokens: Tensor) -> Tensor:
 
 
 def _changes(module: RandomModule, row: int, at: int) -> Iterator[dict[str, Tensor]]:
-    """Yield inputs with another id or vector at a position; where ids alone say padding, with another vector of it."""
     ids, vectors = random.Random(row * 100 + at), module.word.weight
     before = vectors[0].clone()
     for _ in range(TRIES):
@@ -344,6 +327,5 @@ def _changes(module: RandomModule, row: int, at: int) -> Iterator[dict[str, Tens
 
 
 def _distance(before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """Return how far outputs moved at each position, of the largest number."""
     far = [(a - b).abs().nan_to_num(nan=math.inf).amax(2) / a.abs().max() for a, b in zip(before, after, strict=True)]
     return torch.stack(far).amax(0)

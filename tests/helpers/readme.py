@@ -46,13 +46,11 @@ class Example(NamedTuple):
 
 
 def pages() -> dict[str, str]:
-    """The text of README and of every page of docs/, by its path in the repository."""
     paths = [README, *sorted((ROOT / "docs").rglob("*.md"))]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 def examples() -> list[Example]:
-    """Every command that a page shows with its output."""
     return [
         Example(page, match["command"], match["output"], match["shows"])
         for page, text in pages().items()
@@ -61,13 +59,11 @@ def examples() -> list[Example]:
 
 
 def pictures(texts: dict[str, str] | None = None) -> dict[str, str]:
-    """Every picture of some pages, or of all, by its path in the repository, with the command that draws it."""
     found = (match for text in (texts or pages()).values() for match in _PICTURE.finditer(text))
     return {match["path"]: match["command"] for match in found}
 
 
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
-    """A picture as its command draws it now, in a folder of its own."""
     own = Path(tempfile.mkdtemp(dir=folder))
     bring_materials(own)
     (own / path).parent.mkdir(parents=True, exist_ok=True)
@@ -89,12 +85,10 @@ class Screen(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The page that the command writes, if it is one."""
         *_, last = self.command.split()
         return last if last.endswith(".html") else ""
 
     def in_browser(self, folder: Path, environment: dict[str, str]) -> str:
-        """The top of the page as Debian's Chromium draws it."""
         from playwright.sync_api import sync_playwright
 
         bring_materials(folder)
@@ -111,7 +105,6 @@ class Screen(NamedTuple):
         return f'{opening}<image width="100%" height="100%" href="data:image/png;base64,{shown}"/></svg>\n'
 
     def drawn(self, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
-        """The screen as it is now, in a folder of its own, with the messages on stderr below it."""
         from rich.console import Console
         from rich.text import Text
 
@@ -139,7 +132,6 @@ class Screen(NamedTuple):
 
 
 def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
-    """Every picture of a terminal on some pages, or on all, by its path in the repository."""
     found = (match for text in (texts or pages()).values() for match in _SCREEN.finditer(text))
     return {
         f"docs/{m['path']}": Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found
@@ -147,7 +139,6 @@ def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
 
 
 def bring_materials(folder: Path) -> None:
-    """Lay into a folder the files of docs/ that examples read: programs, sentences, pairs, pictures, an adapter."""
     programs = "docs/masks/programs"
     shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
     shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
@@ -155,7 +146,6 @@ def bring_materials(folder: Path) -> None:
 
 
 def bring_models(command: str, folder: Path) -> None:
-    """Lay into a folder the models that packages carry, with what belongs to them, where a command names them."""
     if "smollm2.gguf" in command:
         from smollm import smollm_file
 
@@ -167,18 +157,12 @@ def bring_models(command: str, folder: Path) -> None:
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
-    """What a command prints, both streams, in a folder of its own and without a terminal; `commands` has ours."""
     own = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     finished = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
+        ["bash", "-c", command], cwd=folder,
         env={name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}} | own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        encoding="utf-8",
-        check=False,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, encoding="utf-8", check=False,
+    )  # fmt: skip
     return finished.stdout
 
 
@@ -192,7 +176,6 @@ def arguments_of(command: str) -> list[str] | None:
 
 
 def comparable(output: str) -> str:
-    """The output without what differs from one processor to the next."""
     return _MACHINE.sub("…", output)
 
 
@@ -206,7 +189,6 @@ def is_same(one: str, other: str) -> bool:
 
 
 def main() -> None:
-    """Run the examples of the pages that are named, or of all; write what they print, and draw the pictures."""
     import recording
     from small_checkpoints import hub_cache, minilm_folder
 

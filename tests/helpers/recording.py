@@ -29,26 +29,15 @@ TITLE = "attn explore: a text that is typed, and its attention"
 CELL, LINE, MARGIN = 12, 24.4, 24
 STILL = 0.6  # how far into the recording the frame is that stands still
 
-
 # Keys, as people call them, or a text; how many seconds each is seen, and the last one besides.
 STEPS: tuple[tuple[str | list[str], float, float], ...] = (
-    (" on the", 0.25, 1.2),
-    (["Esc"], 0.6, 0),
+    (" on the", 0.25, 1.2), (["Esc"], 0.6, 0),
     (["PgDn"], 0.9, 0),  # to layer 3, whose head 3 looks for what followed before
-    (["←"] * 3, 0.3, 0.8),
-    (["w"], 2.2, 0),
-    (["w"], 0.3, 0),
-    (["m"], 0.4, 0),
-    ("window(4)", 0.13, 1.0),
-    (["Esc"], 0.6, 0),
-    (["i"], 0.4, 0),
-    (["Home", *["Delete"] * 3], 0.2, 0),
-    ("no", 0.2, 2.0),
-)
-
+    (["←"] * 3, 0.3, 0.8), (["w"], 2.2, 0), (["w"], 0.3, 0), (["m"], 0.4, 0), ("window(4)", 0.13, 1.0),
+    (["Esc"], 0.6, 0), (["i"], 0.4, 0), (["Home", *["Delete"] * 3], 0.2, 0), ("no", 0.2, 2.0),
+)  # fmt: skip
 
 Frame = tuple[float, list[Sequence[Segment]]]  # seconds, and what is seen, a segment a cell
-
 
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">
@@ -72,8 +61,6 @@ g>g{{visibility:hidden}}
 
 
 def recorded(environment: Mapping[str, str]) -> list[Frame]:
-    """Return the frames."""
-
     async def within() -> list[Frame]:
         async with driven_by(COMMAND, COLUMNS, LINES, environment) as one:
             frames: list[Frame] = [(1.0, one.screen())]
@@ -88,7 +75,6 @@ def recorded(environment: Mapping[str, str]) -> list[Frame]:
 
 
 def picture(frames: Sequence[Frame]) -> str:
-    """Return the frames as an SVG that moves."""
     drawn = _DrawnFrame()
     places = [[drawn.line(line) for line in lines] for _, lines in frames]
     whole = sum(seconds for seconds, _ in frames)
@@ -112,14 +98,11 @@ def picture(frames: Sequence[Frame]) -> str:
 
 
 class _DrawnFrame:
-    """The lines that were drawn, each once, and the styles of what is in them."""
-
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._styles: dict[str, str] = {}
 
     def line(self, cells: Sequence[Segment]) -> str:
-        """Return the name of a line; an empty one has none."""
         content = "".join([*self._areas(cells), *self._texts(cells)])
         return self._names.setdefault(content, f"l{len(self._names)}") if content else ""
 
@@ -133,7 +116,6 @@ class _DrawnFrame:
         return self._styles.setdefault(rule, f"s{len(self._styles)}")
 
     def _areas(self, cells: Sequence[Segment]) -> Iterator[str]:
-        """Yield the backgrounds, and above them the characters that are half of one, a path for each colour."""
         paths: dict[str, list[str]] = {}
         column = 0
         for (half, style), run in groupby(cells, lambda cell: (cell.text if cell.text in "▀▄" else "", _style(cell))):
@@ -147,7 +129,6 @@ class _DrawnFrame:
         return (f'<path class="{name}" d="{"".join(parts)}"/>' for name, parts in paths.items())
 
     def _texts(self, cells: Sequence[Segment]) -> Iterator[str]:
-        """Yield the texts."""
         column = 0
         for style, run in groupby(cells, _style):
             text = "".join(cell.text for cell in run)
@@ -164,7 +145,6 @@ def _style(cell: Segment) -> Style:
 
 
 def _colors(style: Style) -> tuple[str, str]:
-    """Return the colours of a style on paper, those of the text and of the background; none is empty."""
     ink = (style.color or Color.default()).get_truecolor(THEME, True).hex
     paper = style.bgcolor.get_truecolor(THEME, False).hex if style.bgcolor else ""
     if style.reverse:
@@ -175,7 +155,6 @@ def _colors(style: Style) -> tuple[str, str]:
 
 
 def write() -> None:
-    """Make the recording."""
     Path(__file__).parents[2].joinpath(PATH).write_text(picture(recorded(os.environ)), encoding="utf-8")
 
 

@@ -14,7 +14,6 @@ raw = obeyed
 
 
 def refused(ran: Any, code: int, *words: str) -> None:
-    """Check that a run ended with this exit code, and as every bad request does: one sentence, with these words."""
     assert ran.code == code, ran.err
     one_sentence(ran.code, ran.out, ran.err)
     for word in words:
@@ -26,8 +25,6 @@ def left_in(folder: Path) -> list[str]:
 
 
 class Evil:
-    """Makes a folder where a pickle is trusted."""
-
     def __init__(self, canary: Path) -> None:
         self.canary = canary
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ran:
-    """How a run of the program ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
-        """Its standard output as one JSON document."""
         return json.loads(self.out)
 
 
+Run = Callable[..., Ran]
+
+
 def program(*arguments: str | Path, python: str = sys.executable, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `attn` in a process of its own."""
     command = [python, "-m", "attncli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
 
@@ -47,24 +46,16 @@ def printed(parts: Iterable[RenderableType], palette: Palette, width: int | None
 
     stream = io.StringIO()
     console = Console(
-        file=stream,
-        width=width or 100_000,
-        height=100,
-        force_terminal=palette.has_color,
-        color_system="truecolor" if palette.has_color else None,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
+        file=stream, width=width or 100_000, height=100, force_terminal=palette.has_color,
+        color_system="truecolor" if palette.has_color else None, legacy_windows=False, markup=False, emoji=False,
+        highlight=False, _environ={},
+    )  # fmt: skip
     for part in parts:
         console.print(part)
     return stream.getvalue()
 
 
 def plain(text: str) -> str:
-    """Return what a terminal shows, without its colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
@@ -75,12 +66,9 @@ def on_terminal(
     parent, child = pty.openpty()
     elsewhere = tempfile.TemporaryFile()  # noqa: SIM115
     run = subprocess.Popen(
-        [python, "-m", "attncli", *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=child if out else elsewhere,
-        stderr=child,
-        env=os.environ | {"TERM": "xterm-256color"} | environment,
-    )
+        [python, "-m", "attncli", *map(str, arguments)], stdin=subprocess.PIPE, stdout=child if out else elsewhere,
+        stderr=child, env=os.environ | {"TERM": "xterm-256color"} | environment,
+    )  # fmt: skip
     os.close(child)
     run.stdin.write(stdin.encode() if isinstance(stdin, str) else stdin)
     run.stdin.close()
@@ -101,5 +89,4 @@ def on_terminal(
 
 
 def text_shown(shown: str) -> str:
-    """The text that went to a terminal."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)

@@ -51,7 +51,6 @@ def rxnmapper_folder() -> Path:
 
 
 def atom_maps() -> list[str]:
-    """Return the maps that the package's own tests expect, each reaction once."""
     file = "tests/test_mapper.py"
     found = re.findall(r'"mapped_rxn": "([^"|]+)"', (from_wheel(_WHEEL, file) / file).read_text())
     return list(dict.fromkeys(found))
@@ -80,7 +79,6 @@ def atom_pairs() -> list[dict[str, Any]]:
 
 
 def _unmapped(atom: str) -> str:
-    """Return an atom as SMILES writes it without a number: in brackets where it has to be."""
     plain = re.fullmatch(r"(B|C|N|O|P|S|F|Cl|Br|I|b|c|n|o|p|s|\*)(H\d*)?", atom)
     return plain[1] if plain else f"[{atom}]"
 

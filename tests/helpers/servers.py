@@ -11,8 +11,6 @@ from xml.sax.saxutils import escape
 
 @contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[str]:
-    """Serve files by their paths, such as `/bucket/a.csv`; what begins with `/denied` is refused."""
-
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             """Say nothing."""

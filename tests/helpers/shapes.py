@@ -50,7 +50,6 @@ def executed(package: str) -> Iterator[None]:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that checks the arrays among its arguments and in its result, and those alone."""
     function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if _has_array(hint)}
     return beartype(function)
 

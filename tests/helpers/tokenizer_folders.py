@@ -11,18 +11,14 @@ from typing import Any
 import sentencepiece
 
 LINES = [
-    "time flies like an arrow",
-    "fruit flies like a banana",
-    "the café is naïve, déjà vu",
-    "unbelievable things happen in 2024",
-    "what is a head? it attends to words.",
-]
+    "time flies like an arrow", "fruit flies like a banana", "the café is naïve, déjà vu",
+    "unbelievable things happen in 2024", "what is a head? it attends to words.",
+]  # fmt: skip
 _CUSTOM = "from transformers import ByT5Tokenizer\n\n\nclass Bytes(ByT5Tokenizer):\n    pass\n"
 
 
 @cache
 def spm(kind: str, size: int, **ids: Any) -> bytes:
-    """A sentencepiece model that was trained on a few lines."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES * 4), model_writer=written, model_type=kind, vocab_size=size,
@@ -67,7 +63,6 @@ _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f"
 
 
 def custom(folder: Path) -> None:
-    """A tokenizer whose code is in the folder, as that of Kimi and Qwen 1."""
     _config(folder, "llama", "Bytes", auto_map={"AutoTokenizer": ["tokenization_own.Bytes", None]})
     (folder / "tokenization_own.py").write_text(_CUSTOM)
 
@@ -107,7 +102,5 @@ PLACED: dict[str, Callable[[Path], None]] = {
     "tekken of mistral-common": _tekken("MistralCommonBackend"),
 }  # fmt: skip
 IN_PYTHON: dict[str, Callable[[Path], None]] = {
-    "marian": marian,
-    "bert-generation": _spm("bert-generation", "spiece.model"),
-    "byt5": byt5,
-}
+    "marian": marian, "bert-generation": _spm("bert-generation", "spiece.model"), "byt5": byt5,
+}  # fmt: skip

@@ -25,7 +25,6 @@ def layer_of(
     kind: str | None = None,
     **fields: Any,
 ) -> LayerTrace:
-    """A layer of which all heads were asked for."""
     heads, queries, keys = len(q), q.shape[1], k.shape[1]
     if isinstance(mask, str):
         mask = RuleMask(parse(mask), queries, keys, heads)

@@ -13,7 +13,6 @@ TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks")]
 
 
 def of_heads(*blind: int) -> Trace:
-    """Three words under a causal mask whose second row is fully masked in some of three heads."""
     allowed = np.tile(np.tri(3, dtype=bool), (3, 1, 1))
     allowed[list(blind), 1] = False
     vectors = np.random.default_rng(0).normal(size=(3, 3, 2)).astype(np.float32)
@@ -25,7 +24,6 @@ BASELINES = {**dict.fromkeys(NAMES, 0.1), "distance": 4.0, "effective_keys": 10.
 
 
 def report_of(layers: int, heads: int) -> HeadReport:
-    """A model whose heads do what chance says."""
     draw = np.random.default_rng(0)
     found = []
     for place in range(layers * heads):

@@ -15,7 +15,6 @@ Run = Callable[..., list[torch.Tensor]]
 
 
 def programs_of(folder: Path, *modules: str) -> Iterator[dict[str, Run]]:
-    """The functions of modules by their names; what they imported is forgotten afterwards."""
     own = {path.stem for path in folder.glob("*.py")}
     assert not own & set(sys.modules)
     sys.path.insert(0, str(folder))

@@ -1,7 +1,4 @@
-"""The program from its `main()` on, in a fork of this process: over real descriptors, as a shell starts it, but warm.
-
-What a process of its own has besides is its start, which is the subject of test_start and test_signals.
-"""
+"""The program from its `main()` on, in a fork of this process: over real descriptors, as a shell starts it."""
 
 import importlib
 import os
@@ -24,7 +21,6 @@ from attncli.cli.app import app
 
 @contextmanager
 def whole_program() -> Iterator[Callable[..., Ran]]:
-    """Give a function that runs `main()` with arguments, standard input and an environment."""
     build = typer.main.get_command
     root = build(app)  # once, for that takes half of a run
 
@@ -66,7 +62,6 @@ def _forked(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> 
 
 
 def _connect(files: list[Any], stdin: bytes) -> None:
-    """Make three files this process's standard streams, the first with this content, as Python opens them."""
     for number, file in enumerate(files):
         os.dup2(file.fileno(), number)
     os.write(0, stdin)
@@ -78,7 +73,6 @@ def _connect(files: list[Any], stdin: bytes) -> None:
 
 
 def _ended(main: Callable[[], None]) -> int:
-    """Return the exit code of a program, whose buffers are written as when Python ends."""
     try:
         main()
     except SystemExit as ended:

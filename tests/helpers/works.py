@@ -17,7 +17,6 @@ class Obedient:
     folder: Path  # whose file `locked` keeps it from being opened
 
     def open(self) -> BatchFn[tuple[int, int]]:
-        """Return what answers batches."""
         if (self.folder / "locked").exists():
             raise LoadError("the folder is locked")
         return self._results

@@ -9,5 +9,4 @@ from watched_programs import Run, programs_of
 
 @pytest.fixture(scope="module")
 def programs(request: pytest.FixtureRequest) -> Iterator[dict[str, Run]]:
-    """The functions and classes of the programs by their names."""
     yield from programs_of(Path(__file__).parent / "programs", *request.module.PROGRAMS)

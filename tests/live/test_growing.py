@@ -54,7 +54,6 @@ def reached(*roots: object) -> int:
 
 
 def held_of_each() -> list[int]:
-    """How many objects are held of each tensor that is followed now."""
     every = [each for each in gc.get_objects() if type(each) is Origins]
     return [reached(origin) for origins in every for _, origin in origins.by_id.values()]
 
@@ -68,8 +67,6 @@ def advance(program: Iterator[torch.Tensor], steps: int) -> None:
 
 
 def count_calls(counts: dict[int, int], of: int) -> None:
-    """Count the functions of Python that are called from now on."""
-
     def called(frame: Any, event: str, _: Any) -> None:
         counts[of] = counts.get(of, 0) + (event == "call")
 
@@ -119,7 +116,6 @@ def test_five_thousand_steps() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_model_of_transformers_generates_300_tokens(attention: str) -> None:
-    """The same ones as alone, and late tokens cost what early ones do."""
     config = LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=1024, eos_token_id=None, attn_implementation=attention,
@@ -147,9 +143,6 @@ def test_a_model_of_transformers_generates_300_tokens(attention: str) -> None:
     assert calls.calls == 2 * 300
     assert not [one for one in calls.findings if one.severity == "error"]
     assert counts[270] <= counts[150] * 1.1
-
-
-# What is kept of masks and modules.
 
 
 def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,11 @@
 """Attention written out in every layout of its scores: heads are heads, and queries are queries."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from watched_programs import watched
+from watched_programs import Run, watched
 
 from attncli.analysis.calls.calls import Calls
 
@@ -16,11 +15,7 @@ SHARED = "bqhk qbhk hbqk bhkq product folded".split()
 STEPS = [(6, 1, 1), (6, 3), (4, 4), (4, 1), (4, 2)]  # of which some have as many queries or keys as heads
 
 
-def read(
-    programs: dict[str, Callable[..., object]], name: str, *options: object, rows: int = 2, **more: object
-) -> Calls:
-    """The calls of a prompt and steps behind it; the last option is how many queries each has."""
-
+def read(programs: dict[str, Run], name: str, *options: object, rows: int = 2, **more: object) -> Calls:
     def run() -> list[torch.Tensor]:
         return programs["generated"](programs[name](*options[:-1], **more), options[-1], rows)
 
@@ -32,7 +27,6 @@ def read(
 
 
 def check(calls: Calls, steps: tuple[int, ...]) -> None:
-    """Check that all calls have their queries, keys and heads, a causal mask, and weights that give their output."""
     assert {row.verdict for row in calls} == {"ok"}
     assert {row.mask for row in calls} <= {"causal", "full"}
     assert calls[0].tracks[0].first.shape[1:] == (HEADS, steps[0], steps[0])
@@ -49,18 +43,13 @@ def check(calls: Calls, steps: tuple[int, ...]) -> None:
       for scores in SHARED for rows in (1, 4) for turned in (False, True)),
     *(("Grouped", scores, {}) for scores in ("bngqk", "bqngk", "bnqgk", "nbgqk", "bqgnk")),
 ])  # fmt: skip
-def test_heads_are_heads(name: str, scores: str, more: Any, programs: dict[str, Callable[..., object]]) -> None:
-    """Of absorbed MLA, of heads that share their keys, and of groups that do."""
+def test_heads_are_heads(name: str, scores: str, more: Any, programs: dict[str, Run]) -> None:
     for steps in (*STEPS, *[(2, 2)] * (name == "Grouped")):
         check(read(programs, name, scores, steps, **more), steps)
 
 
 @pytest.mark.parametrize(("name", "scores"), [("Latent", "bsht"), ("Shared", "bqhk"), ("Shared", "product")])
-def test_a_mask_that_lies_on_the_heads_is_found(
-    name: str, scores: str, programs: dict[str, Callable[..., object]]
-) -> None:
-    """With as many queries as heads, `[Q, K]` fits scores `[B, Q, H, K]`."""
-
+def test_a_mask_that_lies_on_the_heads_is_found(name: str, scores: str, programs: dict[str, Run]) -> None:
     def run() -> list[torch.Tensor]:
         return programs["generated"](programs[name](scores, wrong=True), (4,))
 
@@ -68,7 +57,7 @@ def test_a_mask_that_lies_on_the_heads_is_found(
 
 
 @pytest.mark.parametrize("attend", ["module", "sequences_first", "fused_of_one_head"])
-def test_a_mask_of_batch_and_heads_in_one_axis(attend: str, programs: dict[str, Callable[..., object]]) -> None:
+def test_a_mask_of_batch_and_heads_in_one_axis(attend: str, programs: dict[str, Run]) -> None:
     def run(wrong: bool) -> list[torch.Tensor]:
         return programs["padded"](programs["Folded"](attend, wrong))
 

@@ -21,8 +21,6 @@ def attend(mask: Tensor) -> Tensor:
 
 
 class Gpt(nn.Module):
-    """Attention as it is in minGPT; its mask shows one key too many."""
-
     mask: Tensor
 
     def __init__(self) -> None:
@@ -37,8 +35,6 @@ class Gpt(nn.Module):
 
 
 # Programs whose masks are wrong, made at the line with the arrow.
-
-
 def rows_assigned() -> None:
     seen = torch.zeros(T, T)
     for query in range(T):
@@ -57,7 +53,6 @@ def numbers_of_ones() -> None:
 
 
 def arrow(program: Callable[[], None]) -> str:
-    """The line with the arrow, of a program or of the class that it makes."""
     lines, first = inspect.getsourcelines(Gpt if program is buffer else program)
     (line,) = [first + index for index, text in enumerate(lines) if "# <-" in text]
     return f"{Path(__file__).relative_to(Path.cwd())}:{line}"

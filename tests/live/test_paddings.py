@@ -14,11 +14,9 @@ DESIGNS = """
     latents mask_of_a_batch_without_padding mask_of_the_loss
 """.split()
 STATED = {
-    "picture_before_text": "(causal | prefix(5)) & pad",
-    "mask_for_each_row": "causal & pad",
-    "padding_mask_of_torch": "pad",
-    "speech": "pad",
-}
+    "picture_before_text": "(causal | prefix(5)) & pad", "mask_for_each_row": "causal & pad",
+    "padding_mask_of_torch": "pad", "speech": "pad",
+}  # fmt: skip
 """Programs whose padding only an argument of the model states, and what is expected of them."""
 
 HIDDEN_WORDS = "hides 7 keys from every query that the embedding's padding_idx does not mark as padding"

@@ -16,8 +16,6 @@ ROWS, COLUMNS = 3, 4
 
 
 class Looking(NamedTuple):
-    """A module of the program, and how its saved attention is opened."""
-
     name: str  # of its weights, as the program computes them itself
     file: str  # how its saved trace begins
     prefix: int  # positions before the cells
@@ -34,7 +32,6 @@ LOOKING = [
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the program while it is watched, and return the folder of its traces and of the weights it computed."""
     folder = tmp_path_factory.mktemp("policy")
     ran = forked("run", "--save", folder, PROGRAM, folder / "own.npz")
     assert ran.returncode == 0, ran.stderr
@@ -43,7 +40,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("one", LOOKING, ids=[one.name for one in LOOKING])
 def test_what_is_drawn_of_a_program_is_what_it_computed(one: Looking, attn: Callable[..., Any], saved: Path) -> None:
-    """The numbers of a view over pictures, and where it is darkest."""
     weights = np.load(saved / "own.npz")[one.name][:, one.row]  # of each layer, head, query and key
     trace = sorted(saved.glob(f"{one.file}-*.safetensors"))[one.row]
     words = ["inspect", "--from", trace, "--grid", f"{ROWS}x{COLUMNS}", "--prefix", str(one.prefix)]
@@ -70,7 +66,6 @@ def test_what_is_drawn_of_a_program_is_what_it_computed(one: Looking, attn: Call
 
 
 def check_heaviest(shown: str, cells: np.ndarray) -> None:
-    """Check which cell of the first head is named, and that it is drawn darkest."""
     row, column = np.unravel_index(cells.argmax(), cells.shape)
     assert f"H1 r{row}c{column} " in shown
     shades = re.findall(rf"^\d[ ▸▾]([ ░▒▓█]{{{2 * cells.shape[1]}}})", shown, re.MULTILINE)

@@ -15,8 +15,6 @@ FOLDER = Path(__file__).parent / "programs"
 
 
 class Wrong(NamedTuple):
-    """A program that is wrong."""
-
     name: str  # of its function
     code: str  # of the finding, at the line with the comment `# <-` in what the function names
     expect: str | None = None  # what each of its calls is held against
@@ -33,18 +31,14 @@ RIGHT = (
     + NOTHING_TO_SEE
 )
 WRONG = [
-    Wrong("too_large_for_half", "overflow"),
-    Wrong("one_column", "broadcast"),
-    Wrong("norm_of_zeros", "nan", severity="note"),
-    Wrong("hint_beside_another_mask", "backend"),
-    Wrong("decoder_without_a_mask", "leak", "causal"),
-    Wrong("fast_path_without_padding", "pad", "pad"),
+    Wrong("too_large_for_half", "overflow"), Wrong("one_column", "broadcast"),
+    Wrong("norm_of_zeros", "nan", severity="note"), Wrong("hint_beside_another_mask", "backend"),
+    Wrong("decoder_without_a_mask", "leak", "causal"), Wrong("fast_path_without_padding", "pad", "pad"),
     Wrong("minus_one", "added-bool"),
-]
+]  # fmt: skip
 
 
 def marked(function: Callable[..., Any]) -> set[str]:
-    """The lines with the comment `# <-` of a function and of the classes and functions that it names."""
     function = inspect.unwrap(function)
     code = function.__code__
     inner = [const for const in code.co_consts if inspect.iscode(const)]

@@ -57,14 +57,10 @@ CASES = {
     "batch norm": Case(programs.beside(programs.BatchNorm), "causal", "norm", r"blocks\.0\.mixer\.norm"),
     "router": Case(programs.experts, "causal", "router", r"blocks\.0\.mixer"),
     "scale": Case(programs.beside(programs.Quantized), "causal", "other", r"blocks\.0\.mixer\.linear"),
-    "padding of queries": Case(
-        programs.padding_of_queries, "causal & pad", "attention", r"blocks\.0\.attention\.out",
-        lambda: (programs.tokens(), REAL),
-    ),
-    "cross-attention": Case(
-        programs.Translator, "causal & pad", "attention", r"cross",
-        lambda: (programs.tokens(), programs.tokens(length=12), REAL.flip(1), torch.ones_like(REAL)),
-    ),
+    "padding of queries": Case(programs.padding_of_queries, "causal & pad", "attention", r"blocks\.0\.attention\.out",
+        lambda: (programs.tokens(), REAL)),
+    "cross-attention": Case(programs.Translator, "causal & pad", "attention", r"cross", lambda: (programs.tokens(),
+        programs.tokens(length=12), REAL.flip(1), torch.ones_like(REAL))),
 }  # fmt: skip
 
 
@@ -75,7 +71,6 @@ def proof_of(case: Case, wrong: bool) -> ModelProof:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_leak_is_named_with_its_module_and_its_kind_and_the_mended_program_is_proved(name: str) -> None:
-    """Where outputs read what they must not; a causal model's later positions, other documents, rows or padding."""
     case = CASES[name]
     wrong, mended = (proof_of(case, is_wrong) for is_wrong in (True, False))
     assert not wrong.is_proved
@@ -105,7 +100,6 @@ def codes_of_labels(run: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize(("shift", "codes"), [(0, ["label"]), (1, []), (2, ["label"])])
 @pytest.mark.parametrize("kind", ["module", "function", "nll", "gathered"])
 def test_labels_of_every_loss_are_read(kind: str, shift: int, codes: list[str]) -> None:
-    """Also with labels that are left out; those that an output reads, or that are shifted twice, are an error."""
     model, ids = programs.LanguageModel(), programs.tokens()
 
     def run() -> None:
@@ -128,11 +122,8 @@ def test_losses_that_look_further_on_purpose_are_no_mistake(name: str) -> None:
     assert "label" not in codes_of_labels(getattr(programs, name))
 
 
-# --- what is not the claim ----------------------------------------------------------------------------------------
-
-
+# --- what is not the claim ---
 def test_a_model_that_differs_by_itself_is_not_provable() -> None:
-    """Dropout is the same in every run; what draws from elsewhere is not."""
     model = programs.LanguageModel(mixer=lambda: torch.nn.Dropout(0.3))
     assert prove(model, programs.tokens(), "causal").is_proved
     model.blocks[1].mixer = Noisy()
@@ -144,8 +135,6 @@ def test_a_model_that_differs_by_itself_is_not_provable() -> None:
 
 
 class Noisy(torch.nn.Module):
-    """Gives other numbers each time, whatever the random state."""
-
     numbers = iter(range(1, 1000))
 
     def forward(self, x):
@@ -153,7 +142,6 @@ class Noisy(torch.nn.Module):
 
 
 def test_what_cannot_be_asked_is_one_sentence() -> None:
-    """An expression without a number that nothing says, a model without positions, one that is no expression."""
     model = programs.LanguageModel()
     for expression, inputs, words in (
         ("causal & docs", programs.tokens(), "docs has no number"),
@@ -172,17 +160,12 @@ def test_what_cannot_be_asked_is_one_sentence() -> None:
         prove(model, programs.tokens(), "causal")
 
 
-# --- where a leak could hide, and what is none ------------------------------------------------------------------------
-
-
+# --- where a leak could hide, and what is none ---
 def masked(mask: torch.Tensor | None = None) -> torch.nn.Module:
-    """Return a model with a mask; without one, all sees all."""
     return programs.LanguageModel(programs.shown(mask))
 
 
 class Changed(torch.nn.Module):
-    """A causal model that gives something else than its last module."""
-
     def __init__(self, change, model=None):
         super().__init__()
         self.model, self.change = model or programs.LanguageModel(), change
@@ -192,8 +175,6 @@ class Changed(torch.nn.Module):
 
 
 class TwoTables(torch.nn.Module):
-    """Adds vectors of a second table to what its layers give, as some models do to values."""
-
     def __init__(self):
         super().__init__()
         self.model, self.again = masked(), torch.nn.Embedding(programs.VOCABULARY, programs.VOCABULARY)
@@ -203,7 +184,6 @@ class TwoTables(torch.nn.Module):
 
 
 def test_a_mask_that_shows_more_is_asked_there() -> None:
-    """Of a prefix, and of a row of the batch."""
     prefix = programs.causal(12) | (torch.arange(12) < 4)
     one_row = programs.causal(12).repeat(4, 1, 1, 1)
     one_row[3] = True
@@ -216,8 +196,6 @@ def test_a_mask_that_shows_more_is_asked_there() -> None:
 
 
 class Talking(programs.SelfAttention):
-    """Mixes the scores of heads, in a module, before later keys are hidden."""
-
     def __init__(self):
         super().__init__(None)
         self.mix = torch.nn.Conv2d(programs.HEADS, programs.HEADS, 1)
@@ -243,8 +221,6 @@ class TimeFirst(torch.nn.Module):
 
 
 class Prefixed(programs.LanguageModel):
-    """Has prefixes of its token types; if it is wrong, of 8 tokens."""
-
     def __init__(self, wrong: bool):
         super().__init__()
         self.wrong = wrong
@@ -340,8 +316,6 @@ def test_half_precision_hides_no_leak() -> None:
 
 
 def test_each_forward_of_a_program_is_told_from_others() -> None:
-    """By its module, its switches and its shapes; how many are left out is counted."""
-
     class Switched(programs.LanguageModel):
         def forward(self, ids, is_causal):
             for block in self.blocks:
@@ -357,11 +331,8 @@ def test_each_forward_of_a_program_is_told_from_others() -> None:
     assert prover.left_out == 3
 
 
-# --- ids that are read elsewhere, and few cells -----------------------------------------------------------------------
-
-
+# --- ids that are read elsewhere, and few cells ---
 def test_long_rows_change_in_groups() -> None:
-    """What reads one token ahead anywhere crosses one of them."""
     torch.manual_seed(0)
     right, wrong = (prove(programs.OneHot(is_wrong), programs.tokens(1, 300), "causal") for is_wrong in (False, True))
     assert (right.is_proved, wrong.is_proved, right.inputs_changed) == (True, False, 300)
@@ -370,7 +341,6 @@ def test_long_rows_change_in_groups() -> None:
 
 
 def test_a_leak_names_the_one_input_that_moves_outputs() -> None:
-    """Groups are halved where something moved."""
     torch.manual_seed(0)
     model = programs.Beside(programs.READS_AHEAD["one cell of one row"])
     (leak,) = prove(model, programs.tokens(4), "causal").moved
@@ -400,7 +370,6 @@ def test_what_is_wrong_behind_a_cache_alone(name: str) -> None:
 
 
 def test_outputs_that_no_position_reaches() -> None:
-    """A note, for a claim that shows all; positions of any kind silence it."""
     ids = programs.tokens()
     unordered = masked()
     unordered.places.weight.data[:] = 1
@@ -434,12 +403,8 @@ def test_lengths_come_from_ids_before_masks() -> None:
     assert not prover.proofs[0].is_proved
 
 
-# --- programs whose models hold what cannot be copied -----------------------------------------------------------------
-
-
+# --- programs whose models hold what cannot be copied ---
 class Closing:
-    """Ends what it holds."""
-
     closed = 0
 
     def __del__(self):
@@ -448,7 +413,6 @@ class Closing:
 
 @pytest.mark.parametrize("held", [[{"lock": threading.Lock()}, 3], Closing()], ids=["a list of locks", "what ends"])
 def test_what_cannot_be_copied_is_shared_and_named(held: Any) -> None:
-    """The program goes on, and its objects are as they were."""
     model, ids = programs.LanguageModel(), programs.tokens()
     model.blocks[0].held = held
     closed = Closing.closed
@@ -459,9 +423,7 @@ def test_what_cannot_be_copied_is_shared_and_named(held: Any) -> None:
     assert Closing.closed == closed
 
 
-# --- the program runs as without attn ---------------------------------------------------------------------------------
-
-
+# --- the program runs as without attn ---
 def proofs_beside(run: Callable[[], list[Any]]) -> list[ModelProof]:
     """The proofs of a program, whose results are those of its run alone; its random state afterwards is one of them."""
     results, prover = [], Prover("causal")
@@ -478,8 +440,6 @@ def proofs_beside(run: Callable[[], list[Any]]) -> list[ModelProof]:
 
 
 def test_nothing_of_the_program_changes() -> None:
-    """Outputs, gradients, buffers, random states and versions of tensors are its own."""
-
     def run() -> list[Any]:
         model, ids = programs.LanguageModel(mixer=lambda: programs.BatchNorm(True)), programs.tokens()
         model.blocks[0].mixer.norm = torch.nn.BatchNorm1d(programs.WIDTH)
@@ -492,8 +452,6 @@ def test_nothing_of_the_program_changes() -> None:
 
 
 def test_hooks_see_no_run_of_attn() -> None:
-    """And modules that a forward builds late are built by the program alone."""
-
     class Late(programs.LanguageModel):
         def __init__(self):
             super().__init__()
@@ -537,8 +495,6 @@ def test_a_forward_under_a_checkpoint(kind: str) -> None:
 
 
 def test_generators_of_the_program_go_on() -> None:
-    """Of torch, NumPy and Python, wherever a forward reaches them: attributes, closures, globals."""
-
     def run() -> list[Any]:
         model = programs.LanguageModel()
         generator, plain = torch.Generator().manual_seed(5), random.Random(2)
@@ -568,8 +524,7 @@ def test_a_forward_that_a_program_replaced_runs_on_the_copy(is_held: bool) -> No
     assert model.get_submodule(norm).num_batches_tracked == 1
 
 
-# --- as a command, and in pytest ----------------------------------------------------------------------------------
-
+# --- as a command, and in pytest ---
 TRAIN = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -581,7 +536,6 @@ print(model(proofs.tokens()).shape)
 
 
 def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
-    """What the program prints is its own; the exit code says whether something leaks."""
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     program, ran = ["train.py", str(Path(__file__).parent / "programs")], partial(forked, "run")
     right = ran("--prove", "causal", *program, "right")
@@ -613,8 +567,7 @@ def test_a_program_is_run_and_its_model_is_proved(folder: Path) -> None:
     )  # fmt: skip
 
 
-# --- models of transformers ------------------------------------------------------------------------------------------
-
+# --- models of transformers ---
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
@@ -653,7 +606,6 @@ LEAKS = {
     [(name, one) for name in MODELS for one in ("eager", "sdpa") if one == "eager" or name not in EAGER_ALONE],
 )
 def test_models_of_transformers(name: str, attention: str) -> None:
-    """Whole, padded on either side, and packed: each is proved, or its leak is a true one."""
     import transformers
 
     model_class, options, claim = MODELS[name]

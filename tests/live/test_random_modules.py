@@ -12,7 +12,6 @@ GROUPS, SEEDS = 20, 10
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_proof_agrees_with_brute_force(group: int) -> None:
-    """And takes about 2·log2 T + 2·log2 B forwards, where nothing moves and rows have no padding."""
     for seed in range(group * SEEDS, (group + 1) * SEEDS):
         is_right = truth(RandomModule(seed))
         module = RandomModule(seed)
@@ -26,7 +25,6 @@ def test_a_proof_agrees_with_brute_force(group: int) -> None:
 
 
 def test_half_of_the_modules_are_right() -> None:
-    """And few are in doubt."""
     found = [truth(RandomModule(seed)) for seed in range(0, GROUPS * SEEDS, 4)]
     assert found.count(None) <= 2
     assert 0.4 < found.count(True) / len(found) < 0.6

@@ -32,15 +32,11 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=CHANGES)
 def model(request: Any, tmp_path: Path) -> Any:
-    """A tiny language model, saved in `folder`."""
     config = config_of(request.param, {"num_hidden_layers" if request.param != "gpt2" else "n_layer": 3})
     config = CONFIG_MAPPING[request.param].from_dict(json.loads(json.dumps(config | CHANGES[request.param])))
     made = random_model(AutoModelForCausalLM.from_config, config)
     made.folder = save_for_auto(made, tmp_path)
     return made
-
-
-# --- what stands between the heads and the output projection, by the name of each family's module -------------------
 
 
 def projection(model: Any, layer: int) -> Any:

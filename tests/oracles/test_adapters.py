@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adapters import WHOLE, beside_its_base, save_adapter, save_base
+from adapters import WHOLE, save_adapter, save_base
 from peft import LoraConfig, PeftModel
 from refusals import refused
-from running import Ran
+from running import Run
 from safetensors.torch import load_file, save_file
 
 import attncli
@@ -21,7 +21,6 @@ import attncli
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft.*")  # advice while adapters are made
 TEXT = "time flies like an arrow"
 IDS = [2, 3, 4, 5, 6]  # of that text
-Run = Callable[..., Ran]
 
 PARTS = {"llama": ["q_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"], "bert": ["query", "key", "dense"]}
 
@@ -42,12 +41,10 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Save a base model of a family, once."""
     return cache(lambda family: save_base(family, tmp_path_factory.mktemp("base")))
 
 
 def attentions(model: Any) -> list[np.ndarray[Any, Any]]:
-    """What a model of transformers returns in each layer, [H, Q, K]."""
     with torch.no_grad():
         found = model.eval()(input_ids=torch.tensor([IDS]), output_attentions=True).attentions
     return [layer[0].numpy() for layer in found]
@@ -82,7 +79,6 @@ def test_an_adapter_has_the_weights_that_peft_computes(case: str, bases: Callabl
 
 @pytest.fixture(scope="module")
 def adapter(bases: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A LoRA of the tiny Llama."""
     return save_adapter("llama", bases("llama"), lora("llama"), tmp_path_factory.mktemp("lora"))
 
 
@@ -91,16 +87,13 @@ def expected_of(base: str, adapter: str) -> list[np.ndarray[Any, Any]]:
 
 
 def with_settings(adapter: str, folder: Path, **settings: Any) -> Path:
-    """Copy an adapter, with other settings."""
     shutil.copytree(adapter, folder)
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     return folder
 
 
-def test_the_base_is_named_by_the_adapter_or_by_an_option(
-    adapter: str, bases: Callable[[str], str], folder: Path
-) -> None:
+def test_the_base_is_named_by_adapter_or_option(adapter: str, bases: Callable[[str], str], folder: Path) -> None:
     base = bases("llama")
     expected = expected_of(base, adapter)
     shutil.copytree(base, folder / "base")
@@ -116,10 +109,9 @@ def test_the_base_is_named_by_the_adapter_or_by_an_option(
             assert apart(found, expected, engine=engine, **options) < 1e-6, place
 
 
-def test_an_adapter_beside_a_whole_model_or_without_its_weights_is_refused(
-    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
-) -> None:
-    both = beside_its_base(adapter, bases("llama"), tmp_path / "both")
+def test_an_ambiguous_adapter_is_refused(adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run) -> None:
+    both = Path(shutil.copytree(bases("llama"), tmp_path / "both"))
+    shutil.copytree(adapter, both, dirs_exist_ok=True)
     alone = with_settings(adapter, tmp_path / "alone")
     (alone / "adapter_model.safetensors").unlink()
     for folder, words in ((both, "a whole model and an adapter; move"), (alone, "without its weights, adapter_mod")):
@@ -147,9 +139,7 @@ def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], t
     ({"r": 5}, "with tensors of another rank than its adapter_config.json gives"),
     ({"use_dora": True}, "sets use_dora, which attn ignores"), ({"lora_alpha": "much"}, "'much' for alpha"),
 ])  # fmt: skip
-def test_an_adapter_that_would_be_misread_is_refused(
-    settings: dict[str, Any], words: str, adapter: str, tmp_path: Path, attn: Run
-) -> None:
+def test_settings_are_refused(settings: dict[str, Any], words: str, adapter: str, tmp_path: Path, attn: Run) -> None:
     folder = with_settings(adapter, tmp_path / "adapter", **settings)
     for engine in ("native", "transformers"):
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)

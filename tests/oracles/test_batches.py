@@ -24,7 +24,6 @@ TERMS = 6 * 48  # of the sums of six layers, one after the other
 
 
 def check_same(together: Trace, alone: Trace) -> None:
-    """Check that two traces show the same."""
     assert together.key_tokens == alone.key_tokens
     assert together.query_tokens == alone.query_tokens
     assert (together.text, together.pair, together.target) == (alone.text, alone.pair, alone.target)
@@ -46,9 +45,7 @@ MIXES_NEIGHBOURS = ["convbert", "mobilebert", "nystromformer"]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "gemma2", "jamba", "bloom", "t5", *MIXES_NEIGHBOURS])
-def test_by_default_sentences_of_one_length_run_together_and_show_what_each_shows_alone(
-    name: str, tmp_path: Path
-) -> None:
+def test_sentences_of_one_length_run_together_and_show_what_each_shows_alone(name: str, tmp_path: Path) -> None:
     # The norms of MobileBERT divide by nothing: scores would be of 1e25, and weights of rounding.
     save(calmed(calmed(tiny_model(name))) if name == "mobilebert" else tiny_model(name), tmp_path)
     source = opened(tmp_path, "all")

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from refusals import refused
+from running import Run
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -55,7 +55,6 @@ CONTROLS = (
 
 
 def save_chat_model(folder: Path) -> None:
-    """Save a tiny Llama of random weights, whose vocabulary is of bytes and controls, without a template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -73,7 +72,6 @@ def save_chat_model(folder: Path) -> None:
 
 
 def write_template(folder: Path, template: str | None, form: str = "file") -> None:
-    """Give a checkpoint a template: in a file, in tokenizer_config.json, or there as one of several."""
     path = folder / "tokenizer_config.json"
     config: dict[str, Any] = json.loads(path.read_text())
     config.pop("chat_template", None)
@@ -87,17 +85,13 @@ def write_template(folder: Path, template: str | None, form: str = "file") -> No
     path.write_text(json.dumps(config))
 
 
-Run = Callable[..., Any]
 USAGE, LOAD, NOT_EXPOSED, INPUT = 2, 3, 4, 5
 TEXT = "time flies like an arrow"
 PLAIN = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
 CONTENTS = [
-    TEXT,
-    "  two\n\nlines, and blanks at the ends \n",
-    "{{ bos_token }} {% raw %} \"quoted\" 'twice' \\n <b>&amp;</b>",
-    "naïve ☃ 👩\u200d🚀 e\u0301",
-    "a <|im_end|> that is written out, </s> too",
-]
+    TEXT, "  two\n\nlines, and blanks at the ends \n", "{{ bos_token }} {% raw %} \"quoted\" 'twice' \\n <b>&amp;</b>",
+    "naïve ☃ 👩\u200d🚀 e\u0301", "a <|im_end|> that is written out, </s> too",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +113,6 @@ def saved(folder: Path, *messages: tuple[str, str]) -> Path:
 
 
 def words_of(document: dict[str, Any]) -> str:
-    """What stands in the text where no control token does."""
     places = [range(token["start"], token["end"]) for token in document["tokens"] if not token["special"]]
     return "".join(document["text"][place] for place in sorted({place for some in places for place in some}))
 
@@ -181,11 +174,7 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
     assert words_of(attn("tokens", "-", *run, stdin="time flies").json) == "time flies"
 
 
-# --- what is refused ---------------------------------------------------------------------------------------
-
-
 def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: Path, tmp_path: Path) -> None:
-    """Others are in tests/cli/test_options.py."""
     write_template(model, PLAIN)
     refused(attn("inspect", TEXT, "--chat"), USAGE)
     refused(attn("inspect", "-f", saved(tmp_path, ("user", "time")), "--whole", "--chat", "-m", model), USAGE)
@@ -203,9 +192,7 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
     ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
     ('[{"role": "user", "content": null}]', "'content': None}"),
 ])  # fmt: skip
-def test_what_is_no_list_of_messages_is_one_sentence(
-    attn: Run, model: Path, tmp_path: Path, content: str, reason: str
-) -> None:
+def test_no_list_of_messages_is_one_sentence(attn: Run, model: Path, tmp_path: Path, content: str, reason: str) -> None:
     write_template(model, PLAIN)
     path = tmp_path / "bad.json"
     path.write_text(content)
@@ -213,17 +200,15 @@ def test_what_is_no_list_of_messages_is_one_sentence(
 
 
 REFUSED = [
-    (None, NOT_EXPOSED, "has no default chat template"),
-    ("{% if %}", LOAD, "cannot be read"),
+    (None, NOT_EXPOSED, "has no default chat template"), ("{% if %}", LOAD, "cannot be read"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", LOAD, "cannot be read"),
     ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "refuses these messages: no\\x1b[31m chat"),
     ("{{ messages.__class__.__mro__ }}", INPUT, "refuses these messages"),
     ("{{ messages.append(1) }}", INPUT, "refuses these messages"),
     ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "calls itself without end"),
     ("{% for i in range(9999) %}{{ messages[0].content * 99 }}{% endfor %}", INPUT, "it writes 23,757,624 characters"),
-    (" ", INPUT, "leaves out the messages"),
-    (IN_PARTS, INPUT, "leaves out the messages"),
-]
+    (" ", INPUT, "leaves out the messages"), (IN_PARTS, INPUT, "leaves out the messages"),
+]  # fmt: skip
 
 
 def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run, model: Path) -> None:
@@ -242,7 +227,6 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
 
 
 def test_a_template_that_computes_without_end_is_ended() -> None:
-    """In time, which takes five seconds, and in memory; the next request is answered."""
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     for template in (loops, "{{ 'x' * 10**10 }}"):
         process = TemplateProcess("{% if messages | length > 1 %}" + template + "{% endif %}x")

@@ -16,13 +16,11 @@ from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-
 SENTENCE, TARGET = "w7 w8 w9 w7 w5", "w3 w4 w5"
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An encoder-decoder of three layers each."""
     return str(save_for_auto(tiny_model("t5"), tmp_path_factory.mktemp("t5")))
 
 
@@ -41,9 +39,7 @@ def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(kind: str, translator: 
         refused(attn(*command, *options), 2, text_shown)
 
 
-def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
-    translator: str, attn: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_kind_has_its_own_rows_and_columns(translator: str, attn: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
     arguments = ("inspect", SENTENCE, "-m", translator, "--target", TARGET, "-F", "json", "-l", "all")
     whole = attn(*arguments, "--save", path)
@@ -64,9 +60,7 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
     assert "layer 0 · cross" in shown
 
 
-def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_missing(
-    tmp_path: Path, attn: Callable[..., Any]
-) -> None:
+def test_layers_of_a_hybrid_without_attention_are_listed(tmp_path: Path, attn: Callable[..., Any]) -> None:
     whole = ("-m", save_for_auto(tiny_model("qwen3_next"), tmp_path))
     ran = attn("inspect", "w7 w8", "w9 w7", *whole, "-l", "0,1", "-F", "jsonl", "--show", "metrics")
     text_shown = "attn: warning: layer 0 has linear_attention, no softmax attention; it is not shown\n"

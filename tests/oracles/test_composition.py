@@ -24,11 +24,10 @@ _LIKE_BERT = (
 )  # fmt: skip
 WRITERS: dict[str, tuple[dict[str, str], str, str]] = {
     **dict.fromkeys(("llama", "qwen3", "gemma2", "gemma3_text"), _LIKE_LLAMA),
-    **dict.fromkeys(("bert", "roberta"), _LIKE_BERT),
-    "distilbert": (_LIKE_BERT[0], "attention.out_lin", "ffn"),
+    **dict.fromkeys(("bert", "roberta"), _LIKE_BERT), "distilbert": (_LIKE_BERT[0], "attention.out_lin", "ffn"),
     "gpt2": ({"wte": "embedding", "wpe": "position"}, "attn.c_proj", "mlp"),
     "gpt_neox": ({"embed_in": "embedding"}, "attention.dense", "mlp"),
-}
+}  # fmt: skip
 
 Written = tuple[str, int | None, int | None]  # kind, layer, head
 Terms = dict[tuple[str, Written], list[float]]

@@ -10,34 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import conformance
 import numpy as np
 import pytest
 import torch
 import transformers
-from architectures import (
-    IMAGE_TEXT,
-    TEXT_CLASSES,
-    architectures,
-    each,
-    random_model,
-    tiny_config,
-    tiny_inputs,
-    tiny_tower,
-    tiny_whole,
-)
-from conformance import (
-    NEED_MORE_THAN_TEXT,
-    NOT_REACHED,
-    RUN_ALONE,
-    WITH_TIMM,
-    calmed,
-    opened,
-    save,
-    save_inside,
-    save_tokenizer,
-    stacked,
-    words,
-)
+from architectures import IMAGE_TEXT, TEXT_CLASSES, each, random_model, tiny_config, tiny_inputs, tiny_whole
+from conformance import calmed, opened, save, save_inside, save_tokenizer, stacked, words
 from readme import pages
 from transformers import AutoModel, PreTrainedModel
 
@@ -64,7 +43,6 @@ BUDGETS = (
 
 
 def recorded(model: Any, inputs: dict[str, torch.Tensor], layers: tuple[int, ...]) -> tuple[LayerTrace, ...]:
-    """Return the layers that are recorded of one forward of a model."""
     config, text = model.config, slice(0, inputs["input_ids"].shape[1])
     kinds = ("encoder", "decoder", "cross") if config.is_encoder_decoder else ("self",)
     target = slice(0, inputs["decoder_input_ids"].shape[1]) if config.is_encoder_decoder else text
@@ -75,7 +53,6 @@ def recorded(model: Any, inputs: dict[str, torch.Tensor], layers: tuple[int, ...
 
 
 def built(build: Callable[..., Any], config: Any, attention: str | None) -> Any:
-    """Return a model with the same random weights at every call, without a cache, as checkpoints are loaded."""
     model = calmed(random_model(build, config, attention))
     model.config.use_cache = False  # FSMT leaves its causal mask out while it fills a cache
     return model
@@ -127,7 +104,7 @@ def check_cut(model: PreTrainedModel, layers: tuple[LayerTrace, ...], inputs: di
             np.testing.assert_array_equal(array, other)
 
 
-@pytest.mark.parametrize("name", each(*NOT_REACHED))
+@pytest.mark.parametrize("name", each(*conformance.NOT_REACHED))
 def test_an_architecture_is_exact(name: str) -> None:
     config = tiny_config(name)
     build = getattr(transformers, TEXT_CLASSES[name])._from_config if name in TEXT_CLASSES else AutoModel.from_config
@@ -142,16 +119,14 @@ def test_an_architecture_is_exact(name: str) -> None:
     check_cut(model, layers, inputs)
 
 
-@pytest.mark.parametrize("name", NOT_REACHED)
+@pytest.mark.parametrize("name", conformance.NOT_REACHED)
 def test_an_architecture_is_refused_for_a_known_reason(name: str, tmp_path: Path) -> None:
     model = built(AutoModel.from_config, tiny_config(name), None)
     save(model, tmp_path)
     inputs = tiny_inputs(model.config)
-    with pytest.raises(NotExposedError, match=NOT_REACHED[name]):
+    with pytest.raises(NotExposedError, match=conformance.NOT_REACHED[name]):
         opened(tmp_path, "all").trace(words(inputs["input_ids"]) or "", target=words(inputs.get("decoder_input_ids")))
 
-
-# --- models that read pictures beside text: their language models, read from files ---------------------------
 
 # Their configuration counts layers itself: they are text models that read pictures as tokens.
 COUNTED_AT_THE_TOP = {"chameleon", "git", "mistral4"}
@@ -159,19 +134,19 @@ COUNTED_AT_THE_TOP = {"chameleon", "git", "mistral4"}
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in IMAGE_TEXT])
 def test_a_model_that_reads_pictures_too_is_exact_or_refused_for_a_known_reason(name: str, tmp_path: Path) -> None:
-    if reason := NEED_MORE_THAN_TEXT.get(name):
+    if reason := conformance.NEED_MORE_THAN_TEXT.get(name):
         tiny_config(name).save_pretrained(tmp_path)
         save_tokenizer(tmp_path)
         with pytest.raises(AttnError, match=reason):
             opened(tmp_path, "all")
         return
-    if name in WITH_TIMM:
-        reference = calmed(tiny_tower(name))
+    if name in conformance.WITH_TIMM:
+        reference = calmed(random_model(AutoModel.from_config, tiny_config(name).get_text_config(decoder=True)))
         save_inside(reference, tiny_config(name), tmp_path)
     else:
         whole = calmed(tiny_whole(name))
         save(whole, tmp_path)
-        reference = whole.get_submodule(RUN_ALONE[name]) if name in RUN_ALONE else whole
+        reference = whole.get_submodule(conformance.RUN_ALONE[name]) if name in conformance.RUN_ALONE else whole
     config = reference.config.get_text_config(decoder=True)
     config.use_cache = False
     inputs = tiny_inputs(config)
@@ -187,11 +162,11 @@ def test_a_model_that_reads_pictures_too_is_exact_or_refused_for_a_known_reason(
 
 
 def test_the_documentation_counts_them() -> None:
-    count = len(architectures())
-    exact = count - len(NOT_REACHED)
+    count = len(each())
+    exact = count - len(conformance.NOT_REACHED)
     assert exact >= 199
     page = pages()["docs/reference/architectures.md"]
-    assert f"| that read text | {count} | {exact} | [{len(NOT_REACHED)}](" in page
-    wholes = len(IMAGE_TEXT) - len(NEED_MORE_THAN_TEXT)
+    assert f"| that read text | {count} | {exact} | [{len(conformance.NOT_REACHED)}](" in page
+    wholes = len(IMAGE_TEXT) - len(conformance.NEED_MORE_THAN_TEXT)
     assert wholes >= 88
-    assert f" | {len(IMAGE_TEXT)} | {wholes} | [{len(NEED_MORE_THAN_TEXT)}](" in page
+    assert f" | {len(IMAGE_TEXT)} | {wholes} | [{len(conformance.NEED_MORE_THAN_TEXT)}](" in page

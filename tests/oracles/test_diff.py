@@ -2,24 +2,21 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 SENTENCE, OTHER = "time flies like an arrow", "fruit flies like a banana"
 LAYER, HEAD = 3, 5
 
-Run = Callable[..., Any]
-
 
 @pytest.fixture(scope="module")
 def changed(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """MiniLM with the queries of one head turned round."""
     folder = tmp_path_factory.mktemp("changed")
     for path in Path(minilm).iterdir():
         if path.is_file() and path.name != "model.safetensors":
@@ -48,7 +45,6 @@ def test_the_head_whose_weights_were_changed_ranks_first(minilm: str, changed: s
 
 
 def with_heads_moved(model: Any) -> Any:
-    """The same function of the same weights, in which each head stands one place further."""
     width = model.config.hidden_size // 12
     moved = torch.arange(12 * width).reshape(12, width).roll(-1, 0).flatten()
     for layer in model.encoder.layer:

@@ -11,6 +11,7 @@ import torch
 from architectures import tiny_config, tiny_model
 from conformance import save, save_for_auto
 from refusals import INPUT, USAGE, refused
+from running import Run
 from transformers import AutoModelForCausalLM
 
 import attncli
@@ -18,7 +19,6 @@ from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
-Run = Callable[..., Any]
 TEXT = "w23 w42 w17 w88 w23"
 IDS = [23, 42, 17, 88, 23]
 COUNT = 6
@@ -28,8 +28,6 @@ EXACT = 1e-5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A tiny language model of an architecture, head and tokenizer included; nothing ends its texts unless given."""
-
     @cache
     def get(name: str, end: int | None = None) -> Path:
         torch.manual_seed(0)
@@ -46,7 +44,6 @@ Folder = Callable[..., Path]
 
 @cache
 def plainly(path: Path, count: int) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
-    """What transformers writes, and every layer's weights of one eager pass over all of it."""
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
     ids = torch.tensor([IDS])
     with torch.no_grad():

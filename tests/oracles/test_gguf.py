@@ -15,7 +15,7 @@ from conformance import stacked
 from gguf_files import Kind, write_gguf
 from refusals import refused
 from rounding import of_weights
-from running import Ran
+from running import Run
 from tiny_tokenizers import STRINGS, save_tokenizer
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -23,7 +23,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import attncli
 from attncli.engines.tokenize import open_tokenizer
 
-Run = Callable[..., Ran]
 TEXT = "time flies like an arrow"
 ROTATED = {
     "context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 512,
@@ -44,7 +43,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 
 
 def by_bytes(folder: Path, words: str, **more: np.ndarray) -> Callable[[gguf.GGUFWriter], None]:
-    """Return what writes a byte-level tokenizer of a folder into a file, and more tensors."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     pieces = [tokenizer.id_to_token(id_) for id_ in range(tokenizer.get_vocab_size())]
@@ -69,7 +67,6 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model_of(name: str, folder: Path, **more: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """Return transformers' model of random weights, and its tensors."""
     _, config, sizes, _ = MODELS[name]
     torch.manual_seed(4)
     size = len(AutoTokenizer.from_pretrained(folder))
@@ -150,11 +147,7 @@ def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path:
         attncli.inspect(TEXT, model=str(tmp_path / "b.gguf"))
 
 
-# --- tokenizers ----------------------------------------------------------------------------------------------
-
-
 def file_with(path: Path, tokenizer: Callable[[gguf.GGUFWriter], None], size: int, architecture: str = "llama") -> str:
-    """Write a file whose tensors are not read; return its path."""
     tensors = {"model.embed_tokens.weight": np.zeros((size, 256), np.float32)}
     write_gguf(path, architecture, tensors, MODELS[architecture][3], tokenizer)
     return str(path)
@@ -179,9 +172,6 @@ def test_a_sentencepiece_vocabulary_is_refused(attn: Run, qwen2: Path, tmp_path:
 
     path = file_with(tmp_path / "model.gguf", write, 2)
     refused(attn("tokens", TEXT, "-m", path), 3, "'llama' of a GGUF file is none whose alphabet is bytes; give the")
-
-
-# --- what is not read ----------------------------------------------------------------------------------------
 
 
 def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_path: Path) -> None:
@@ -214,9 +204,7 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     refused(attn("mask", "model", "-m", path, TEXT), 4, "is a GGUF file, and the native engine does not compute it")
 
 
-def test_the_package_is_named_where_it_is_missing(
-    attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tensors = model_of("llama", qwen2)
     for kind in (Kind.F16, Kind.Q8_0):
         write = (tensors, MODELS["llama"][3], by_bytes(qwen2, "qwen2"))

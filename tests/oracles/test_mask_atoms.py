@@ -24,14 +24,9 @@ def ours(text: str, queries: int, keys: int, past: int) -> np.ndarray:
 
 
 def theirs(mod: Mod, queries: int, keys: int, past: int) -> np.ndarray:
-    """The mask that torch makes of a mask_mod; transformers shifts the queries the same way."""
     shifted = hf.add_offsets_to_mask_function(mod, past, 0)
     (mask,) = create_mask(shifted, None, 1, queries, keys, device="cpu")[0].numpy()
     return mask
-
-
-def bounded(mod: Mod) -> Mod:
-    return hf.and_masks(mod, hf.causal_mask_function)
 
 
 def documents(lengths: list[int]) -> Mod:
@@ -68,7 +63,8 @@ ATOMS: dict[str, tuple[tuple[st.SearchStrategy[int], ...], str, Callable[..., Mo
     "full": ((), "full", lambda: hf.bidirectional_mask_function),
     "causal": ((), "causal", lambda: hf.causal_mask_function),
     "window": ((few,), "window({})", hf.sliding_window_causal_mask_function),
-    "half window": ((few,), "window({}) & causal", lambda w: bounded(hf.sliding_window_overlay(w))),
+    "half window": ((few,), "window({}) & causal", lambda w: and_masks(
+        hf.sliding_window_overlay(w), hf.causal_mask_function)),
     "bidirectional window": ((some,), "band({0},{0})", hf.sliding_window_bidirectional_mask_function),
     "band": ((some, some), "band({},{})", lambda left, right: lambda b, h, q, kv: (kv - q <= right) & (q - kv <= left)),
     "prefix of a language model": (
@@ -87,7 +83,6 @@ NAMES = [*ATOMS, "docs", "global", "pad"]
 
 
 def drawn(data: st.DataObject, name: str, keys: int, length: int) -> tuple[str, Mod]:
-    """Return an atom with numbers, and its function."""
     if name == "pad":
         left, right = data.draw(some), data.draw(some)
         return f"pad(left={left},right={right})", padding(left, right, keys)
@@ -101,7 +96,6 @@ def drawn(data: st.DataObject, name: str, keys: int, length: int) -> tuple[str, 
 
 
 def fitted(lengths: list[int], total: int) -> list[int]:
-    """Documents of about these lengths that add up to the total."""
     remaining: list[int] = []
     for length in lengths:
         remaining.append(min(length, total - sum(remaining)))
@@ -113,9 +107,7 @@ def fitted(lengths: list[int], total: int) -> list[int]:
 @pytest.mark.parametrize("atom", NAMES)
 @given(data=st.data(), queries=st.integers(1, 9), keys=st.integers(1, 12), past=st.integers(0, 6))
 @quickly
-def test_an_atom_is_what_torch_and_transformers_make_of_it(
-    atom: str, data: st.DataObject, queries: int, keys: int, past: int
-) -> None:
+def test_an_atom_is_what_torch_makes_of_it(atom: str, data: st.DataObject, queries: int, keys: int, past: int) -> None:
     text, mod = drawn(data, atom, keys, max(keys, past + queries))
     np.testing.assert_array_equal(ours(text, queries, keys, past), theirs(mod, queries, keys, past))
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from conformance import opened
-from native_variants import VARIANTS, agree, config_of, conform, each_value, native_layers, save, save_whole
+from native_variants import VARIANTS, agree, config_of, conform, each_value, native_packed, save, save_whole
+from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig, PreTrainedConfig
 
@@ -22,16 +23,9 @@ from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.errors import LoadError, NotExposedError, UsageError
 
-Run = Callable[..., Any]
-
-
-# --- configurations ----------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_value_of_each_field_gives_what_transformers_computes(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_value_of_a_field_is_computed_alike(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = list(each_value(family))
     assert sum(map(len, tried)) == sum(map(len, VARIANTS[family].values()))
     for number, changes in enumerate(tried):
@@ -91,7 +85,6 @@ PUBLISHED = {
     "gemma3_text": {"_sliding_window_pattern": 2, "eos_token_ids": [1, 2], "forced_decoder_ids": [[1, 2]]},
 }
 
-
 # Fields that change numbers, and are false in every native family.
 OF_ENCODERS = {"add_cross_attention", "is_decoder", "is_encoder_decoder", "use_bidirectional_attention"}
 
@@ -118,11 +111,7 @@ def test_fields_that_matter_to_nothing_are_passed_over() -> None:
         assert repr(model_spec(ConfigReader(config | fields))) == repr(model_spec(ConfigReader(config)))
 
 
-# --- checkpoints -------------------------------------------------------------------------------------------
-
-
 def agrees(model: str | Path, text: str, **options: Any) -> Any:
-    """Check the native engine's trace of a text against that of transformers, and return it."""
     found, reference = (
         attncli.inspect(text, model=str(model), engine=engine, **options) for engine in ("native", "transformers")
     )
@@ -166,7 +155,7 @@ def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path
 
 def both(folder: Path) -> tuple[list[Any], tuple[Any, ...]]:
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w11")
-    return native_layers(folder, trace.key_tokens.ids), trace.layers
+    return native_packed(folder, [trace.key_tokens.ids])[0], trace.layers
 
 
 def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -196,9 +185,6 @@ def test_a_tensor_that_is_missing_is_for_transformers_to_report(part: str, minil
         assert attncli.inspect("time flies", model=str(folder), engine=engine, layer=1).layers[0].layer == 1
         with pytest.raises(error, match=r"layer\.2\.attention\.self\.key"):
             attncli.inspect("time flies", model=str(folder), engine=engine, layer=2)
-
-
-# --- which engine ------------------------------------------------------------------------------------------
 
 
 def test_verify_shows_how_far_the_engines_are_apart(minilm: str, attn: Run) -> None:

@@ -16,7 +16,7 @@ import torch
 from bitsandbytes import functional
 from conformance import stacked
 from refusals import refused
-from running import Ran
+from running import Run
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -25,7 +25,6 @@ from attncli.checkpoints.tensors import Store, Stored
 from attncli.checkpoints.tensors.quantization import dequantized
 from attncli.errors import LoadError
 
-Run = Callable[..., Ran]
 Tensors = dict[str, torch.Tensor]
 TEXT = "time flies like an arrow"
 ENGINES = ("native", "transformers")
@@ -44,7 +43,6 @@ Made = Callable[[torch.Tensor], Form]
 
 @pytest.fixture(scope="module")
 def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama whose matrices have several groups and blocks in each direction."""
     folder = Path(shutil.copytree(tiny_llama, tmp_path_factory.mktemp("forms") / "llama"))
     torch.manual_seed(1)
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
@@ -57,7 +55,6 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def agrees(llama: Path, folder: Path, made: Made, scheme: Any, form: str, end: str = "_proj.weight") -> None:
-    """Check that a form of the matrices whose names have an end shows what transformers computes with its numbers."""
     folder, numbers = quantized(llama, folder, made, scheme, end)
     expected = numbers_shown(llama, numbers)
     for engine in ENGINES:
@@ -68,7 +65,6 @@ def agrees(llama: Path, folder: Path, made: Made, scheme: Any, form: str, end: s
 
 
 def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
-    """Store the matrices whose names have an end in a form; return the folder, and the numbers of all tensors."""
     shutil.copytree(llama, folder)
     stored, numbers = {}, load_file(llama / "model.safetensors")
     for name, tensor in numbers.items():
@@ -86,7 +82,6 @@ def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_p
 
 
 def numbers_shown(whole: Path, numbers: Tensors) -> list[np.ndarray]:
-    """Return the weights of each layer of transformers' model with these numbers in place of its own."""
     model = AutoModelForCausalLM.from_pretrained(whole, attn_implementation="eager", dtype=torch.float32).eval()
     rest = model.load_state_dict({name: each.float() for name, each in numbers.items()}, strict=False)
     assert not rest.unexpected_keys
@@ -94,9 +89,6 @@ def numbers_shown(whole: Path, numbers: Tensors) -> list[np.ndarray]:
     with torch.no_grad():
         found = model(torch.tensor([[words[word] for word in TEXT.split()]]), output_attentions=True)
     return [layer[0].numpy() for layer in found.attentions]
-
-
-# --- eight bits with scales ----------------------------------------------------------------------------------
 
 
 def in_blocks(height: int, width: int) -> Made:
@@ -125,11 +117,7 @@ def test_fp8_in_blocks(height: int, width: int, end: str, llama: Path, tmp_path:
     agrees(llama, tmp_path / "fp8", in_blocks(height, width), scheme, "fp8", end)
 
 
-# --- words of 32 bits ----------------------------------------------------------------------------------------
-
-
 def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Put the codes of each row into words of 32 bits, from the lowest bit on."""
     rows, columns = codes.shape
     words = -(-columns * bits // 32)
     found = b""
@@ -156,8 +144,7 @@ def in_groups(tensor: torch.Tensor, bits: int, group_of: list[int]) -> tuple[tor
 
 
 @pytest.mark.parametrize(
-    ("bits", "layout", "index"),
-    [(8, "gptq", "shuffled"), (4, "gptq_v2", "in order"), (4, "gptq", "one group")],
+    ("bits", "layout", "index"), [(8, "gptq", "shuffled"), (4, "gptq_v2", "in order"), (4, "gptq", "one group")]
 )
 def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
@@ -179,9 +166,6 @@ def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -
     agrees(llama, tmp_path / "gptq", made, scheme, "gptq")
 
 
-# --- by their own libraries ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["nf4", "nf4 twice"])
 def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
@@ -197,12 +181,7 @@ def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
     agrees(llama, tmp_path / "bitsandbytes", made, scheme, "bitsandbytes")
 
 
-# --- what is not undone --------------------------------------------------------------------------------------
-
-
 class Tensors(Store):
-    """Tensors of these types and numbers."""
-
     def __init__(self, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
         self.names = tensors
         self.tensors = tensors
@@ -219,14 +198,12 @@ GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 UNREAD = [
     ({"quant_method": "awq", "bits": 4, "version": "gemm"}, "'awq'; give the original checkpoint, or save it"),
     ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "'compressed-tensors'; give the original"),
-    (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"),
-    (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
-    (GPTQ | {"checkpoint_format": ["gptq"]}, "GPTQ as ['gptq']"),
-    (GPTQ | {"bits": 10**30}, "with 1000"),
+    (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"), (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
+    (GPTQ | {"checkpoint_format": ["gptq"]}, "GPTQ as ['gptq']"), (GPTQ | {"bits": 10**30}, "with 1000"),
     ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or save it dequantized"),
     ({"bits": 4}, "attn does not read 'MLX'"),
     ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
-]
+]  # fmt: skip
 # The tensors, by their types and shapes, too.
 MISFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.g_idx is missing"),

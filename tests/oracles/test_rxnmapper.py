@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from running import Run
 from rxnmapper import atom_pairs, rxnmapper_folder
 from transformers import AlbertModel, PreTrainedTokenizerFast
-
-Run = Callable[..., Any]
 
 
 def test_the_head_that_maps_atoms_comes_first(attn: Run, tmp_path: Path) -> None:
@@ -37,7 +35,6 @@ def test_the_head_that_maps_atoms_comes_first(attn: Run, tmp_path: Path) -> None
 
 
 def by_hand(folder: Path, lines: list[dict[str, Any]]) -> dict[tuple[int, int], tuple[float, float, float]]:
-    """Hits, weight and chance of each head, by plain loops over what transformers' eager attention returns."""
     model = AlbertModel.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     rows: dict[tuple[int, int], list[tuple[float, float, float]]] = {}

@@ -53,22 +53,17 @@ def field(reader: GGUFReader, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def original() -> LlamaForCausalLM:
-    """The model of transformers with the dequantized weights, put into its order by hand."""
     reader = GGUFReader(smollm_file())
     heads, kv_heads = field(reader, "llama.attention.head_count"), field(reader, "llama.attention.head_count_kv")
     config = LlamaConfig(
-        vocab_size=len(field(reader, "tokenizer.ggml.tokens")),
-        hidden_size=field(reader, "llama.embedding_length"),
+        vocab_size=len(field(reader, "tokenizer.ggml.tokens")), hidden_size=field(reader, "llama.embedding_length"),
         intermediate_size=field(reader, "llama.feed_forward_length"),
-        num_hidden_layers=field(reader, "llama.block_count"),
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
+        num_hidden_layers=field(reader, "llama.block_count"), num_attention_heads=heads, num_key_value_heads=kv_heads,
         rms_norm_eps=float(field(reader, "llama.attention.layer_norm_rms_epsilon")),
         rope_parameters={"rope_type": "default", "rope_theta": float(field(reader, "llama.rope.freq_base"))},
-        max_position_embeddings=field(reader, "llama.context_length"),
-        tie_word_embeddings=True,
+        max_position_embeddings=field(reader, "llama.context_length"), tie_word_embeddings=True,
         attn_implementation="eager",
-    )
+    )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
              "attn_output": "self_attn.o_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from refusals import INPUT, LOAD, USAGE, refused
+from running import Run
 from tiny_tokenizers import BERT, FAMILIES, STRINGS, save_tokenizer
 from tokenizer_folders import IN_PYTHON, PLACED, custom
 from tokenizers import Tokenizer
@@ -19,12 +20,8 @@ from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 
-Run = Callable[..., Any]
 LIMIT = 9  # tokens, where texts are cut
 PARTS = "ids tokens offsets special_tokens_mask type_ids word_ids sequence_ids attention_mask".split()
-
-
-# --- the native tokenizer --------------------------------------------------------------------------------------------
 
 
 def native_of(folder: Path) -> NativeTokenizer:
@@ -32,7 +29,6 @@ def native_of(folder: Path) -> NativeTokenizer:
 
 
 def _read(tokenizer: Any, text: str, pair: str | None, special: bool, limit: int | None) -> Any:
-    """Return all that a tokenizer, of transformers or ours, makes of a text, or its error."""
     cut = {"truncation": limit is not None, "max_length": limit}
     try:
         made = tokenizer(text, pair, add_special_tokens=special, padding=False, **cut)
@@ -62,7 +58,6 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that saves a family's tokenizer and returns its folder."""
     return lambda family: save_tokenizer(tmp_path, family)
 
 
@@ -86,7 +81,6 @@ Change = Callable[[Path], None]
 
 
 def _beside(name: str, content: Any) -> Change:
-    """Return a change of the fields of a file."""
     return lambda folder: _edit(folder / name, lambda fields: fields.update(content))
 
 
@@ -95,7 +89,6 @@ def _fields(**fields: Any) -> Change:
 
 
 def _file(change: Callable[[dict[str, Any]], Any]) -> Change:
-    """Return a change of a tokenizer.json."""
     return lambda folder: _edit(folder / "tokenizer.json", change)
 
 
@@ -115,10 +108,7 @@ def _whole_words(content: dict[str, Any]) -> None:
     del content["model"]["merges"][::2]
 
 
-def _twice(content: dict[str, Any]) -> None:
-    content["added_tokens"] += [_added("the", 9000, lstrip=True), _added("a", 9001), _added("the", 8000, special=True)]
-
-
+TWICE = [_added("the", 9000, lstrip=True), _added("a", 9001), _added("the", 8000, special=True)]
 ADDED = {k: v for k, v in _added("", 0, special=True).items() if k != "id"}
 WIDE = {"__type": "AddedToken"} | ADDED | {"content": "wide load", "lstrip": True, "rstrip": True, "special": False}
 MASK = WIDE | {"content": "<mask>"}
@@ -139,7 +129,7 @@ VARIANTS: dict[str, tuple[str, Change]] = {
         {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}))),
     "class in config.json": ("gpt2", _class_in_config),
     "added tokens": ("bert", _fields(added_tokens_decoder=NEW | LISTED)),
-    "tokens listed twice": ("gpt2", _file(_twice)),
+    "tokens listed twice": ("gpt2", _file(lambda c: c["added_tokens"].extend(TWICE))),
     "named tokens": ("roberta", _fields(extra_special_tokens={"image_token": "<pad>"}, image_token="<pad>")),
     "special_tokens_map.json": ("roberta", _beside("special_tokens_map.json", {
         "mask_token": {k: v for k, v in MASK.items() if k != "__type"}, "additional_special_tokens": ["<pad>"]})),
@@ -174,15 +164,11 @@ def test_an_unusual_folder_is_declined(name: str, saved: Callable[[str], Path]) 
         native_of(folder)
 
 
-# --- `attn tokens` in every form of vocabulary -----------------------------------------------------------------------
-
 TEXTS = ["time flies like an arrow", "  naïve cafe\u0301 ☃ 2024", "LIKE </s> an <unk> [MASK] end", "👨\u200d👩 שלום\t"]
 
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory, minilm: str) -> Callable[[str], Path]:
-    """Return a function that makes the folder of a kind of tokenizer."""
-
     @cache
     def folder(kind: str) -> Path:
         if kind == "minilm":
@@ -248,12 +234,8 @@ def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: 
     assert [token["id"] for token in ran.json["tokens"]] == [byte + 3 for byte in b"time"] + [1]
 
 
-# --- tokens without offsets ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def marian(tmp_path: Path) -> str:
-    """A translator with random weights, whose tokenizer gives no offsets."""
     folder = tmp_path
     torch.manual_seed(0)
     config = MarianConfig(
@@ -267,7 +249,6 @@ def marian(tmp_path: Path) -> str:
 
 
 def test_tokens_without_offsets(attn: Run, marian: str) -> None:
-    """Views show them; words need offsets, and unknown tokens are named without."""
     for command in ("inspect --hide-special", "why --query an --head 0", "check", "mask model", "tokens -F csv"):
         assert attn(*command.split(), "time flies like an arrow", "-m", marian).code == 0
     for command in ("inspect", "tokens"):

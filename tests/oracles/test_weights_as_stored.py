@@ -9,21 +9,17 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from running import Ran
+from running import Run
 from safetensors.torch import load_file, save_file
 
 from attncli.checkpoints.weight_checks import check_unread
 from attncli.errors import LoadError
 
-Run = Callable[..., Ran]
 Made = Callable[..., Path]
 LOAD = 3
 TEXT = "time flies like an arrow"
 QUERY = "model.layers.0.self_attn.q_proj"
 ENGINES = ("native", "transformers")
-
-
-# --- tensors that nobody reads -------------------------------------------------------------------------------
 
 # The parts of a decoder that run, where the first of three layers was asked for.
 RUNNING = ["model", "model.layers", "model.layers.0", QUERY, "model.layers.0.mlp", "model.embed_tokens"]
@@ -52,13 +48,8 @@ def test_what_tells_of_a_quantization_or_an_adapter_is_named_and_what_does_not_r
     assert len(check_unread("it", [f"{QUERY}.input_scale"], RUNNING, "model.", is_undone=True)) == 1
 
 
-# --- checkpoints ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def made(tiny_llama: str, tmp_path: Path) -> Made:
-    """Copy the tiny Llama, with other tensors or fields of its configuration."""
-
     def make(tensors: dict[str, torch.Tensor] | None = None, **fields: Any) -> Path:
         folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint", dirs_exist_ok=True))
         whole = load_file(folder / "model.safetensors") | (tensors or {})
@@ -71,7 +62,6 @@ def made(tiny_llama: str, tmp_path: Path) -> Made:
 
 
 def refused_by_all(attn: Run, folder: Path, *words: str) -> None:
-    """Check that no command reads the weights of a checkpoint, in either engine, and that it is said why."""
     for line in (["inspect", "--engine", "native"], ["inspect", "--engine", "transformers"], ["check"]):
         ran = attn(*line, TEXT, "-m", folder)
         refused(ran, LOAD, str(folder), *words)
@@ -89,9 +79,7 @@ def test_a_quantization_that_is_not_undone_is_named(attn: Run, made: Made) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_tensor_of_a_layer_that_runs_which_the_model_does_not_read_is_warned_of(
-    engine: str, attn: Run, made: Made, tiny_llama: str
-) -> None:
+def test_an_unread_tensor_of_a_running_layer_is_warned_of(engine: str, attn: Run, made: Made, tiny_llama: str) -> None:
     folder = made({f"{QUERY.replace('0', layer)}.bias": torch.ones(24) for layer in "012"})
     for arguments, more in ((("-l", "0"), ""), (("-l", "all", "-F", "tsv"), " and 2 more")):
         ran = attn("inspect", TEXT, "-m", folder, "--engine", engine, *arguments)

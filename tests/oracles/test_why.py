@@ -28,7 +28,6 @@ class Called(NamedTuple):
 
 
 def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int) -> Called:
-    """Run the model itself, eagerly, and return the call of its attention function with this number."""
     module = importlib.import_module(type(model).__module__)
     eager = module.eager_attention_forward
     calls: list[Called] = []
@@ -51,7 +50,6 @@ def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int
 
 
 def stages(call: Called) -> dict[str, Any]:
-    """Every stage `[Q, K]` of a head, by its definition, of what the model's own function was handed."""
     group = HEAD // (len(call.query) // len(call.key))
     q, k, more = call.query[HEAD].double(), call.key[group].double(), call.more
     scaled = q @ k.T * more["scaling"]

@@ -71,7 +71,6 @@ _LIBRARY.impl("_flash_attn_varlen_forward", _varlen, "CPU")
 _LIBRARY.impl("fwd_kvcache", lambda q, k, v: q.clone(), "CPU")
 flash_attn_forward = torch.ops.flash_attn._flash_attn_forward
 
-
 BATCH, LENGTH, HEADS, GROUPS, WIDTH = 2, 5, 4, 2, 8
 SCALE = 0.3
 
@@ -134,9 +133,7 @@ def test_an_operator_that_is_not_known_is_named(seen: list[AttentionCall]) -> No
 
 
 @pytest.mark.parametrize(("kind", "past"), [(0, None), (1, 0), (2, 3)])
-def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
-    kind: int, past: int | None, seen: list[AttentionCall]
-) -> None:
+def test_triangles_begin_top_left_or_end_bottom_right(kind: int, past: int | None, seen: list[AttentionCall]) -> None:
     q, k = drawn(BATCH, LENGTH, HEADS, WIDTH), drawn(BATCH, LENGTH + 3, HEADS, WIDTH)
     bias = drawn(BATCH, HEADS, LENGTH, LENGTH + 3)
     sees = rows(0, False, -1, -1) if past is None else rows(past, True, -1, -1)

@@ -22,10 +22,7 @@ Mod = Callable[..., Any]
 
 
 def ran(
-    score_mod: Mod | None,
-    mask_mod: Mod | None,
-    times: int = 1,
-    rows: int | None = BATCH,
+    score_mod: Mod | None, mask_mod: Mod | None, times: int = 1, rows: int | None = BATCH
 ) -> tuple[list[AttentionCall], torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
     q = torch.randn(BATCH, HEADS, QUERIES, WIDTH, generator=draw)

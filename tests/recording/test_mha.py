@@ -17,18 +17,14 @@ PADDING = torch.arange(KEYS) >= torch.tensor([6, 4, 5])[:, None]
 LATER = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(1)
 BIAS = torch.randn(BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(1))
 MASKS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "padding": {"key_padding_mask": PADDING},
-    "later": {"attn_mask": LATER},
-    "both": {"attn_mask": LATER, "key_padding_mask": PADDING},
-    "bias": {"attn_mask": BIAS},
+    "none": {}, "padding": {"key_padding_mask": PADDING}, "later": {"attn_mask": LATER},
+    "both": {"attn_mask": LATER, "key_padding_mask": PADDING}, "bias": {"attn_mask": BIAS},
     "bias and padding": {"attn_mask": BIAS, "key_padding_mask": PADDING.float().mul(-1e9)},
     "hint": {"attn_mask": LATER, "is_causal": True},
-}
+}  # fmt: skip
 
 
 def seen(run: Callable[[], Any]) -> tuple[list[AttentionCall], list[Tensor], Any]:
-    """Return the calls, weights·V of what each says, and what the program computed."""
     calls, attended = [], []
 
     def take(call: AttentionCall) -> None:
@@ -87,7 +83,6 @@ def encoder(**options: Any) -> nn.TransformerEncoder:
 
 
 def by_hand(encoder: nn.TransformerEncoder, attended: list[Tensor]) -> Tensor:
-    """Return the output of layers whose attention is real."""
     x = X
     for layer, each in zip(encoder.layers, attended, strict=True):
         forward = lambda y, layer=layer: layer.linear2(layer.linear1(y).relu())  # noqa: E731
@@ -118,7 +113,6 @@ def test_every_path_of_an_encoder_is_read_whole(is_norm_first: bool, has_grad: b
 
 
 def test_a_bias_in_the_fast_path_of_a_layer_is_named_and_not_read() -> None:
-    """That path takes numbers for booleans."""
     layers = encoder().eval()
     calls: list[AttentionCall] = []
     with torch.no_grad(), watching(calls.append):

@@ -28,8 +28,6 @@ print(gc.get_threshold(), *(signal.getsignal(each) for each in (signal.SIGINT, s
 
 
 class Ran(NamedTuple):
-    """What became of a program, and how many calls were reported; None if nothing was."""
-
     code: int
     stdout: str
     stderr: str
@@ -51,13 +49,11 @@ def watched(*arguments: str, **how: str) -> Ran:
 
 
 def notes() -> list[str]:
-    """What was said beside the calls that were reported last."""
     found: list[str] = json.loads(Path("calls.json").read_text())["notes"]
     return found
 
 
 def same(*arguments: str, **how: str) -> int | None:
-    """Run a program both ways, hold that nothing differs, and return how many calls were reported."""
     without, ran = alone(*arguments, **how), watched(*arguments, **how)
     assert ran[:3] == without[:3]
     return ran.calls
@@ -156,7 +152,6 @@ if __name__ == "__main__":
 
 
 def test_threads_the_environment_and_warnings() -> None:
-    """Threads end before the report; torch reads what the program set; a warning names the program's line."""
     script = f"""
 import os, sys, threading
 os.environ["OMP_NUM_THREADS"] = "3"

@@ -31,18 +31,11 @@ def rotary(x: Tensor) -> Tensor:
     return x * COS + torch.cat((-x[..., D // 2 :], x[..., : D // 2]), -1) * SIN
 
 
-def in_place(x: Tensor) -> Tensor:
-    x = x.clone()
-    x /= D**0.5
-    return x
-
-
 def split(flat: Tensor) -> Tensor:
     return flat.view(B, T, H, D).transpose(1, 2)
 
 
 def projected() -> Iterator[Tensor]:
-    """Queries, keys and values that are small, and views of one projection."""
     flat = F.linear(drawn(B, T, D), drawn(3 * H * D, D) / 100, drawn(3 * H * D) / 100)
     return (each.unflatten(-1, (H, D)).transpose(1, 2) for each in flat.chunk(3, -1))
 
@@ -52,7 +45,6 @@ def by_hand(scale: float, q: Tensor = q, k: Tensor = k) -> Tensor:
 
 
 def found(program: Callable[[], object]) -> list[tuple[str, str]]:
-    """Codes and severities of the findings in the one call of a program."""
     with watch() as calls:
         program()
     assert calls.calls == 1
@@ -61,7 +53,7 @@ def found(program: Callable[[], object]) -> list[tuple[str, str]]:
 
 TWICE = {
     "a division": lambda: sdpa(q / D**0.5, k, v),
-    "in place": lambda: sdpa(in_place(q), k, v),
+    "in place": lambda: sdpa(q.clone().__itruediv__(D**0.5), k, v),
     "before heads are split": lambda: sdpa(split(F.linear(drawn(B, T, H * D), drawn(H * D, H * D)) * ROOT), k, v),
     "before rotary": lambda: sdpa(rotary(q * ROOT), rotary(k), v),
     "a scale of the call": lambda: sdpa(q * ROOT, k, v, scale=ROOT),
@@ -70,10 +62,9 @@ WRONG = {
     "twice by hand": lambda: by_hand(ROOT, q * ROOT),
     "the width of the model, before the call": lambda: sdpa(q * (H * D) ** -0.5, k, v, scale=1.0),
     "the width of the model": lambda: sdpa(q, k, v, scale=(H * D) ** -0.5),
-    "multiplied": lambda: sdpa(q, k, v, scale=D**0.5),
-    "multiplied by hand": lambda: by_hand(D**0.5),
+    "multiplied": lambda: sdpa(q, k, v, scale=D**0.5), "multiplied by hand": lambda: by_hand(D**0.5),
     "multiplied, of a projection": lambda: sdpa(*projected(), scale=D**0.5),
-}
+}  # fmt: skip
 NOTED = {
     "none": lambda: sdpa(q, k, v, scale=1.0),
     "none by hand": lambda: (rotary(q) @ rotary(k).mT).softmax(-1) @ v,

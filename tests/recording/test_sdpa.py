@@ -24,17 +24,14 @@ def heads(*shape: int) -> torch.Tensor:
 
 
 CASES = {
-    "plain": ((2, 4, 5, 8), {}),
-    "causal": ((2, 4, 5, 8), {"is_causal": True}),
+    "plain": ((2, 4, 5, 8), {}), "causal": ((2, 4, 5, 8), {"is_causal": True}),
     "scale": ((2, 4, 5, 8), {"scale": 0.3}),
     "padding": ((2, 4, 5, 8), {"attn_mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()[:, None, None]}),
-    "bias": ((2, 4, 5, 8), {"attn_mask": heads(4, 5, 5)}),
-    "keys alone": ((2, 4, 5, 8), {"attn_mask": heads(1, 5)}),
-    "no heads": ((3, 5, 8), {"attn_mask": heads(3, 1, 5)}),
-    "no batch": ((5, 8), {"attn_mask": heads(5, 5)}),
+    "bias": ((2, 4, 5, 8), {"attn_mask": heads(4, 5, 5)}), "keys alone": ((2, 4, 5, 8), {"attn_mask": heads(1, 5)}),
+    "no heads": ((3, 5, 8), {"attn_mask": heads(3, 1, 5)}), "no batch": ((5, 8), {"attn_mask": heads(5, 5)}),
     "two batch axes": ((2, 3, 4, 5, 8), {"attn_mask": heads(2, 1, 1, 1, 5)}),
     "two batch axes, one mask": ((2, 3, 4, 5, 8), {"attn_mask": heads(5, 5)}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -24,8 +24,6 @@ WIDTH = 16
 
 
 class Attention(nn.Module):
-    """Self-attention, with dropout in training."""
-
     def __init__(self) -> None:
         super().__init__()
         self.project = nn.Linear(WIDTH, 3 * WIDTH)
@@ -37,8 +35,6 @@ class Attention(nn.Module):
 
 
 class Model(nn.Module):
-    """Layers of both kinds, and one that is called twice."""
-
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([Attention(), Attention()])
@@ -86,8 +82,6 @@ def with_hooks_of_its_own() -> list[Tensor]:
 
 
 class Counting(TorchFunctionMode):
-    """A mode of the program's own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
@@ -193,7 +187,6 @@ def test_an_error_of_the_program_goes_through() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    """Hooks that torch still counts have `torch.compile` warn of them."""
     profile = threading.getprofile()
     with watch():
         evaluated()
@@ -228,17 +221,15 @@ def over(batch: int, heads: int, queries: int, keys: int, width: int) -> dict[st
     return {
         "sdpa": lambda: F.scaled_dot_product_attention(q, k, k, mask, scale=1.0),
         "mha": lambda: module(x, y, y, torch.zeros(batch, keys, dtype=torch.bool), need_weights=False),
-        "layer": lambda: layer.eval()(x),
-        "by hand": by_hand,
+        "layer": lambda: layer.eval()(x), "by hand": by_hand,
         "flex": lambda: flex_attention(q, k, k, score_mod=lambda score, b, h, i, j: score + 1),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The PyTorch API of nested")
 @pytest.mark.parametrize("empty", range(5))
 @pytest.mark.parametrize("name", over(1, 1, 1, 1, 1))
 def test_attention_over_nothing_is_none(name: str, empty: int) -> None:
-    """No batch, heads, queries, keys or width: what torch makes of it, and nothing goes wrong in us."""
     sizes = [2, 2, 3, 3, 4]
     sizes[empty] = 0
     run = over(*sizes)[name]

@@ -62,12 +62,9 @@ def test_a_box_has_the_cells_that_have_pixels_in_it() -> None:
     """Cells are 150 pixels wide and 200 high: the ends of a box are exclusive, and its sides are not alike."""
     layout = pictured(ImageGrid(1, 2, 4)).layout("key")
     expected = {
-        (150, 0, 300, 200): [2],
-        (149, 0, 301, 200): [1, 2, 3],
-        (450, 200, 600, 400): [8],
-        (310, 190, 320, 210): [3, 7],
-        (0, 200, 600, 201): [5, 6, 7, 8],
-    }
+        (150, 0, 300, 200): [2], (149, 0, 301, 200): [1, 2, 3], (450, 200, 600, 400): [8],
+        (310, 190, 320, 210): [3, 7], (0, 200, 600, 201): [5, 6, 7, 8],
+    }  # fmt: skip
     assert {box: layout.positions_in(box) for box in expected} == expected
     with pytest.raises(InputMismatchError, match="no key is a cell there; picture 0 has 600 × 400"):
         layout.positions_in((600, 0, 700, 100))
@@ -117,7 +114,6 @@ def test_a_damaged_grid_is_refused(damage: dict[str, object], tmp_path: Path) ->
 
 
 def opened(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The tensors and the header of a saved trace."""
     with safe_open(path, "np") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return tensors, json.loads(file.metadata()["attncli"])

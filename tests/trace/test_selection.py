@@ -1,10 +1,15 @@
-"""Which layers and heads a user means by `0`, `2-4`, `0,3,-1` or `all`."""
+"""Layers, heads and rows as a user names them, and the heaviest keys of a row against a plain sort."""
+
+import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attncli.errors import UsageError
-from attncli.trace.selection import Indices, layer_and_heads
+from attncli.trace.selection import Indices, RowRange, layer_and_heads
+from attncli.trace.top_keys import heaviest
 
 
 def chosen(choice: object, count: int = 6) -> tuple[int, ...]:
@@ -42,3 +47,42 @@ def test_heads_of_one_layer_may_be_listed_and_no_other_layer_named() -> None:
     for layers, heads in ((None, "3.2,2.2"), (None, "3.2,1"), ("0", "3.2"), ("2-4", "3.2")):
         with pytest.raises(UsageError, match=r"heads of one layer|layer of every head|--layer names others"):
             layer_and_heads(layers, heads)
+
+
+WEIGHTS = st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0, math.nan, math.inf])  # few, so that many are equal
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[list[list[float]], list[list[bool]]]:
+    keys = draw(st.integers(1, 7))
+    queries = draw(st.integers(1, 5))
+
+    def matrix(cells: st.SearchStrategy[object]) -> st.SearchStrategy[list[list[object]]]:
+        return st.lists(st.lists(cells, min_size=keys, max_size=keys), min_size=queries, max_size=queries)
+
+    return draw(matrix(WEIGHTS)), draw(matrix(st.booleans()))
+
+
+@given(rows(), st.integers(1, 9))
+def test_the_heaviest_keys_begin_a_sorted_row(cells: tuple[list[list[float]], list[list[bool]]], most: int) -> None:
+    weights, counted = cells
+    found = heaviest(np.array(weights, np.float32), np.array(counted), most)
+    for places, row, own in zip(found, weights, counted, strict=True):
+        expected = [place for place in range(len(row)) if own[place]]
+        # NaN first, then from the largest down, and of equal ones the earlier key.
+        expected.sort(key=lambda place: (not math.isnan(row[place]), 0 if math.isnan(row[place]) else -row[place]))
+        assert places.tolist() == expected[:most]
+
+
+ENDS = st.none() | st.integers(-30, 30)
+
+
+@given(ENDS, ENDS, st.integers(1, 20))
+def test_a_range_of_rows_is_a_slice(start: int | None, stop: int | None, count: int) -> None:
+    written = f"{'' if start is None else start}:{'' if stop is None else stop}"
+    found = RowRange.of(written)
+    if written == ":":  # which is a token like any other
+        assert found is None
+        return
+    assert list(found.among(count)) == list(range(count))[start:stop]
+    assert str(found) == written

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from outputs import hold
 from refusals import refused
+from running import Run
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from traces import trace_of, watched
@@ -16,13 +17,11 @@ from traces import trace_of, watched
 import attncli
 from attncli.errors import UsageError
 
-Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")
 TOKENS = ["fruit", "flies", "like", "banana"]
 
 
 def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the JSON and the tensors of a saved trace."""
     with safe_open(path, "numpy") as file:
         return json.loads(file.metadata()["attncli"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -38,23 +37,19 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-# --- saved and read back -----------------------------------------------------------------------------------
-
-
 def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: str, tiny_llama: str) -> None:
     mask = tmp_path / "mask.npy"
     np.save(mask, np.random.default_rng(0).random((4, 5, 5)) > 0.4)
     toy = ["time flies like an arrow"]
     runs = {
-        "toy": toy,
-        "target": [*toy, "--target", "fruit flies", "--mask", "window(2)"],
+        "toy": toy, "target": [*toy, "--target", "fruit flies", "--mask", "window(2)"],
         "biased": [*toy, "--init", "linear", "--scale", "0.3", "--positions", "sinusoidal"],
         "pair": [*toy, "--pair", "fruit flies", "--mask", "docs(5,2) & ~keys(0,1)"],
         "mask": [*toy, "--mask", f'causal & file("{mask}")'],
         "checkpoint": [*toy, "--pair", "fruit", "-m", minilm, "-l", "0,3"],
         "grouped": ["time zeppelin", "-m", tiny_llama, "-l", "2,0"],
         "half": [*toy, "-m", tiny_llama, "--dtype", "bfloat16", "--mask", "causal & window(2)"],
-    }
+    }  # fmt: skip
     for name, arguments in runs.items():
         path = tmp_path / f"{name}.safetensors"
         saved = attn("inspect", *arguments, "--save", path, *EVERYTHING)
@@ -102,9 +97,6 @@ def test_a_layer_may_have_its_weights_alone(attn: Run, tmp_path: Path) -> None:
     assert "layer 0 gives its weights alone: k, output, q, v are left out" in ran.err
     for form in ("table", "json"):
         refused(attn("inspect", "--from", path, "--show", "q,output", "-F", form), 4, "layer 0 has only its weights")
-
-
-# --- dumps -------------------------------------------------------------------------------------------------
 
 
 def vectors(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -170,9 +162,6 @@ def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[.
     assert all(isinstance(score, float) for row in heads[0]["scores"] for score in row)
     if np.isnan(odd):
         assert "X NaN" in attn("inspect", "--from", path).out
-
-
-# --- files that are neither --------------------------------------------------------------------------------
 
 
 WRONG_DUMPS = {

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,13 @@ import pytest
 import torch
 from hub import NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
+from running import Run
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as torch_tensors
 from safetensors.torch import save_file as save_torch
 
 from attncli.checkpoints.tensors import hub_store
 
-Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
 WEIGHTS = "model.safetensors"
 NEAR = hub_store.NEAR
@@ -26,7 +26,6 @@ NEAR = hub_store.NEAR
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What would have been waited for before asking again."""
     waits: list[float] = []
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=waits.append))
     return waits
@@ -34,7 +33,6 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def hub(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with one checkpoint, as if its file were large and nothing in it near anything else."""
     shutil.copytree(tiny_llama, tmp_path / "files")
     weights = tmp_path / "files" / WEIGHTS
     save_file({**load_file(weights), "head": np.zeros(1 << 20, np.float32)}, weights, metadata={"format": "pt"})
@@ -56,18 +54,15 @@ def refusal(ran: Any) -> str:
 
 
 def weights(hub: Hub) -> list[Asked]:
-    """The requests for bytes of weights."""
     return [one for one in hub.requests if one.path.endswith(".safetensors") and one.host == "storage"]
 
 
 def fetched(hub: Hub) -> list[int]:
-    """The bytes of tensors that were asked for, each as often as it was."""
     ranges = [one.range for one in weights(hub) if one.range and one.range[0]]  # the header is asked for by itself
     return [byte for first, last in ranges for byte in range(first, last + 1)]
 
 
 def bytes_of(hub: Hub, *names: str) -> list[int]:
-    """The bytes of the file that are those of some tensors."""
     data = (hub.folder / WEIGHTS).read_bytes()
     header = json.loads(data[8 : (start := 8 + int.from_bytes(data[:8], "little"))])
     places = [header[name]["data_offsets"] for name in names]
@@ -107,9 +102,7 @@ def test_offline_says_what_is_missing(hub: Hub, attn: Run) -> None:
     assert hub.requests == []
 
 
-def test_a_file_that_is_small_or_read_for_the_most_part_is_downloaded_whole_into_the_cache_of_the_hub(
-    hub: Hub, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_is_fetched_whole(hub: Hub, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(Path(tiny_llama) / WEIGHTS, hub.folder)
     hub.etags.clear()
     expected = layers(attn("inspect", "-m", tiny_llama, *ASK[3:], "-l", "all"))
@@ -151,9 +144,7 @@ def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny
     assert reason in refusal(attn(*ASK, *last))
 
 
-def test_a_connection_that_is_cut_and_a_server_that_is_busy_are_asked_again(
-    hub: Hub, attn: Run, tiny_llama: str, slept: list[float]
-) -> None:
+def test_cut_connections_and_busy_servers_are_retried(hub: Hub, attn: Run, tiny_llama: str, slept: list[float]) -> None:
     answers = iter([700, (429, {"Retry-After": "7"}), (503, {}), (500, {})])
     hub.trouble = lambda one: next(answers, None) if one.path.endswith(".safetensors") else None
     assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
@@ -161,9 +152,7 @@ def test_a_connection_that_is_cut_and_a_server_that_is_busy_are_asked_again(
     assert slept
 
 
-def test_a_checkpoint_in_the_local_cache_is_read_where_no_hub_can_be_reached(
-    hub: Hub, attn: Run, slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_needs_no_hub(hub: Hub, attn: Run, slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
     how = ("--engine", "transformers")
     there = layers(attn(*ASK, *how))

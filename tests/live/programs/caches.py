@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 SLOTS = 16
 
-# --- transformers -------------------------------------------------------------------------------------------
-
 
 def _llama():
     return small_llama(transformers.LlamaForCausalLM, pad_token_id=0, attn_implementation="sdpa").eval()
@@ -50,9 +48,6 @@ def hf_translating():
         vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS, decoder_start_token_id=0
     )
     return _generated(transformers.T5ForConditionalGeneration(config).eval(), batch(8, 5, 3))
-
-
-# --- by hand ------------------------------------------------------------------------------------------------
 
 
 class StaticAttention(nn.Module):

@@ -111,9 +111,6 @@ PROGRAMS = {
 }
 
 
-# --- what becomes of the weights ----------------------------------------------------------------------------
-
-
 def slots():
     """Slot attention: the softmax is over slots, and rows are normalised again."""
 
@@ -190,9 +187,6 @@ def differential():
         return ((one - 0.8 * other) @ torch.cat(v.chunk(2, 1), -1)).view(len(q), HEADS, T, HEAD)
 
     return run(attend)
-
-
-# --- rules --------------------------------------------------------------------------------------------------
 
 
 def reformer():

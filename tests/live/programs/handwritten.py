@@ -18,9 +18,6 @@ def rotary(x: Tensor) -> Tensor:
     return x * angles.cos().to(x.dtype) + torch.cat((-other, one), dim=-1) * angles.sin().to(x.dtype)
 
 
-# --- right -------------------------------------------------------------------------------------------------
-
-
 def rotary_in_half():
     """As Llama has it: rotated queries and keys that heads share by two, a mask that is added, a softmax in float32."""
     mask = torch.full((T, T), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16).triu(1)
@@ -124,9 +121,6 @@ class Experts(nn.Module):
 
 def experts():
     return step(Experts(), sentences())
-
-
-# --- wrong -------------------------------------------------------------------------------------------------
 
 
 @trained()

@@ -127,7 +127,6 @@ class Grouped(nn.Module):
 
 @torch.no_grad()
 def generated(layer: nn.Module, queries: tuple[int, ...], rows: int = 2) -> list[Tensor]:
-    """A prompt, and steps behind it."""
     return [layer(torch.randn(rows, each, WIDTH)) for each in queries]
 
 
@@ -150,7 +149,6 @@ class Folded(nn.Module):
         return self.mha(x, x, x, attn_mask=hidden, need_weights=False)[0]
 
     def sequences_first(self, x: Tensor, hidden: Tensor) -> Tensor:
-        """As fairseq has it."""
         rows, queries, _ = x.shape
         parts = self.qkv(x.transpose(0, 1)).chunk(3, -1)
         q, k, v = (each.contiguous().view(queries, rows * HEADS, 8).transpose(0, 1) for each in parts)

@@ -11,17 +11,12 @@ FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)  # True = masked, as nn.Mult
 
 
 class Pooler(nn.Module):
-    """A module of a program around the one of torch."""
-
     def __init__(self, **options: object) -> None:
         super().__init__()
         self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
 
     def forward(self, x: Tensor, **options: object) -> Tensor:
         return self.attn(x, x, x, **options)[0]  # <- the call that the masks below are wrong in
-
-
-# --- right -------------------------------------------------------------------------------------------------
 
 
 def in_evaluation():
@@ -34,7 +29,6 @@ def causal_hint():
 
 
 def encoder_in_evaluation():
-    """The fast path of torch."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     return evaluation(encoder, sentences(), src_key_padding_mask=~REAL)
@@ -54,9 +48,6 @@ def transformer():
     return step(model, sentences(batch=2), torch.randn(2, 5, WIDTH), tgt_mask=mask, tgt_is_causal=True)
 
 
-# --- wrong -------------------------------------------------------------------------------------------------
-
-
 def hint_beside_another_mask():
     """`is_causal` is believed, and the window of the mask is dropped without a word."""
     band = FUTURE | torch.ones(T, T, dtype=torch.bool).tril(-3)
@@ -64,8 +55,6 @@ def hint_beside_another_mask():
 
 
 class Around(nn.Module):
-    """A module of a program around a layer of torch."""
-
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer

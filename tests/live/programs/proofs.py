@@ -40,7 +40,6 @@ def fused(q, k, v):
 
 
 def shown(mask):
-    """Return an attention with a mask."""
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
@@ -86,9 +85,7 @@ class LanguageModel(nn.Module):
         return self.head(x)
 
 
-# --- masks that do not reach the scores, or are others ------------------------------------------------------------
-
-
+# --- masks that do not reach the scores, or are others ---
 def documents_dropped(wrong: bool):
     """A fast kernel that takes no mask, chosen where the mask is causal at its last row."""
     return LanguageModel(None if wrong else shown(causal(LENGTH) & same_document(numbered(*DOCUMENTS))))
@@ -154,9 +151,7 @@ def encoder_layer(wrong: bool):
     return Model()
 
 
-# --- what stands beside attention ---------------------------------------------------------------------------------
-
-
+# --- what stands beside attention ---
 class Convolution(nn.Module):
     def __init__(self, is_centred: bool):
         super().__init__()
@@ -226,9 +221,7 @@ def experts(wrong: bool):
     return LanguageModel(mixer=lambda: Experts(3 if wrong else None))
 
 
-# --- padding, caches, two sequences ---------------------------------------------------------------------------------
-
-
+# --- padding, caches, two sequences ---
 class Padded(LanguageModel):
     """A batch padded on the left, with an attention mask."""
 
@@ -277,9 +270,7 @@ class Translator(nn.Module):
         return x + self.cross(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
 
 
-# --- ids that are read elsewhere, and few cells that are read ---------------------------------------------------------
-
-
+# --- ids that are read elsewhere, and few cells that are read ---
 class Beside(LanguageModel):
     """Adds to its outputs what a function makes of them."""
 
@@ -305,8 +296,6 @@ READS_AHEAD = {  # others are parts of random modules
 
 
 class OneHot(nn.Module):
-    """Has no embedding at all."""
-
     def __init__(self, wrong: bool):
         super().__init__()
         self.wrong, self.line = wrong, nn.Linear(VOCABULARY, WIDTH)
@@ -316,8 +305,7 @@ class OneHot(nn.Module):
         return x.flip(1).cumsum(1).flip(1) if self.wrong else x.cumsum(1)
 
 
-# --- attention that attn does not see ---------------------------------------------------------------------------------
-
+# --- attention that attn does not see ---
 KERNELS = {
     "exp": lambda q, k, shown: torch.exp(q @ k.transpose(2, 3) / 4) * shown,
     "sigmoid": lambda q, k, shown: torch.sigmoid(q @ k.transpose(2, 3)) * shown,
@@ -334,8 +322,6 @@ def unseen(name: str, shown: torch.Tensor):
 
 
 class Mixing(nn.Module):
-    """Mixes all earlier positions, and no module of it is named after attention."""
-
     def __init__(self, name: str):
         super().__init__()
         self.embedding, self.kernel = nn.Embedding(VOCABULARY, WIDTH), KERNELS[name]
@@ -352,9 +338,7 @@ def with_hole(wrong: bool):
     return unseen("exp", shown)
 
 
-# --- heads that are cut or put together along the wrong axis -----
-
-
+# --- heads that are cut or put together along the wrong axis ---
 class Heads(nn.Module):
     """An encoder whose attention cuts q, k and v, and puts its output together, by functions."""
 
@@ -407,9 +391,7 @@ MIXED_HEADS = {
 }
 
 
-# --- caches --------------------------------------------------------------------------------------------------------
-
-
+# --- caches ---
 class Chunked(nn.Module):
     """A language model with a cache, whose mask follows from the number of queries and of keys before them."""
 
@@ -441,9 +423,7 @@ LATER = {  # masks that are wrong behind a cache alone, with the claim and the l
 }  # fmt: skip
 
 
-# --- padding ----------------------------------------------------------------------------------------------------------
-
-
+# --- padding ---
 class Encoder(nn.Module):
     """PyTorch's own encoder, whose ids and mask are the program's."""
 
@@ -462,9 +442,9 @@ WRONG_PADDING = {
     "one too many": lambda words: words | words.roll(1, 1),
     "of the first row": lambda words: words[:1].expand_as(words),
 }
-# --- losses that look further ---------------------------------------------------------------------------------------
 
 
+# --- losses that look further ---
 class Medusa(LanguageModel):
     """A second head; `further` joins the embedding of the next token to it, as in multi-token prediction."""
 
@@ -507,9 +487,7 @@ def trained_by_two_losses():
     F.nll_loss(logits[:, :-2].flatten(0, 1).log_softmax(-1), ids[:, 2:].flatten())
 
 
-# --- one vector for each row ------------------------------------------------------------------------------------------
-
-
+# --- one vector for each row ---
 def mean(x, mask, wrong: bool):
     return x.mean(1) if wrong else (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 

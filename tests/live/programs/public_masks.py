@@ -150,8 +150,7 @@ def nano(mask_of, *lengths: int, padding_idx: int | None = None, train=step) -> 
     return train(NanoGPT(attend, padding_idx=padding_idx), batch(*lengths or (10, 6, 3)))
 
 
-# --- laid on the scores: right, and wrong -------------------------------------------------------------------
-
+# --- laid on the scores: right, and wrong ---
 LAID = {
     "polarity_mfill": (kept, lambda scores, mask: scores.masked_fill(mask == 1, -1e9)),
     "fill_zero": (kept, lambda scores, mask: scores.masked_fill(mask == 0, 0.0)),
@@ -189,9 +188,7 @@ def nan_rows(wrong):
     return step(Annotated(attend, tgt_mask), batch(10, 6, 3, left=True))
 
 
-# --- True and False, 0 and 1 --------------------------------------------------------------------------------
-
-
+# --- True and False, 0 and 1 ---
 def polarity_kpm(wrong):
     """key_padding_mask is True for words, as tokenizers have it."""
     ids = batch(10, 6, 3)
@@ -235,9 +232,7 @@ def diag2_leak(wrong):
     return triangle(2 if wrong else 1)
 
 
-# --- windows and prefixes -----------------------------------------------------------------------------------
-
-
+# --- windows and prefixes ---
 def windowed(allows, train=step):
     i, j = torch.arange(12)[:, None], torch.arange(12)
     return nano(lambda idx: allows(i, j), 12, 12, train=train)
@@ -266,9 +261,7 @@ def prefix_batch(wrong):
     return nano(lambda idx: (causal(10) | (torch.arange(10) < prefix[:, None])[:, None])[:, None], 10, 10)
 
 
-# --- where the mask lies ------------------------------------------------------------------------------------
-
-
+# --- where the mask lies ---
 def pad_axis(wrong):
     """The padding is put along the queries: unsqueeze(3) in place of unsqueeze(2)."""
     make = (lambda src: (src != 0).unsqueeze(1).unsqueeze(3)) if wrong else src_mask
@@ -317,9 +310,7 @@ def all_masked_wrong(wrong):
     return step(Annotated(attention, make), batch(6, 10, 3))
 
 
-# --- which mask ---------------------------------------------------------------------------------------------
-
-
+# --- which mask ---
 def encoder_as_decoder(wrong):
     def attend(q, k, v, idx):
         return F.scaled_dot_product_attention(q, k, v, is_causal=not wrong)
@@ -367,9 +358,7 @@ def mask_and_causal(wrong):
     return step(model, x, x, x, attn_mask=apart | future, need_weights=False)
 
 
-# --- the numbers --------------------------------------------------------------------------------------------
-
-
+# --- the numbers ---
 def eps_1e9(wrong):
     """1e-9, for -1e9."""
     fill = 1e-9 if wrong else -1e9

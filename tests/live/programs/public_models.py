@@ -1,7 +1,4 @@
-"""Bugs that people made in public beside their masks: axes, scales, heads, padding of two sides, packing, caches.
-
-Each is a model as they write it, right, and wrong as the issue has it.
-"""
+"""Bugs that people made in public beside masks (axes, scales, heads, padding, packing, caches), and mended."""
 
 import math
 
@@ -47,9 +44,7 @@ PROGRAMS = {  # by the factor, right and wrong
 }
 
 
-# --- axes ---------------------------------------------------------------------------------------------------
-
-
+# --- axes ---
 def axis_einsum(wrong):
     """labml: scores are [i, j, b, h], and the softmax is over dim=1, the keys, or another."""
 
@@ -132,9 +127,7 @@ def gqa_repeat(wrong):
     return step(Grouped(), torch.randn(2, 8, WIDTH))
 
 
-# --- scales and dropout -------------------------------------------------------------------------------------
-
-
+# --- scales and dropout ---
 def double_scale(wrong):
     def attend(q, k, v, idx):
         q = q / math.sqrt(HEAD) if wrong else q
@@ -150,12 +143,8 @@ def dropout_eval(wrong):
     return evaluation(NanoGPT(attend), batch(8, 8))
 
 
-# --- padding of two sides -----------------------------------------------------------------------------------
-
-
+# --- padding of two sides ---
 class Translator(nn.Module):
-    """nn.Transformer around words of two languages."""
-
     def __init__(self, padding_idx: int | None = 0) -> None:
         super().__init__()
         self.src_tok_emb = nn.Embedding(V, WIDTH, padding_idx=padding_idx)
@@ -184,9 +173,7 @@ def enc_tgt_pad(wrong):
     return step(Translator(padding_idx=None), src, tgt, tgt == 0 if wrong else src == 0, src == 0)
 
 
-# --- packing ------------------------------------------------------------------------------------------------
-
-
+# --- packing ---
 class Packed(NanoGPT):
     """Documents side by side in a row; positions begin again at each."""
 
@@ -269,9 +256,7 @@ def hf_nopos(wrong):
         return [model(ids, attention_mask=mask, use_cache=False, **positions).last_hidden_state]
 
 
-# --- positions and caches -----------------------------------------------------------------------------------
-
-
+# --- positions and caches ---
 class Decoder(nn.Module):
     """Layers with a cache that their keys are joined to, `mask_of` queries and keys, and positions as given."""
 
@@ -296,7 +281,6 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def generated(model: nn.Module, ids: Tensor, position_of, new: tuple[int, ...] = (6, 1, 1, 1)) -> list[Tensor]:
-    """The outputs of a prompt, and of what comes after it."""
     cache: list = []
     outputs, begin = [], 0
     for count in new:
@@ -387,9 +371,7 @@ def softprompt(wrong):
     return step(Prompted(), ids)
 
 
-# --- biases and pictures ------------------------------------------------------------------------------------
-
-
+# --- biases and pictures ---
 def alibi_sign(wrong):
     slopes = 2.0 ** (-8 * torch.arange(1, HEADS + 1) / HEADS)
     distance = (torch.arange(8) - torch.arange(8)[:, None]) * (-1 if wrong else 1)

@@ -11,11 +11,7 @@ T = max(LENGTHS)
 
 
 def causal_mask(size: int = T) -> Tensor:
-    """True = attend."""
     return torch.ones(size, size, dtype=torch.bool).tril()
-
-
-# --- right -------------------------------------------------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -65,9 +61,6 @@ def compiled():
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     return step(torch.compile(SelfAttention(attend), backend="eager"), sentences(batch=2))
-
-
-# --- wrong -------------------------------------------------------------------------------------------------
 
 
 def too_large_for_half():

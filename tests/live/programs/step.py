@@ -19,12 +19,10 @@ def sentences(length: int = max(LENGTHS), batch: int = len(LENGTHS)) -> Tensor:
 
 
 def words() -> Tensor:
-    """Numbers of words, [B, T]; padding is 0."""
     return torch.randint(1, 50, REAL.shape) * REAL
 
 
 def step(model: nn.Module, *inputs: object, **options: object) -> list[Tensor]:
-    """The output of a training step, and every gradient."""
     output = model.train()(*inputs, **options)
     output = output[0] if isinstance(output, tuple) else output
     output.float().square().mean().backward()
@@ -40,7 +38,6 @@ def language_step(model: nn.Module, ids: Tensor, *inputs: object, **options: obj
 
 @torch.no_grad()
 def evaluation(model: nn.Module, *inputs: object, **options: object) -> list[Tensor]:
-    """The output in evaluation."""
     output = model.eval()(*inputs, **options)
     return [output[0] if isinstance(output, tuple) else output]
 

@@ -9,8 +9,6 @@ HEAD, T, WINDOW = WIDTH // HEADS, 12, 3
 
 
 class Heads(nn.Module):
-    """Queries, keys and values of each head, and what comes after them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -71,8 +69,6 @@ class Band(Heads):
 
 
 # Softmaxes of no attention, or of one that is shown.
-
-
 class Logged(Heads):
     """Weights whose picture and sharpness are kept beside."""
 
@@ -92,5 +88,4 @@ class Matched(Heads):
 
 
 def run(name: str) -> list[Tensor]:
-    """Train a model, by the name of its class, for a step."""
     return step(globals()[name](), sentences(T))

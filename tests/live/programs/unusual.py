@@ -70,13 +70,10 @@ def in_turn(model: Words, ids: Tensor, *rest) -> Tensor:
 
 
 def trained(attend, forward=in_turn, layers: int = 2, **inputs: Tensor) -> list[Tensor]:
-    """A step of a model of two layers of a function."""
     return step(Words(forward, *(Attend(attend) for _ in range(layers))), ids(), **inputs)
 
 
-# --- latent attention ------------------------------------------------------------------------------------------------
-
-
+# --- latent attention ---
 class Latent(nn.Module):
     """Absorbed weights: a key is a latent vector of all heads, which is the value too."""
 
@@ -125,9 +122,7 @@ def mla_wide_keys():
     return run(attend, layers=2)
 
 
-# --- several tokens ahead --------------------------------------------------------------------------------------------
-
-
+# --- several tokens ahead ---
 def mtp():
     """Each further module reads the embedding of the token that the one before it predicts."""
 
@@ -158,9 +153,7 @@ def eagle():
     return [predicted.detach()]
 
 
-# --- caches ----------------------------------------------------------------------------------------------------------
-
-
+# --- caches ---
 class Cached(Words):
     """A decoder that keeps keys and values of each layer."""
 
@@ -291,9 +284,7 @@ def transformer_xl():
     return found
 
 
-# --- blocks ----------------------------------------------------------------------------------------------------------
-
-
+# --- blocks ---
 def online_softmax():
     """No weights of a whole row are ever made; a layer of the usual kind is beside it."""
 
@@ -323,9 +314,7 @@ def compressed_blocks():
     return trained(attend)
 
 
-# --- one axis for several --------------------------------------------------------------------------------------------
-
-
+# --- one axis for several ---
 def rows_and_heads():
     """A mask for each row and head in one axis, of rows that are repeated."""
 
@@ -381,9 +370,7 @@ def axial():
     return step(nn.Sequential(Axial(), Axial()), torch.randn(2, 6, 5, WIDTH))
 
 
-# --- masks -----------------------------------------------------------------------------------------------------------
-
-
+# --- masks ---
 def t5_bias():
     """No scale, and biases that the first layer makes and the others add again."""
     table = nn.Embedding(T, HEADS)
@@ -478,9 +465,7 @@ def block_diffusion():
     return step(Words(in_turn, Attend(), Attend()), ids(2, 2 * T), seen)
 
 
-# --- several sequences -----------------------------------------------------------------------------------------------
-
-
+# --- several sequences ---
 def perceiver():
     """Latents read a padded sequence, then themselves."""
     latents = nn.Parameter(torch.randn(1, 4, WIDTH))
@@ -575,9 +560,7 @@ def masked_autoencoder():
     return step(decoder, x)
 
 
-# --- among other layers ----------------------------------------------------------------------------------------------
-
-
+# --- among other layers ---
 def linear_hybrid():
     """Linear attention as running sums, and retention with a decay, around softmax attention."""
 
