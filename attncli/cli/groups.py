@@ -54,7 +54,7 @@ def argument(help: str, metavar: str) -> Any:  # noqa: A002
 
 
 def _declared(kind: Any, default: Any) -> tuple[Any, Any]:
-    """Return the annotation and the default of an option, of which either may be its declaration."""
+    """Return the annotation and the default of an option; either may be its declaration."""
     if isinstance(default, Declaration):
         return Annotated[kind, default], False if kind in (bool, "bool") else None
     return kind, default

@@ -68,7 +68,7 @@ class ProgressBar:
             self._bar.stop()
 
     def stopped(self, hint: str) -> str:
-        """Return a note on a run that a signal stops, with a hint at its results; empty where there is none."""
+        """Return a note on a run that a signal stops, with a hint at its results; empty without results."""
         if not (self.count or hint) or self._total == 1:
             return ""
         of = "" if self._total is None else f" of {self._total:,}"

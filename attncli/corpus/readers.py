@@ -124,7 +124,7 @@ def _text_of(record: Any, column: str, chat: bool, folder: str) -> Any:
 
 
 def _conversation(value: Any, is_parsed: bool = True) -> str | Failure:
-    """Return a list of messages, from JSON or parsed, or why it is none."""
+    """Return a list of messages, from JSON or parsed, or the reason against it."""
     from attncli.encoding.chat import Conversation
 
     try:

@@ -80,7 +80,7 @@ class IdTokenizer:
         return TokenizerOutput({"input_ids": ids, "attention_mask": [1] * count}, encoding)
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the pieces, of which there are none."""
+        """Return no pieces."""
         return {}
 
     def convert_ids_to_tokens(self, id_: int) -> str:

@@ -262,7 +262,7 @@ class Explorer(App[None]):
         return Limits() if self.result is None else self.result.limits(self.look.kind)
 
     def go(self, look: ViewState | None) -> None:
-        """Show another view; None is none."""
+        """Show another view, if there is one."""
         if look is None or look == self.look:
             return
         layout, shown = self.limits.layout, self._shown

@@ -85,7 +85,7 @@ class ViewState:
         return replace(self, question=self.question._replace(mask=mask.strip() or None))
 
     def with_text(self, name: str, text: str) -> ViewState:
-        """Return the view of the same text with another `pair` or `target`; an empty one is none."""
+        """Return the view of the same text with another `pair` or `target`; an empty one removes it."""
         return replace(self, question=Query(**self.question._asdict() | {name: text or None}))
 
     def counting(self, numbers: Numbers) -> ViewState:

@@ -312,8 +312,8 @@ class Components:
     def _picture_query(self) -> int:
         """The query that looks: the last one, or of a model that is not causal, unless some were chosen, the class."""
         first = self._of_pictures[0]
-        is_last = first.is_causal or self.view.chooses_rows(self.trace)
-        return first.cells.rows[-1] if is_last else [*self._outside_pictures(first.cells.rows, "query"), -1][0]
+        rows, is_last = first.cells.rows, first.is_causal or self.view.chooses_rows(self.trace)
+        return rows[-1] if is_last else [*self._outside_pictures(rows, "query"), rows[-1]][0]
 
     def picture(self, lines: int) -> tuple[Block, int]:
         """Return the pictures under the weights of as many heads as fit, and the number of these heads."""

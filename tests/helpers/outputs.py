@@ -89,7 +89,7 @@ def _rows(separator: str) -> Callable[[str], None]:
         assert {len(row) for row in rows} == {len(rows[0])}
         assert len(rows[0]) >= 5
         assert (
-            rows[0][-1] in ("findings", "weight", "norm", "max_score", "pieces", "unknown", "direct")
+            rows[0][-1] in ("findings", "weight", "norm", "max_score", "pieces", "unknown", "direct", "labels")
             or "entropy" in rows[0]
         )
 

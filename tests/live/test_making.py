@@ -88,4 +88,4 @@ def test_every_form_names_the_line(folder: Path) -> None:
     assert "return torch.ones(n, n).bool().triu()  <-- mask made at masks.py:5" in table.stderr
     finished = forked("run", "-F", "json", "-o", "calls.json", "train.py")
     assert finished.returncode == 0, finished.stderr
-    assert '"made_at": ["masks.py:5"]' in (folder / "calls.json").read_text()
+    assert '"made_at":["masks.py:5"]' in (folder / "calls.json").read_text()

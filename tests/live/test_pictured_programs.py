@@ -57,12 +57,8 @@ def test_what_is_drawn_of_a_program_is_what_it_computed(one: Looking, attn: Call
         np.testing.assert_allclose(found, weights[:, :, at], rtol=0, atol=1e-6)
         cells = weights[-1, 1, at, one.prefix :][: ROWS * COLUMNS].reshape(ROWS, COLUMNS)
         shown = attn(*words, "--query", query, "--head", "1").out
-        assert re.search(rf"^H1 \S+ \S+ {cells.sum():.0%}", shown, re.MULTILINE)
+        assert re.search(rf"^ *H1 \S+ \S+ {cells.sum():.0%}", shown, re.MULTILINE)
         check_heaviest(shown, cells)
-    if one.name == "encoder":
-        shown = attn(*words, "--key", "3", "--head", "1").out
-        assert re.search(r"^3.* is attended to by", shown, re.MULTILINE)
-        check_heaviest(shown, weights[-1, 1, :, 3].reshape(ROWS, COLUMNS))
 
 
 def check_heaviest(shown: str, cells: np.ndarray) -> None:

@@ -12,23 +12,23 @@ PROJECT = Path(__file__).parents[2]
 
 # Lines of Python. A change that makes a package smaller lowers its number; none is raised.
 PACKAGES = {
-    "analysis": 8066,
-    "checkpoints": 2358,
-    "cli": 4441,
-    "corpus": 1359,
-    "encoding": 1647,
-    "engines": 5354,
-    "explore": 2002,
-    "formats": 2916,
-    "masks": 2430,
-    "recording": 4685,
-    "render": 7743,
-    "trace": 2284,
+    "analysis": 7245,
+    "checkpoints": 2159,
+    "cli": 4202,
+    "corpus": 1281,
+    "encoding": 1541,
+    "engines": 4980,
+    "explore": 1317,
+    "formats": 2238,
+    "masks": 2331,
+    "recording": 4083,
+    "render": 6048,
+    "trace": 2120,
 }
-TOP = 933  # the modules that stand in no package
-TESTS = 33905
-PAGE = 1376  # lines of HTML, CSS and JavaScript
-RIDDLES = 159
+TOP = 845  # the modules that stand in no package
+TESTS = 29831
+PAGE = 1142  # lines of HTML, CSS and JavaScript
+RIDDLES = 0
 
 _RIDDLE = re.compile(
     r"^(What|Which|Where|From|Of)\b|\bof which\b|\bin whose\b|\bso many\b"

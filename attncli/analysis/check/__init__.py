@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,14 @@ def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: st
     lengths = {len(sentence.tokens) for sentence in sentences}
     if len(lengths) > 1:
         return sentences
-    built_in = [runner.read(text, target) for text in DEFAULT_TEXTS]
+    built_in = []
+    for text in DEFAULT_TEXTS:
+        words = text.split()
+        while words:  # fewer, where the model has too few positions
+            with suppress(InputError):
+                built_in.append(runner.read(" ".join(words), target))
+                break
+            words.pop()
     other = [sentence for sentence in built_in if len(sentence.tokens) not in lengths]
     return [*sentences, *other[:1]] if sentences else built_in
 

@@ -1,1 +1,1 @@
-"""What the explorer draws: each pane a function from what is looked at and its room to a block and its places."""
+"""Panes of the explorer: each a function from a view and its room to a block."""
