@@ -23,11 +23,10 @@ SETTINGS = [
 NUMERIC = """
     tests/test_attention.py tests/analysis/test_derive.py tests/analysis/test_diff.py
     tests/analysis/test_why.py tests/analysis/test_metrics.py tests/analysis/test_heads.py tests/engines/test_toy.py
-    tests/oracles/test_checkpoints.py tests/oracles/test_derive.py tests/oracles/test_native.py
+    tests/oracles/test_checkpoints.py tests/oracles/test_native.py
     tests/oracles/test_why.py tests/recording/test_mha.py tests/oracles/test_gguf.py
     tests/oracles/test_batches.py
     tests/promises/test_readme.py::test_a_command_prints_what_its_page_shows
-    tests/trace/test_store.py::test_the_order_in_which_arrays_lie_changes_no_byte
     tests/trace/test_store.py::test_a_saved_trace_shows_the_same_bytes
 """.split()
 PROBE = """
