@@ -61,7 +61,7 @@ def sessions(material: Material) -> Iterator[Session]:
         iter(WORDS[100:]),
         lambda text: f"typed {text}".rstrip(),
     )
-    for layer, target in ((0, 50.0), (5, 100.0)):
+    for layer, target in ((0, 100.0), (5, 100.0)):
         yield explorer("MiniLM", material.minilm(), layer, WORDS[:11], iter(WORDS[100:]), target)
     folder = material.checkpoint("gpt2")
     for length in (12, 201):  # of 201 tokens the last one has a label, as every eighth
@@ -110,7 +110,7 @@ def measured(session: Session, environment: dict[str, str]) -> list[float]:
 
 
 def at_the_start_of_a_line(pattern: str) -> Callable[[str], object]:
-    return re.compile(rf"^{pattern}( |$)", re.MULTILINE).search
+    return re.compile(rf"^(?:│ )?{pattern}( |$)", re.MULTILINE).search  # in a frame or not
 
 
 def main() -> int:
