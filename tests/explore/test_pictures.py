@@ -58,6 +58,7 @@ def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None
             await one.press("up")
             assert one.look.query == 0
             await one.press("/", *"@r2c3")
+            await one.until(lambda: one.look.query == GRID[2, 3])
             await one.press("enter", "escape", "right", "down")
             assert one.look.query == GRID[2, 3]  # nothing is beside it, nor below
             await one.press("home")
@@ -110,6 +111,7 @@ def test_a_question_is_typed_and_the_picture_follows() -> None:
             await one.press("escape", "x")
             await one.until(lambda: "without L1H2: next token" in one.seen("status"))
             await one.press("/", *"@r3c0")
+            await one.until(lambda: one.app.limits.layout.cells.get(one.look.query) == "r3c0")
             await one.press("escape")
             assert "r3c0" in one.seen("cell")
 

@@ -75,7 +75,10 @@ class Driven:
         await self.settled()
 
     def _is_laid_out(self) -> bool:
-        return not self.app._is_due and not self.app.screen._layout_required
+        screen = self.app.screen
+        shown = {key.action for key in self.app.query(FooterKey)}  # which follows the focus a little later
+        keys = {binding.action for _, binding, _, _ in screen.active_bindings.values() if binding.show}
+        return not self.app._is_due and not screen._layout_required and shown == keys
 
     async def settled(self) -> None:
         await send(self.app)
