@@ -113,6 +113,6 @@ def test_a_question_is_typed_and_the_picture_follows() -> None:
             await one.press("/", *"@r3c0")
             await one.until(lambda: one.app.limits.layout.cells.get(one.look.query) == "r3c0")
             await one.press("escape")
-            assert "r3c0" in one.seen("cell")
+            await one.until(lambda: "r3c0" in one.seen("cell"))
 
     asyncio.run(within())

@@ -78,7 +78,9 @@ class Driven:
         screen = self.app.screen
         shown = {key.action for key in self.app.query(FooterKey)}  # which follows the focus a little later
         keys = {binding.action for _, binding, _, _ in screen.active_bindings.values() if binding.show}
-        return not self.app._is_due and not screen._layout_required and shown == keys
+        panes = [pane for pane in self.app.query(Pane) if self.is_there(pane.id or "") and pane._drawn_of]
+        is_drawn = all(pane._drawn_of[2] == (pane.size.height, pane.size.width) for pane in panes)
+        return is_drawn and not self.app._is_due and not screen._layout_required and shown == keys
 
     async def settled(self) -> None:
         await send(self.app)
