@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 PACKAGES = {
     "analysis": 7253,
     "checkpoints": 2159,
-    "cli": 4202,
+    "cli": 4201,
     "corpus": 1281,
     "encoding": 1541,
     "engines": 4980,

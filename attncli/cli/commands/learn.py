@@ -8,7 +8,6 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
 from attncli.errors import UsageError
-from attncli.text import did_you_mean, visible
 
 
 def learn(
@@ -40,8 +39,8 @@ def learn(
     from attncli.render.bars import TableFormat
     from attncli.render.learn import PRECISION, Steps
 
-    if lesson is None and text is not None and len(text) == 1 and (near := did_you_mean(text[0], LESSONS)):
-        raise UsageError(f"'{visible(text[0])}' is one word, not a sentence. A lesson needs --lesson{near}")
+    if lesson is None and text is not None and len(text) == 1 and text[0] in LESSONS:
+        raise UsageError(f"'{text[0]}' is a lesson, read as a text here; use attn learn --lesson {text[0]}")
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
     with output.view(environment, output.chosen(), "learn") as canvas:
         sheet = TableFormat(canvas.palette("viridis"), canvas.width, PRECISION)
