@@ -10,4 +10,3 @@ attncli.mask("causal", queries=8).to("flash")  # type: ignore[arg-type]
 attncli.mask(np.ones((4, 4), bool), api="mha").check("causal", lengths=[4])
 trace.layer(0).head(1).plot(size="3.3in", ramp="log").savefig("head.pdf")
 trace.layer(0).head(1).plot(size=3.3)  # type: ignore[arg-type]
-trace.to_dataframe("dask")  # type: ignore[arg-type]
