@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,9 +45,59 @@ class Candidate(NamedTuple):
     solve: Callable[[Question], Iterator[Proposal]]
 
 
+LEAST = 2.0**-21  # a relative difference that float32 hardly shows
+_TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
+
+
+class Following(NamedTuple):
+    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
+
+    variants: Sequence[Steps]  # of the reference: as it is, and with each cause that was found
+    given: Arrays  # arrays of the other run
+
+    def difference(self, x: Array) -> Float[np.ndarray, " T"]:
+        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
+        apart = []
+        for steps in self.variants:
+            made = replace(steps, x=x).run({}, "k")
+            apart += [difference(made[name], self.given[name]) for name in made.keys() & self.given]
+        return min(apart, key=lambda one: float(one.max()))
+
+
+class Floors:
+    """The largest differences that rounding explains, measured where they are asked for."""
+
+    def __init__(self, twin: Callable[[], Arrays], made: Callable[[], Arrays], following: Following | None) -> None:
+        self._twin, self._made, self._following = twin, made, following
+
+    @cached_property
+    def twin(self) -> Arrays:
+        """The arrays of the rounded twin."""
+        return self._twin()
+
+    @cached_property
+    def roundings(self) -> dict[str, float]:
+        """The difference of each array from the rounded twin."""
+        twin, made = self.twin, self._made()
+        apart = {name: float(difference(twin[name], made[name]).max()) for name in made}
+        if self._following is not None and "next" in apart:
+            steps = self._following.variants[0]
+            values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
+            apart["next"] = float(difference(*values).max())
+        return apart
+
+    def rounding(self, name: str, apart: float) -> float | None:
+        """Return what rounding gives; None for a difference that float32 hardly shows."""
+        return None if apart <= LEAST else max(self.roundings[name], 2.0**-24)
+
+    def explain(self, name: str, apart: float) -> bool:
+        """Return whether rounding explains a difference."""
+        return apart <= LEAST or apart <= _TIMES * self.roundings[name]
+
+
 @dataclass(frozen=True)
 class Question:
-    """One layer of both runs, of which an array differs by more than rounding.
+    """One layer of both runs, and the array in question.
 
     Attributes:
         layer: its index.
@@ -54,8 +105,8 @@ class Question:
         steps: those of the reference.
         given: arrays of the other run.
         known: what the other run is known to compute with.
-        floors: the largest difference of each array that rounding explains.
-        following: hidden states after the layer → values of the next layer, where these are all that is known of it.
+        floors: what rounding explains.
+        following: the next layer, where its arrays are all that shows the output.
         parted: the first array that differs.
     """
 
@@ -64,40 +115,64 @@ class Question:
     steps: Steps
     given: Arrays
     known: Parameters
-    floors: dict[str, float]
-    following: Callable[[Array], Array] | None = None
+    floors: Floors
+    following: Following | None = None
     parted: str = ""
 
+    @cached_property
+    def made(self) -> dict[str, Array]:
+        """The arrays of the reference."""
+        return self.steps.run(self.given)
+
+    @cached_property
+    def apart(self) -> dict[str, Float[np.ndarray, " T"]]:
+        """The difference of each array that both have, at each token, in the order of computation."""
+        return self._apart(self.made)
+
     def differences(self, steps: Steps, until: str = "next") -> dict[str, Float[np.ndarray, " T"]]:
-        """Return the difference of each array that both have, at each token, in the order of computation."""
-        with np.errstate(all="ignore"):
-            made = steps.run(self.given, until)
-            if self.following is not None and "next" in made:
-                made["next"] = self.following(made["next"])
-        return {name: difference(made[name], self.given[name]) for name in STAGE_OF if name in made.keys() & self.given}
+        """Return the differences with other steps."""
+        return self._apart(steps.run(self.given, until))
+
+    def _apart(self, made: dict[str, Array]) -> dict[str, Float[np.ndarray, " T"]]:
+        apart = {name: difference(made[name], self.given[name]) for name in STAGE_OF if name in made.keys() & self.given}
+        if self.following is not None and "next" in made:
+            apart["next"] = self.following.difference(made["next"])
+        return apart
 
     def distance(self, steps: Steps) -> float:
-        """Return the difference of the array in question."""
+        """Return the difference of the array in question with other steps."""
         return float(np.linalg.norm(self.differences(steps, self.parted)[self.parted]))
 
-    def first_parted(self, differences: dict[str, Float[np.ndarray, " T"]]) -> str:
-        """Return the first array whose difference is more than rounding; empty without one."""
-        return next((name for name, apart in differences.items() if apart.max() > self.floors[name]), "")
+    def parts(self, name: str) -> bool:
+        """Return whether an array differs by more than rounding."""
+        return not self.floors.explain(name, float(self.apart[name].max()))
+
+    def first_parted(self, apart: Mapping[str, Float[np.ndarray, " T"]]) -> str:
+        """Return the first array that differs by more than rounding; empty without one."""
+        return next((name for name, one in apart.items() if not self.floors.explain(name, float(one.max()))), "")
 
     def agreeing(self, steps: Steps) -> tuple[int, float]:
-        """Return how many arrays agree with these steps, 0 unless all do up to the one in question, and its difference.
+        """Return how many arrays agree with other steps, and the difference of the one in question.
+
+        The number is 0 unless all agree up to that one.
         """
-        differences = self.differences(steps)
-        names, first = list(differences), self.first_parted(differences)
-        if first and names.index(first) <= names.index(self.parted):
+        apart = self.differences(steps, self.parted)
+        if self.parted not in apart or self.first_parted({name: apart[name] for name in self.upto if name in apart}):
             return 0, math.inf
-        count = sum(float(apart.max()) <= self.floors[name] for name, apart in differences.items())
-        return count, float(differences[self.parted].max())
+        undone, whole = float(apart[self.parted].max()), self.differences(steps)
+        return sum(self.floors.explain(name, float(one.max())) for name, one in whole.items()), undone
+
+    @property
+    def upto(self) -> list[str]:
+        """Names of the arrays up to the one in question."""
+        names = list(self.apart)
+        return names[: names.index(self.parted) + 1]
 
     @property
     def rows(self) -> Int[np.ndarray, " R"]:
         """The tokens whose rows of the array in question differ."""
-        return np.flatnonzero(self.differences(self.steps)[self.parted] > self.floors[self.parted])
+        apart = self.apart[self.parted]
+        return np.flatnonzero([not self.floors.explain(self.parted, float(one)) for one in apart])
 
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
@@ -491,8 +566,8 @@ def _masks(question: Question) -> Iterator[Proposal]:
         parts = ",".join(map(str, [*sizes, tokens - start]))
         made = proposal(steps.mask & RuleMask(parse(f"docs({parts})"), tokens, tokens, 1).rows([0], np.arange(tokens)))
         yield made
-        apart = question.differences(made.apply(question.layer, steps))[question.parted]
-        start = next((row for row in np.flatnonzero(apart > question.floors[question.parted]) if row > start), tokens)
+        differing = replace(question, steps=made.apply(question.layer, steps)).rows
+        start = next((int(row) for row in differing if row > start), tokens)
 
 
 def _rules(ours: str, first: int, last: int, tokens: int) -> Iterator[str]:

@@ -60,6 +60,16 @@ class Side:
         """Return the steps of a layer for hidden states; None where this side knows none of that layer."""
         return None
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether its layers can be computed from hidden states."""
+        return False
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The layers that can be computed."""
+        return ()
+
     def embed(self, positions: Int[np.ndarray, " T"] | None = None) -> Hidden | None:
         """Return the hidden states that enter the first layer; None where this side has no weights."""
         return None
@@ -86,8 +96,13 @@ class ComputedSide(Side):
         return cls(name, "float32", weights, ids, np.arange(len(ids)), tokens, forward)
 
     @property
-    def indices(self) -> range:
-        """The layers."""
+    def has_weights(self) -> bool:
+        """See `Side.has_weights`."""
+        return True
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """See `Side.indices`."""
         return range(len(self._model.spec.layers))
 
     @property

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]  # by the names of `STAGE_OF`
-Rounding = Callable[[Array], Array]
 
 STAGES = (
     "tokens", "positions", "input", "projections", "norm", "rotation", "scores", "mask", "sinks", "weights", "output",
@@ -30,6 +29,22 @@ STAGE_OF = {
     "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
     "weights": "weights", "heads": "weights", "attention": "output", "next": "output",
 }  # fmt: skip
+
+
+_PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+
+
+class Rounding:
+    """Errors of rounding, drawn at random: as large as those of a type of number."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self._draws = np.random.default_rng(0)
+
+    def __call__(self, array: Array) -> Array:
+        """Return an array with an error of each number, relative to its row."""
+        size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
+        return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
 
 class Rope(NamedTuple):
@@ -110,7 +125,9 @@ class Steps:
         else:
             q, k, v = stage(**self._before_rotation())
         if self.rope is not None:
-            q, k = self.rope.rotate(q, self.positions), self.rope.rotate(k, self.positions)
+            # Angles are products in float32, whatever the type of the numbers that they rotate.
+            positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
+            q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
         q, k = stage(q=q, k=k)
         if until in ("q", "k") or self.scale is None:
             return made
