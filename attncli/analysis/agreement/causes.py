@@ -358,14 +358,14 @@ def _parts_named(parts: Iterable[int]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _projecting(parts: Iterable[int], change: Callable[[int, Array, Array], Array]) -> Apply:
-    """Return the change of some of the projections, given their index, the input and what they give."""
+def _projecting(parts: Iterable[int], change: Callable[[Steps, int, Array, Array], Array]) -> Apply:
+    """Return the change of some of the projections, given the steps, their index, the input and what they give."""
 
     def apply(_: int, steps: Steps) -> Steps:
         def project(x: Array) -> Any:
             assert steps.project is not None
             made = steps.project(x)
-            return tuple(change(part, x, array) if part in parts else array for part, array in enumerate(made))
+            return tuple(change(steps, part, x, array) if part in parts else array for part, array in enumerate(made))
 
         return replace(steps, project=project)
 
@@ -373,18 +373,27 @@ def _projecting(parts: Iterable[int], change: Callable[[int, Array, Array], Arra
 
 
 def _biases(question: Question) -> Iterator[Proposal]:
-    if question.steps.biases is None or question.steps.project is None:
+    if (of_ours := question.steps.biases) is None:
         return
-    ours = question.steps.biases()
-    stated = question.known.get("biases")
-    theirs = stated() if stated else [np.zeros_like(bias) for bias in ours]
+    ours, of_theirs = of_ours(), question.known.get("biases")
     for parts in _PARTS:
-        if all(theirs[part].shape == ours[part].shape and (theirs[part] != ours[part]).any() for part in parts):
-            shift = [theirs[part] - ours[part] for part in range(3)]
-            name = "left out" if not any(theirs[part].any() for part in parts) else "added"
-            change = _projecting(parts, lambda part, _, made, shift=shift: made + shift[part])
-            there = f"of {_parts_named(parts)} {name}"
-            yield Proposal(there, "added" if name == "left out" else "none", change)
+        named = f"of {_parts_named(parts)}"
+        if all(ours[part].any() for part in parts):
+            left_out = _projecting(parts, lambda steps, part, _, made: made - steps.biases()[part])
+            yield Proposal(f"{named} left out", "added", left_out)
+        theirs = of_theirs() if of_theirs else ours
+        if any(theirs[part].any() for part in parts) and all(map(np.array_equal, map(np.shape, theirs), map(np.shape, ours))):
+            other = _projecting(parts, lambda steps, part, _, made: made + theirs[part] - ours[part])
+            yield Proposal(f"{named} other", "the reference's", other)
+    if question.steps.project_output is not None and question.parted in ("attention", "next"):
+        def without(_: int, steps: Steps) -> Steps:
+            def project_output(heads: Array) -> Array:
+                bias = steps.project_output(np.zeros_like(heads[:, :1]))
+                return steps.project_output(heads) - bias
+
+            return replace(steps, project_output=project_output)
+
+        yield Proposal("of the output left out", "added", without)
 
 
 def _norms(question: Question) -> Iterator[Proposal]:
@@ -421,7 +430,7 @@ def _orders(question: Question) -> Iterator[Proposal]:
         moved = [part for part, order in enumerate((q_order, k_order, v_order)) if order is not None]
         if moved:
             picked = (q_order, k_order, v_order)
-            change = _projecting(moved, lambda part, _, array, picked=picked: array[picked[part]])
+            change = _projecting(moved, lambda _, part, x, array, picked=picked: array[picked[part]])
             shown = ",".join(map(str, picked[moved[0]]))
             yield Proposal(f"of {_parts_named(moved)} {shown}", "0,1,2…", change)
 
@@ -450,10 +459,10 @@ def _layers(question: Question) -> Iterator[Proposal]:
                 return steps
             other = question.reference.steps(there if layer == here else here, steps.x)
             assert other is not None
-            fields = ("project", "norm_heads", "finish", "biases")
+            fields = ("project", "norm_heads", "project_output", "finish", "biases")
             return replace(steps, **{name: getattr(other, name) for name in fields})
 
-        yield Proposal(f"layer {there}", f"layer {here}", apply)
+        yield Proposal(str(there), str(here), apply)
 
 
 def _weights(question: Question) -> Iterator[Proposal]:
@@ -462,15 +471,15 @@ def _weights(question: Question) -> Iterator[Proposal]:
     if theirs is None or question.steps.project is None:
         return
     for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
-        change = _projecting(parts, lambda part, x, _: theirs(x)[part])
+        change = _projecting(parts, lambda _, part, x, array: theirs(x)[part])
         yield Proposal(f"of {_parts_named(parts)}", "the reference's", change)
 
 
 def _outputs(question: Question) -> Iterator[Proposal]:
-    theirs = question.known.get("finish")
-    if theirs is not None and question.steps.finish is not None and question.parted in ("attention", "next"):
-        where = "of the output projection" if question.parted == "attention" else "behind the attention"
-        yield Proposal(where, "the reference's", _replacing(finish=theirs))
+    """Propose the other run's weights behind the heads, likewise."""
+    for name, where in (("project_output", "of the output projection"), ("finish", "behind the attention")):
+        if question.known.get(name) is not None and question.parted in ("attention", "next"):
+            yield Proposal(where, "the reference's", _replacing(**{name: question.known[name]}))
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
@@ -521,9 +530,10 @@ def _bias(question: Question) -> Iterator[Proposal]:
     def named(bias: Array | None) -> str:
         if bias is None or not bias.any():
             return "none"
-        apart = np.where(steps.mask, bias - of_alibi, np.nan) if bias.shape[0] in (1, len(of_alibi)) else bias
-        spread = np.nanmax(apart, axis=-1) - np.nanmin(apart, axis=-1)  # a constant of a row changes no weight
-        return "ALiBi" if np.nanmax(spread) < 1e-2 else "relative"
+        apart = bias - of_alibi
+        highest = np.where(steps.mask, apart, -np.inf).max(axis=-1)  # a constant of a row changes no weight
+        spread = highest - np.where(steps.mask, apart, np.inf).min(axis=-1)
+        return "ALiBi" if spread.max() < 1e-2 else "relative"
 
     for theirs in [question.known["bias"]] if "bias" in question.known else [None, of_alibi]:
         if named(theirs) != named(steps.bias) or theirs is not None:

@@ -159,8 +159,11 @@ class _Walk:
             if (solved := self._explained(question, cells[parted])) is None:
                 break
             question = replace(question, steps=solved)
-        x = given.get("next", question.made.get("next"))
-        return x, None if x is None else x if "next" in given else floors.twin["next"]
+        if "next" in given or "next" not in question.made:
+            return given.get("next"), given.get("next")
+        is_changed = question.steps is not steps
+        twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
+        return question.made["next"], twins["next"]
 
     def _following(self, after: Any) -> Following | None:
         if after is None or (steps := self.reference.steps(after[0], None)) is None or steps.project is None:
@@ -208,7 +211,11 @@ class _Walk:
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
         parting.cause = Cause(candidate.name, *values, undone)
         self.found.append((parting, proposal))
-        self.result.partings.append(parting)
+        alike = (one for one in self.result.partings if one.cause and one.cause[:3] == parting.cause[:3])
+        if (before := next(alike, None)) is not None:
+            before.layers.append(parting.layers[0])
+        else:
+            self.result.partings.append(parting)
 
 
 Solved = list[tuple[Candidate, Proposal, float]]
