@@ -19,6 +19,7 @@ from attncli.errors import InputError, UsageError
 from attncli.files import Tensors, opened_tensors
 from attncli.text import layers_named, visible
 from attncli.trace.selection import Indices
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -71,7 +72,7 @@ class Capture:
         positions: the positions that it gave them, `[T]`.
         rotated: whether q and k were written before or after their rotation; their norms come before both.
         dtype: type of the engine's computation, such as `bfloat16`.
-        is_counted: whether the file numbers no layers, so that it must hold all of a model's.
+        unnamed: how many hidden states a file has that names no layers, and so must be those of all; else 0.
     """
 
     layers: Mapping[int, CapturedLayer]
@@ -79,16 +80,17 @@ class Capture:
     positions: Int[np.ndarray, " T"] | None = None
     rotated: Rotated = "after"
     dtype: str = "float32"
-    is_counted: bool = False
+    unnamed: int = 0
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens by their ids, or by their positions where the capture has no ids."""
+        ids = range(next(iter(_lengths(self).values()))) if self.token_ids is None else self.token_ids.tolist()
+        return Tokens(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
 
 
 def load_capture(path: str | Path, layers: Indices | None = None) -> Capture:
-    """Read a capture; of its layers the chosen ones, None is all of them.
-
-    Raises:
-        InputError: the file is no capture, or damaged.
-        UsageError: it lacks a layer.
-    """
+    """Read the chosen layers of a capture, None is all; InputError if it is none, UsageError if it lacks a layer."""
     with opened_tensors(path) as tensors:
         if not is_capture(tensors):
             raise InputError(f"it is no capture; expected format {SCHEMA} in its metadata")
@@ -118,15 +120,17 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
         for index in _chosen(layers, sorted(names))
     }
     kinds = [_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()]
-    metadata = {"rotated": "after", "dtype": [*kinds, "float32"][0]} | tensors.metadata
-    for field, among in (("rotated", get_args(Rotated)), ("dtype", tuple(_DTYPES.values()))):
-        if metadata[field] not in among:
-            value = visible(metadata[field])
-            raise InputError(f"its metadata has {field} '{value}'; expected {', '.join(among[:-1])} or {among[-1]}")
-    capture = Capture(
-        captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, metadata["rotated"]), metadata["dtype"]
+    rotated, dtype = (
+        tensors.metadata.get(*field) for field in (("rotated", "after"), ("dtype", [*kinds, "float32"][0]))
     )
-    _check_lengths(capture)
+    for value, among in ((rotated, get_args(Rotated)), (dtype, tuple(_DTYPES.values()))):
+        if value not in among:
+            raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
+    capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype)
+    lengths = _lengths(capture)
+    if len(set(lengths.values())) != 1:
+        sizes = ", ".join(f"{name} has {length}" for name, length in [*lengths.items()][:6]) or "there are none"
+        raise InputError(f"expected as many positions in k, v, input, tokens and positions, and {sizes}")
     return capture
 
 
@@ -137,7 +141,7 @@ def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
         raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
     chosen = _chosen(layers, range(states.shape[1]))
     captured = {index: CapturedLayer(input=np.float32(states[:, index])) for index in chosen}
-    return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], is_counted=True)
+    return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
 
 
 def _chosen(layers: Indices, recorded: Sequence[int]) -> Sequence[int]:
@@ -153,30 +157,24 @@ def _joined(tensors: Tensors, array: str, steps: Mapping[int, str]) -> Any:
     """Return an array, the steps of a cache one after the other along T."""
     kinds, ranks, expected = _ARRAYS[array]
     order = sorted(steps)
+    first = steps[order[0]]
     if order not in ([_NONE], [*range(len(order))]) or (len(order) > 1 and array in ("mask", "scale")):
-        numbers = ", ".join(map(str, order))
         raise InputError(
-            f"{steps[order[0]]} has the steps {numbers}; expected 0, 1, 2, …, or no step for mask and scale"
+            f"{first} is of steps {', '.join(map(str, order))}; expected 0, 1, 2, …, and one mask and scale"
         )
     parts = [tensors.read(steps[step]) for step in order]
-    for step, part in zip(order, parts, strict=True):
+    for part in parts:
         if part.dtype.kind not in kinds or part.ndim not in ranks or not part.size or part.ndim != parts[0].ndim:
-            raise InputError(f"{steps[step]} is {part.dtype} of shape {list(part.shape)}; expected {expected}")
+            raise InputError(f"{first} is {part.dtype} of shape {list(part.shape)}; expected {expected}")
     if array == "scale":
         return float(parts[0].item(0))
-    joined = (
-        parts[0] if len(parts) == 1 else np.concatenate(parts, axis=min(parts[0].ndim - 1, 1) if array in "qkv" else 0)
-    )
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=max(parts[0].ndim - 2, 0))
     return joined.astype(np.float32) if joined.dtype == np.float16 else joined
 
 
-def _check_lengths(capture: Capture) -> None:
-    """Raise InputError unless there is a key, a value and a hidden state for each token."""
-    sizes = {"tokens": capture.token_ids, "positions": capture.positions}
+def _lengths(capture: Capture) -> dict[str, int]:
+    """Return the number of positions of each array that has all of them."""
+    arrays: dict[str, Any] = {"tokens": capture.token_ids, "positions": capture.positions}
     for index, layer in capture.layers.items():
-        arrays = {name: getattr(layer, name) for name in ("k", "v", "input")}
-        sizes |= {f"layers.{index}.{name}": array for name, array in arrays.items()}
-    lengths = {name: array.shape[-2 if array.ndim > 1 else 0] for name, array in sizes.items() if array is not None}
-    first = next(iter(lengths))
-    if other := next((name for name in lengths if lengths[name] != lengths[first]), None):
-        raise InputError(f"{first} has {lengths[first]} positions and {other} {lengths[other]}; expected as many")
+        arrays |= {f"layers.{index}.{name}": getattr(layer, name) for name in ("k", "v", "input")}
+    return {name: array.shape[max(array.ndim - 2, 0)] for name, array in arrays.items() if array is not None}

@@ -189,12 +189,10 @@ def _trace_of_capture(capture: Capture, heads: Indices) -> Trace:
     if capture.rotated == "before":
         raise InputError("its q and k are not rotated yet; give the model that rotates them: -m MODEL")
     layers = [captured_attention(index, layer, heads) for index, layer in capture.layers.items()]
-    ids = range(layers[0].num_keys) if capture.token_ids is None else capture.token_ids.tolist()
-    tokens = Tokens(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
     source = Provenance("file", dtype=capture.dtype, layers=max(capture.layers) + 1)
     is_masked = all(layer.mask is not None for layer in capture.layers.values())
     notes = [] if is_masked else ["the capture holds no mask; attention here is causal"]
-    return captured_trace(source, tokens, layers, notes)
+    return captured_trace(source, capture.tokens, layers, notes)
 
 
 def captured_trace(source: Provenance, tokens: Tokens, layers: Sequence[LayerTrace], notes: Sequence[str]) -> Trace:

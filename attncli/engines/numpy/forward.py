@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Hidden = Float[np.ndarray, "T E"]
     Heads = Float[np.ndarray, "H T D"]
     KeyHeads = Float[np.ndarray, "Hkv T D"]
+    TokenHeads = Float[np.ndarray, "T H D"]
 
 _FILL = float(np.finfo(np.float32).min)  # added to masked scores
 
@@ -176,18 +177,8 @@ class Layer:
 
     def project_qkv(self, x: Hidden, batch: RaggedBatch) -> list[GroupHeads]:
         """Return the rotated queries and keys, and the values, of each group of sentences, from the layer's input."""
-        heads, how = self._spec.heads, self._spec.projections
-        x = self._pre_norm(self._spec.attention_residual, x)
-        if how.joint:
-            joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
-            if how.interleaved_qkv:
-                query, key, value = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
-            else:
-                query, key, value = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
-        else:
-            query = self._project_heads(how.query, how.query_norm, x, heads.count)
-            key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
-            value = self._project_heads(how.value, "", x, heads.kv_heads)
+        query, key, value = self.project(self.enter(x))
+        query, key = self.norm_heads(query, key)
         rope, groups = self._spec.layers[self.index].rope, []
         for group in batch.groups:
             q, k = group.split_heads(query), group.split_heads(key)
@@ -196,6 +187,32 @@ class Layer:
                 q, k = rotated(q, angles), rotated(k, angles)
             groups.append(GroupHeads(group, q, k, group.split_heads(value)))
         return groups
+
+    def enter(self, x: Hidden) -> Hidden:
+        """Return what queries, keys and values are projected from: the layer's input, normalized where it is first."""
+        return self._pre_norm(self._spec.attention_residual, x)
+
+    def project(self, x: Hidden) -> tuple[TokenHeads, TokenHeads, TokenHeads]:
+        """Return the queries, keys and values of `enter`, before any norm of heads and any rotation."""
+        heads, how = self._spec.heads, self._spec.projections
+        if not how.joint:
+            query, key, value = (
+                self._project(name, x, count * heads.width, how.has_bias).reshape(len(x), count, heads.width)
+                for name, count in ((how.query, heads.count), (how.key, heads.kv_heads), (how.value, heads.kv_heads))
+            )
+            return query, key, value
+        joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
+        if how.interleaved_qkv:
+            query, key, value = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
+        else:
+            query, key, value = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
+        return query, key, value
+
+    def norm_heads(self, query: TokenHeads, key: TokenHeads) -> tuple[TokenHeads, TokenHeads]:
+        """Return queries and keys, each head normalized by itself where the model does so."""
+        how = self._spec.projections
+        query = self.model.normalize(self.name(how.query_norm), query) if how.query_norm else query
+        return query, self.model.normalize(self.name(how.key_norm), key) if how.key_norm else key
 
     def record(
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
@@ -257,11 +274,6 @@ class Layer:
             rule = Atom("causal")
         mask, softcap = RuleMask(self.mask or rule, tokens, tokens, count), self._spec.softcap
         return LayerTrace(self.index, "self", q, k, v, how.scale, mask, heads, softcap=softcap, fill=_FILL)
-
-    def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "T H D"]:
-        width = self._spec.heads.width
-        split = self._project(name, x, heads * width, self._spec.projections.has_bias).reshape(len(x), heads, width)
-        return self.model.normalize(self.name(norm), split) if norm else split
 
     def _mlp(self, x: Hidden) -> Hidden:
         how = self._spec.feed_forward
