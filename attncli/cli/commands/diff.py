@@ -96,7 +96,9 @@ def _traces(
     if files:
         if len(files) != 2:
             raise UsageError(f"--from is given {times(len(files))}; give it twice: --from A --from B")
-        both = [request.changed(model=None, from_=Path(path)) for path in files]
+        if len(models) > 1:
+            raise UsageError(f"--model is given {times(len(models))}; two captures are of one checkpoint: -m MODEL")
+        both = [request.changed(model=models[0] if models else None, from_=Path(path)) for path in files]
         return [next(traces_of(environment, options_of_file, "all")) for options_of_file in both]
     if len(models) > 2:
         raise UsageError(f"--model is given {times(len(models))}; give it once, or twice to compare two checkpoints")
