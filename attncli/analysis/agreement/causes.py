@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ Apply = Callable[[int, Steps], Steps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0)
 _TRAINED = tuple(2**power for power in (13, 12, 11, 15, 14, 17, 16, 10, 9, 8, 7, 6, 5, 4))  # tokens of the training
+_FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
 _STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
 
 
@@ -230,7 +232,7 @@ def _positions(question: Question) -> Iterator[Proposal]:
     elif steps.x is not None and question.layer == 0:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
     for theirs in solved:
-        if not np.array_equal(theirs, ours):
+        if not np.array_equal(theirs, ours) and (theirs.any() or steps.rope is None):  # all 0 is no rotation
             x = question.reference.embed(theirs) if question.layer == 0 and steps.x is not None else None
 
             def apply(layer: int, steps: Steps, theirs: Any = theirs, x: Any = x) -> Steps:
@@ -261,13 +263,13 @@ def _pairs(question: Question) -> Iterator[Proposal]:
 
 def _width(question: Question) -> Iterator[Proposal]:
     if rope := question.steps.rope:
-        width, base = 2 * len(rope.frequencies), base_of(rope.frequencies)
-        heads = question.steps.run(question.given, "k")["k"].shape[-1]
-        for share in (1, 2, 4, 3):
-            theirs = 2 * (heads // (2 * share) if share < 4 else heads // 8) if share != 3 else 2 * (3 * heads // 8)
-            if theirs not in (0, width):
-                yield Proposal(str(theirs), str(width), _with_rope(frequencies=plain(base, theirs // 2)))
-        yield Proposal("none", str(width), _replacing(rope=None))
+        ours, base = 2 * len(rope.frequencies), base_of(rope.frequencies)
+        whole = question.made["k"].shape[-1]
+        usual = [whole, whole // 2, whole // 4, *range(2, whole, 2)]
+        yield Proposal("0", str(ours), _replacing(rope=None))
+        for width in dict.fromkeys(2 * (width // 2) for width in usual):
+            if width not in (0, ours):
+                yield Proposal(str(width), str(ours), _with_rope(frequencies=plain(base, width // 2)))
 
 
 def plain(base: float, count: int) -> Float[np.ndarray, " R"]:
@@ -382,7 +384,8 @@ def _biases(question: Question) -> Iterator[Proposal]:
             left_out = _projecting(parts, lambda steps, part, _, made: made - steps.biases()[part])
             yield Proposal(f"{named} left out", "added", left_out)
         theirs = of_theirs() if of_theirs else ours
-        if any(theirs[part].any() for part in parts) and all(map(np.array_equal, map(np.shape, theirs), map(np.shape, ours))):
+        is_fit = all(map(np.array_equal, map(np.shape, theirs), map(np.shape, ours)))
+        if is_fit and all(theirs[part].any() and (theirs[part] != ours[part]).any() for part in parts):
             other = _projecting(parts, lambda steps, part, _, made: made + theirs[part] - ours[part])
             yield Proposal(f"{named} other", "the reference's", other)
     if question.steps.project_output is not None and question.parted in ("attention", "next"):
@@ -418,12 +421,13 @@ def _orders(question: Question) -> Iterator[Proposal]:
     if any(order is not None for order in matched):
         tried = [matched]
     else:
-        orders = [np.roll(np.arange(heads), shift) for shift in (1, -1)] + [np.arange(heads)[::-1]]
-        for first in range(heads):
-            for second in range(first):
-                swapped = np.arange(heads)
+        if heads <= _FEW_HEADS:
+            orders = [np.array(order) for order in permutations(range(heads))][1:]
+        else:
+            orders = [np.roll(np.arange(heads), shift) for shift in (1, -1)] + [np.arange(heads)[::-1]]
+            for first, second in combinations(range(heads), 2):
+                orders.append(swapped := np.arange(heads))
                 swapped[[first, second]] = second, first
-                orders.append(swapped)
         tried = [[order, None, None] for order in orders]
         tried += [[order] * 3 for order in orders] if heads == key_heads else []
     for q_order, k_order, v_order in tried:
@@ -575,7 +579,8 @@ def _masks(question: Question) -> Iterator[Proposal]:
         sizes.append(start - sum(sizes))
         parts = ",".join(map(str, [*sizes, tokens - start]))
         made = proposal(steps.mask & RuleMask(parse(f"docs({parts})"), tokens, tokens, 1).rows([0], np.arange(tokens)))
-        yield made
+        # Padding on the left whose queries see each other hides the same cells as a document.
+        yield made if len(sizes) > 1 else made._replace(theirs=f"{made.theirs} or pad(left={start})")
         differing = replace(question, steps=made.apply(question.layer, steps)).rows
         start = next((int(row) for row in differing if row > start), tokens)
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Floors, Following, Proposal, Question
 from attncli.analysis.agreement.sides import MOST_TOKENS, Parameters, Side
 from attncli.analysis.agreement.stages import STAGE_OF, STAGES, Array, Arrays, Rounding, Steps
 from attncli.errors import InputError
 
+_MORE = 8  # values that are tried after one that explains the difference, but not those behind
 _PAIRS = 4  # proposals that are tried together with others, where none explains a difference alone
 
 
@@ -110,8 +113,9 @@ class _Walk:
         """Compare all layers that the other run has."""
         self._read_tokens()
         x = twin = self.reference.embed()
-        for (index, given, known), after in _with_next(self.other.layers()):
-            steps = self.reference.steps(index, given.get("input", x) if index else x)
+        for (index, given, known), after in _with_next(map(self._grouped, self.other.layers())):
+            is_last = self.reference.has_weights and index not in self.reference.indices  # hidden states behind it
+            steps = None if is_last else self.reference.steps(index, given.get("input", x) if index else x)
             if steps is None:
                 continue
             with self.reference.holding():
@@ -156,7 +160,8 @@ class _Walk:
         self.result.rows[index] = _by_stage(cells)
         while parted := question.first_parted(question.apart):
             question = replace(question, parted=parted)
-            if (solved := self._explained(question, cells[parted])) is None:
+            apart = float(question.apart[parted].max())
+            if (solved := self._explained(question, Cell(apart, floors.rounding(parted, apart), False))) is None:
                 break
             question = replace(question, steps=solved)
         if "next" in given or "next" not in question.made:
@@ -164,6 +169,22 @@ class _Walk:
         is_changed = question.steps is not steps
         twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
         return question.made["next"], twins["next"]
+
+    def _grouped(self, layer: tuple[int, dict[str, Array], Parameters]) -> tuple[int, dict[str, Array], Parameters]:
+        """Return a layer with the key heads of the reference, where the other run wrote one for each head."""
+        index, given, known = layer
+        is_there = not self.reference.has_weights or index in self.reference.indices
+        steps = self.reference.steps(index, None) if is_there else None
+        if steps is None:
+            return layer
+        groups = steps.key_heads
+        tiled = np.arange(len(groups)) % (groups.max() + 1)
+        for name in given.keys() & {"k_normed", "k", "v"}:
+            for order in (groups, tiled):
+                first = np.unique(order, return_index=True)[1]
+                if len(given[name]) == len(groups) > len(first) and np.array_equal(given[name][first][order], given[name]):
+                    given[name] = given[name][first]
+        return layer
 
     def _following(self, after: Any) -> Following | None:
         if after is None or (steps := self.reference.steps(after[0], None)) is None or steps.project is None:
@@ -225,11 +246,13 @@ def _solve(question: Question) -> Solved:
     """Return the candidate with which most arrays agree; empty without one."""
     best: tuple[int, Solved] = (0, [])
     for candidate in CANDIDATES:
+        more = _MORE
         for proposal in candidate.solve(question):
             count, undone = question.agreeing(proposal.apply(question.layer, question.steps))
             if count > best[0]:
                 best = count, [(candidate, proposal, undone)]
-            if count:
+            more -= count > 0 or more < _MORE
+            if best[0] == len(question.apart) or not more:
                 break
         if best[0] == len(question.apart):
             break
