@@ -85,7 +85,8 @@ class Question:
         return next((name for name, apart in differences.items() if apart.max() > self.floors[name]), "")
 
     def agreeing(self, steps: Steps) -> tuple[int, float]:
-        """Return how many arrays agree with these steps, 0 unless all do up to the one in question, and its difference."""
+        """Return how many arrays agree with these steps, 0 unless all do up to the one in question, and its difference.
+        """
         differences = self.differences(steps)
         names, first = list(differences), self.first_parted(differences)
         if first and names.index(first) <= names.index(self.parted):
@@ -126,7 +127,8 @@ def number(value: float) -> str:
 def _values(
     question: Question, with_value: Callable[[float], Steps], usual: Iterable[float], low: float, high: float
 ) -> Iterator[float]:
-    """Yield the values of a field that may explain a difference: usual ones, then the solved one, the roundest first."""
+    """Yield the values of a field that may explain a difference: usual ones, then the solved one, the roundest first.
+    """
     yield from usual
     solved = search(lambda value: question.distance(with_value(value)), low, high)
     yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
@@ -252,7 +254,9 @@ def _stretched(base: float, count: int) -> Iterator[tuple[str, Float[np.ndarray,
 
 def yarn(base: float, count: int, factor: float, trained: int) -> Float[np.ndarray, " R"]:
     """Return the frequencies of YaRN (Peng et al. 2023), for a model that was trained on so many tokens."""
-    low, high = (2 * count * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32.0, 1.0))
+    low, high = (
+        2 * count * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32.0, 1.0)
+    )
     low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * count - 1)
     ramp = np.clip((np.arange(count) - low) / max(high - low, 1e-3), 0, 1)
     whole = plain(base, count)
@@ -263,10 +267,8 @@ def _scaling_name(rope: Rope) -> str:
     ratio = plain(base_of(rope.frequencies), len(rope.frequencies)) / rope.frequencies
     if np.allclose(ratio, 1, rtol=1e-3):
         return "none"
-    return (
-        f"linear {number(float(ratio[0]))}"
-        if np.allclose(ratio, ratio[0], rtol=1e-3)
-        else (f"by {number(float(ratio.max()))}")
+    return f"linear {number(float(ratio[0]))}" if np.allclose(ratio, ratio[0], rtol=1e-3) else (
+        f"by {number(float(ratio.max()))}"
     )
 
 

@@ -156,9 +156,7 @@ class _Walk:
         elif theirs[1:] == ours:
             values = f"token {theirs[0]} at the start", "none"
         else:
-            place = next(
-                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-            )
+            place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
             values = (f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours))
         cause = Proposal(*values, lambda _, steps: steps)
         self._add(Parting("tokens", [0], ("tokens",), Cell(1.0, 0.0, False)), cause, "token ids", 0.0)
@@ -232,9 +230,7 @@ class _Walk:
         (_, undone), candidate, proposal, steps = best
         differences = question.differences(question.steps)[question.parted]
         cell = Cell(float(differences.max()), question.floors[question.parted] / _TIMES, False)
-        self._add(
-            Parting(candidate.stage, [question.layer], (question.parted,), cell), proposal, candidate.name, undone
-        )
+        self._add(Parting(candidate.stage, [question.layer], (question.parted,), cell), proposal, candidate.name, undone)
         return steps
 
     def _add(self, parting: Parting, proposal: Proposal | None, name: str, undone: float) -> None:
