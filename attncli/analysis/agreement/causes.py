@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ Apply = Callable[[int, Steps], Steps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0)
 _TRAINED = tuple(2**power for power in (13, 12, 11, 15, 14, 17, 16, 10, 9, 8, 7, 6, 5, 4))  # tokens of the training
+_FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
 _STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
 
 
@@ -44,9 +47,59 @@ class Candidate(NamedTuple):
     solve: Callable[[Question], Iterator[Proposal]]
 
 
+LEAST = 2.0**-21  # a relative difference that float32 hardly shows
+_TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
+
+
+class Following(NamedTuple):
+    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
+
+    variants: Sequence[Steps]  # of the reference: as it is, and with each cause that was found
+    given: Arrays  # arrays of the other run
+
+    def difference(self, x: Array) -> Float[np.ndarray, " T"]:
+        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
+        apart = []
+        for steps in self.variants:
+            made = replace(steps, x=x).run({}, "k")
+            apart += [difference(made[name], self.given[name]) for name in made.keys() & self.given]
+        return min(apart, key=lambda one: float(one.max()))
+
+
+class Floors:
+    """The largest differences that rounding explains, measured where they are asked for."""
+
+    def __init__(self, twin: Callable[[], Arrays], made: Callable[[], Arrays], following: Following | None) -> None:
+        self._twin, self._made, self._following = twin, made, following
+
+    @cached_property
+    def twin(self) -> Arrays:
+        """The arrays of the rounded twin."""
+        return self._twin()
+
+    @cached_property
+    def roundings(self) -> dict[str, float]:
+        """The difference of each array from the rounded twin."""
+        twin, made = self.twin, self._made()
+        apart = {name: float(difference(twin[name], made[name]).max()) for name in made}
+        if self._following is not None and "next" in apart:
+            steps = self._following.variants[0]
+            values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
+            apart["next"] = float(difference(*values).max())
+        return apart
+
+    def rounding(self, name: str, apart: float) -> float | None:
+        """Return what rounding gives; None for a difference that float32 hardly shows."""
+        return None if apart <= LEAST else max(self.roundings[name], 2.0**-24)
+
+    def explain(self, name: str, apart: float) -> bool:
+        """Return whether rounding explains a difference."""
+        return apart <= LEAST or apart <= _TIMES * self.roundings[name]
+
+
 @dataclass(frozen=True)
 class Question:
-    """One layer of both runs, of which an array differs by more than rounding.
+    """One layer of both runs, and the array in question.
 
     Attributes:
         layer: its index.
@@ -54,8 +107,8 @@ class Question:
         steps: those of the reference.
         given: arrays of the other run.
         known: what the other run is known to compute with.
-        floors: the largest difference of each array that rounding explains.
-        following: hidden states after the layer → values of the next layer, where these are all that is known of it.
+        floors: what rounding explains.
+        following: the next layer, where its arrays are all that shows the output.
         parted: the first array that differs.
     """
 
@@ -64,40 +117,64 @@ class Question:
     steps: Steps
     given: Arrays
     known: Parameters
-    floors: dict[str, float]
-    following: Callable[[Array], Array] | None = None
+    floors: Floors
+    following: Following | None = None
     parted: str = ""
 
+    @cached_property
+    def made(self) -> dict[str, Array]:
+        """The arrays of the reference."""
+        return self.steps.run(self.given)
+
+    @cached_property
+    def apart(self) -> dict[str, Float[np.ndarray, " T"]]:
+        """The difference of each array that both have, at each token, in the order of computation."""
+        return self._apart(self.made)
+
     def differences(self, steps: Steps, until: str = "next") -> dict[str, Float[np.ndarray, " T"]]:
-        """Return the difference of each array that both have, at each token, in the order of computation."""
-        with np.errstate(all="ignore"):
-            made = steps.run(self.given, until)
-            if self.following is not None and "next" in made:
-                made["next"] = self.following(made["next"])
-        return {name: difference(made[name], self.given[name]) for name in STAGE_OF if name in made.keys() & self.given}
+        """Return the differences with other steps."""
+        return self._apart(steps.run(self.given, until))
+
+    def _apart(self, made: dict[str, Array]) -> dict[str, Float[np.ndarray, " T"]]:
+        apart = {name: difference(made[name], self.given[name]) for name in STAGE_OF if name in made.keys() & self.given}
+        if self.following is not None and "next" in made:
+            apart["next"] = self.following.difference(made["next"])
+        return apart
 
     def distance(self, steps: Steps) -> float:
-        """Return the difference of the array in question."""
+        """Return the difference of the array in question with other steps."""
         return float(np.linalg.norm(self.differences(steps, self.parted)[self.parted]))
 
-    def first_parted(self, differences: dict[str, Float[np.ndarray, " T"]]) -> str:
-        """Return the first array whose difference is more than rounding; empty without one."""
-        return next((name for name, apart in differences.items() if apart.max() > self.floors[name]), "")
+    def parts(self, name: str) -> bool:
+        """Return whether an array differs by more than rounding."""
+        return not self.floors.explain(name, float(self.apart[name].max()))
+
+    def first_parted(self, apart: Mapping[str, Float[np.ndarray, " T"]]) -> str:
+        """Return the first array that differs by more than rounding; empty without one."""
+        return next((name for name, one in apart.items() if not self.floors.explain(name, float(one.max()))), "")
 
     def agreeing(self, steps: Steps) -> tuple[int, float]:
-        """Return how many arrays agree with these steps, 0 unless all do up to the one in question, and its difference.
+        """Return how many arrays agree with other steps, and the difference of the one in question.
+
+        The number is 0 unless all agree up to that one.
         """
-        differences = self.differences(steps)
-        names, first = list(differences), self.first_parted(differences)
-        if first and names.index(first) <= names.index(self.parted):
+        apart = self.differences(steps, self.parted)
+        if self.parted not in apart or self.first_parted({name: apart[name] for name in self.upto if name in apart}):
             return 0, math.inf
-        count = sum(float(apart.max()) <= self.floors[name] for name, apart in differences.items())
-        return count, float(differences[self.parted].max())
+        undone, whole = float(apart[self.parted].max()), self.differences(steps)
+        return sum(self.floors.explain(name, float(one.max())) for name, one in whole.items()), undone
+
+    @property
+    def upto(self) -> list[str]:
+        """Names of the arrays up to the one in question."""
+        names = list(self.apart)
+        return names[: names.index(self.parted) + 1]
 
     @property
     def rows(self) -> Int[np.ndarray, " R"]:
         """The tokens whose rows of the array in question differ."""
-        return np.flatnonzero(self.differences(self.steps)[self.parted] > self.floors[self.parted])
+        apart = self.apart[self.parted]
+        return np.flatnonzero([not self.floors.explain(self.parted, float(one)) for one in apart])
 
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
@@ -155,7 +232,7 @@ def _positions(question: Question) -> Iterator[Proposal]:
     elif steps.x is not None and question.layer == 0:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
     for theirs in solved:
-        if not np.array_equal(theirs, ours):
+        if not np.array_equal(theirs, ours) and (theirs.any() or steps.rope is None):  # all 0 is no rotation
             x = question.reference.embed(theirs) if question.layer == 0 and steps.x is not None else None
 
             def apply(layer: int, steps: Steps, theirs: Any = theirs, x: Any = x) -> Steps:
@@ -186,13 +263,13 @@ def _pairs(question: Question) -> Iterator[Proposal]:
 
 def _width(question: Question) -> Iterator[Proposal]:
     if rope := question.steps.rope:
-        width, base = 2 * len(rope.frequencies), base_of(rope.frequencies)
-        heads = question.steps.run(question.given, "k")["k"].shape[-1]
-        for share in (1, 2, 4, 3):
-            theirs = 2 * (heads // (2 * share) if share < 4 else heads // 8) if share != 3 else 2 * (3 * heads // 8)
-            if theirs not in (0, width):
-                yield Proposal(str(theirs), str(width), _with_rope(frequencies=plain(base, theirs // 2)))
-        yield Proposal("none", str(width), _replacing(rope=None))
+        ours, base = 2 * len(rope.frequencies), base_of(rope.frequencies)
+        whole = question.made["k"].shape[-1]
+        usual = [whole, whole // 2, whole // 4, *range(2, whole, 2)]
+        yield Proposal("0", str(ours), _replacing(rope=None))
+        for width in dict.fromkeys(2 * (width // 2) for width in usual):
+            if width not in (0, ours):
+                yield Proposal(str(width), str(ours), _with_rope(frequencies=plain(base, width // 2)))
 
 
 def plain(base: float, count: int) -> Float[np.ndarray, " R"]:
@@ -283,14 +360,14 @@ def _parts_named(parts: Iterable[int]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _projecting(parts: Iterable[int], change: Callable[[int, Array, Array], Array]) -> Apply:
-    """Return the change of some of the projections, given their index, the input and what they give."""
+def _projecting(parts: Iterable[int], change: Callable[[Steps, int, Array, Array], Array]) -> Apply:
+    """Return the change of some of the projections, given the steps, their index, the input and what they give."""
 
     def apply(_: int, steps: Steps) -> Steps:
         def project(x: Array) -> Any:
             assert steps.project is not None
             made = steps.project(x)
-            return tuple(change(part, x, array) if part in parts else array for part, array in enumerate(made))
+            return tuple(change(steps, part, x, array) if part in parts else array for part, array in enumerate(made))
 
         return replace(steps, project=project)
 
@@ -298,18 +375,28 @@ def _projecting(parts: Iterable[int], change: Callable[[int, Array, Array], Arra
 
 
 def _biases(question: Question) -> Iterator[Proposal]:
-    if question.steps.biases is None or question.steps.project is None:
+    if (of_ours := question.steps.biases) is None:
         return
-    ours = question.steps.biases()
-    stated = question.known.get("biases")
-    theirs = stated() if stated else [np.zeros_like(bias) for bias in ours]
+    ours, of_theirs = of_ours(), question.known.get("biases")
     for parts in _PARTS:
-        if all(theirs[part].shape == ours[part].shape and (theirs[part] != ours[part]).any() for part in parts):
-            shift = [theirs[part] - ours[part] for part in range(3)]
-            name = "left out" if not any(theirs[part].any() for part in parts) else "added"
-            change = _projecting(parts, lambda part, _, made, shift=shift: made + shift[part])
-            there = f"of {_parts_named(parts)} {name}"
-            yield Proposal(there, "added" if name == "left out" else "none", change)
+        named = f"of {_parts_named(parts)}"
+        if all(ours[part].any() for part in parts):
+            left_out = _projecting(parts, lambda steps, part, _, made: made - steps.biases()[part])
+            yield Proposal(f"{named} left out", "added", left_out)
+        theirs = of_theirs() if of_theirs else ours
+        is_fit = all(map(np.array_equal, map(np.shape, theirs), map(np.shape, ours)))
+        if is_fit and all(theirs[part].any() and (theirs[part] != ours[part]).any() for part in parts):
+            other = _projecting(parts, lambda steps, part, _, made: made + theirs[part] - ours[part])
+            yield Proposal(f"{named} other", "the reference's", other)
+    if question.steps.project_output is not None and question.parted in ("attention", "next"):
+        def without(_: int, steps: Steps) -> Steps:
+            def project_output(heads: Array) -> Array:
+                bias = steps.project_output(np.zeros_like(heads[:, :1]))
+                return steps.project_output(heads) - bias
+
+            return replace(steps, project_output=project_output)
+
+        yield Proposal("of the output left out", "added", without)
 
 
 def _norms(question: Question) -> Iterator[Proposal]:
@@ -334,19 +421,20 @@ def _orders(question: Question) -> Iterator[Proposal]:
     if any(order is not None for order in matched):
         tried = [matched]
     else:
-        orders = [np.roll(np.arange(heads), shift) for shift in (1, -1)] + [np.arange(heads)[::-1]]
-        for first in range(heads):
-            for second in range(first):
-                swapped = np.arange(heads)
+        if heads <= _FEW_HEADS:
+            orders = [np.array(order) for order in permutations(range(heads))][1:]
+        else:
+            orders = [np.roll(np.arange(heads), shift) for shift in (1, -1)] + [np.arange(heads)[::-1]]
+            for first, second in combinations(range(heads), 2):
+                orders.append(swapped := np.arange(heads))
                 swapped[[first, second]] = second, first
-                orders.append(swapped)
         tried = [[order, None, None] for order in orders]
         tried += [[order] * 3 for order in orders] if heads == key_heads else []
     for q_order, k_order, v_order in tried:
         moved = [part for part, order in enumerate((q_order, k_order, v_order)) if order is not None]
         if moved:
             picked = (q_order, k_order, v_order)
-            change = _projecting(moved, lambda part, _, array, picked=picked: array[picked[part]])
+            change = _projecting(moved, lambda _, part, x, array, picked=picked: array[picked[part]])
             shown = ",".join(map(str, picked[moved[0]]))
             yield Proposal(f"of {_parts_named(moved)} {shown}", "0,1,2…", change)
 
@@ -375,10 +463,10 @@ def _layers(question: Question) -> Iterator[Proposal]:
                 return steps
             other = question.reference.steps(there if layer == here else here, steps.x)
             assert other is not None
-            fields = ("project", "norm_heads", "finish", "biases")
+            fields = ("project", "norm_heads", "project_output", "finish", "biases")
             return replace(steps, **{name: getattr(other, name) for name in fields})
 
-        yield Proposal(f"layer {there}", f"layer {here}", apply)
+        yield Proposal(str(there), str(here), apply)
 
 
 def _weights(question: Question) -> Iterator[Proposal]:
@@ -387,15 +475,15 @@ def _weights(question: Question) -> Iterator[Proposal]:
     if theirs is None or question.steps.project is None:
         return
     for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
-        change = _projecting(parts, lambda part, x, _: theirs(x)[part])
+        change = _projecting(parts, lambda _, part, x, array: theirs(x)[part])
         yield Proposal(f"of {_parts_named(parts)}", "the reference's", change)
 
 
 def _outputs(question: Question) -> Iterator[Proposal]:
-    theirs = question.known.get("finish")
-    if theirs is not None and question.steps.finish is not None and question.parted in ("attention", "next"):
-        where = "of the output projection" if question.parted == "attention" else "behind the attention"
-        yield Proposal(where, "the reference's", _replacing(finish=theirs))
+    """Propose the other run's weights behind the heads, likewise."""
+    for name, where in (("project_output", "of the output projection"), ("finish", "behind the attention")):
+        if question.known.get(name) is not None and question.parted in ("attention", "next"):
+            yield Proposal(where, "the reference's", _replacing(**{name: question.known[name]}))
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
@@ -446,9 +534,10 @@ def _bias(question: Question) -> Iterator[Proposal]:
     def named(bias: Array | None) -> str:
         if bias is None or not bias.any():
             return "none"
-        apart = np.where(steps.mask, bias - of_alibi, np.nan) if bias.shape[0] in (1, len(of_alibi)) else bias
-        spread = np.nanmax(apart, axis=-1) - np.nanmin(apart, axis=-1)  # a constant of a row changes no weight
-        return "ALiBi" if np.nanmax(spread) < 1e-2 else "relative"
+        apart = bias - of_alibi
+        highest = np.where(steps.mask, apart, -np.inf).max(axis=-1)  # a constant of a row changes no weight
+        spread = highest - np.where(steps.mask, apart, np.inf).min(axis=-1)
+        return "ALiBi" if spread.max() < 1e-2 else "relative"
 
     for theirs in [question.known["bias"]] if "bias" in question.known else [None, of_alibi]:
         if named(theirs) != named(steps.bias) or theirs is not None:
@@ -490,9 +579,10 @@ def _masks(question: Question) -> Iterator[Proposal]:
         sizes.append(start - sum(sizes))
         parts = ",".join(map(str, [*sizes, tokens - start]))
         made = proposal(steps.mask & RuleMask(parse(f"docs({parts})"), tokens, tokens, 1).rows([0], np.arange(tokens)))
-        yield made
-        apart = question.differences(made.apply(question.layer, steps))[question.parted]
-        start = next((row for row in np.flatnonzero(apart > question.floors[question.parted]) if row > start), tokens)
+        # Padding on the left whose queries see each other hides the same cells as a document.
+        yield made if len(sizes) > 1 else made._replace(theirs=f"{made.theirs} or pad(left={start})")
+        differing = replace(question, steps=made.apply(question.layer, steps)).rows
+        start = next((int(row) for row in differing if row > start), tokens)
 
 
 def _rules(ours: str, first: int, last: int, tokens: int) -> Iterator[str]:

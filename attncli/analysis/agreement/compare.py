@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import CANDIDATES, Proposal, Question
+from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Floors, Following, Proposal, Question
 from attncli.analysis.agreement.sides import MOST_TOKENS, Parameters, Side
-from attncli.analysis.agreement.stages import STAGE_OF, Array, Arrays, Steps, difference
+from attncli.analysis.agreement.stages import STAGE_OF, STAGES, Array, Arrays, Rounding, Steps
 from attncli.errors import InputError
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-_PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
-_TIMES = 8.0  # a difference is more than rounding if it is larger than that of the rounded twin by more than this
-_MOST_CAUSES = 4
+_MORE = 8  # values that are tried after one that explains the difference, but not those behind
+_PAIRS = 4  # proposals that are tried together with others, where none explains a difference alone
 
 
 class Cell(NamedTuple):
     """Difference at one stage of a layer."""
 
     difference: float  # the largest of a token, relative to what is compared
-    rounding: float  # that of the rounded twin
+    rounding: float | None  # that of the rounded twin; None where the difference is smaller than float32 shows
     agrees: bool
 
 
@@ -36,7 +32,7 @@ class Cause(NamedTuple):
     name: str
     theirs: str  # value of B
     ours: str  # value of A
-    undone: float  # the difference that is left with it undone
+    undone: float | None  # the difference that is left with it undone; None where what agrees beside it is the proof
 
 
 @dataclass
@@ -45,7 +41,6 @@ class Parting:
 
     stage: str
     layers: list[int]
-    arrays: tuple[str, ...]  # those that differ
     cell: Cell
     cause: Cause | None = None
 
@@ -77,25 +72,12 @@ class Agreement:
     def ratio(self) -> float:
         """The largest difference, as a multiple of what rounding gives."""
         cells = (cell for row in self.rows.values() for cell in row.values() if cell.agrees and cell.rounding)
-        return max((cell.difference / cell.rounding for cell in cells), default=0.0)
+        return max((cell.difference / cell.rounding for cell in cells if cell.rounding), default=0.0)
 
     @property
     def largest(self) -> float:
         """The largest difference that agrees."""
         return max((cell.difference for row in self.rows.values() for cell in row.values() if cell.agrees), default=0.0)
-
-
-class Rounding:
-    """Rounding of arrays, drawn at random: as large as a type of number rounds."""
-
-    def __init__(self, dtype: str, weights: float = 0.0) -> None:
-        self.unit, self._draws = 2.0 ** -_PRECISION.get(dtype, 8), np.random.default_rng(0)
-        self.of_weights = weights
-
-    def __call__(self, array: Array) -> Array:
-        """Return an array with an error of each number, relative to its row."""
-        size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
-        return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
 
 def compare(first: Side, second: Side) -> Agreement:
@@ -107,36 +89,43 @@ def compare(first: Side, second: Side) -> Agreement:
     Raises:
         InputError: they have no layer or no token in common.
     """
-    is_swapped = first.embed() is None and second.embed() is not None
+    is_swapped = second.has_weights and not first.has_weights
     reference, other = (second, first) if is_swapped else (first, second)
-    dtype = min(reference.dtype, other.dtype, key=lambda name: _PRECISION.get(name, 8))
-    result = Agreement((first.name, second.name), dtype)
-    walk = _Walk(result, reference, other, is_swapped)
+    rounding = min((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: -rounding.unit)
+    walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
     walk.run()
-    return result
+    return walk.result
 
 
+@dataclass
 class _Walk:
     """Walk through the layers in order; what was found so far is given to the reference in each layer after."""
 
-    def __init__(self, result: Agreement, reference: Side, other: Side, is_swapped: bool) -> None:
-        self.result, self.reference, self.other, self.is_swapped = result, reference, other, is_swapped
-        self.found: list[tuple[Parting, Proposal]] = []
-        self.rounding = Rounding(result.dtype)
+    result: Agreement
+    reference: Side
+    other: Side
+    is_swapped: bool
+    rounding: Rounding
+    found: list[tuple[Parting, Proposal]] = field(default_factory=list)
+    pending: Parting | None = None  # of an input that is known by the next layer's arrays alone
 
     def run(self) -> None:
         """Compare all layers that the other run has."""
         self._read_tokens()
         x = twin = self.reference.embed()
-        for index, given, known, values in _with_next(self.other.layers()):
-            steps = self.reference.steps(index, x)
+        for (index, given, known), after in _with_next(map(self._grouped, self.other.layers())):
+            is_last = self.reference.has_weights and index not in self.reference.indices  # hidden states behind it
+            steps = None if is_last else self.reference.steps(index, given.get("input", x) if index else x)
             if steps is None:
                 continue
             with self.reference.holding():
-                x, twin, goes_on = self._compare_layer(index, steps, twin, given, known, values)
-            if not goes_on:
-                self.result.notes.append(f"layers after {index} are not compared: their input differs")
+                x, twin = self._compare_layer(index, steps, twin, given, known, after)
+            if self.pending is not None and self.pending.layers != [index]:
+                self.result.partings.append(self.pending)
+                self.result.notes.append(f"attn compares no layer after {index - 1}: the input of layer {index} differs")
                 return
+        if self.pending is not None:
+            self.result.partings.append(self.pending)
         if not self.result.rows:
             raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
 
@@ -148,116 +137,160 @@ class _Walk:
         if changed is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = changed
-        self._note_tokens(ours, theirs)
-
-    def _note_tokens(self, ours: tuple[int, ...], theirs: tuple[int, ...]) -> None:
-        if theirs == ours[1:]:
-            values = "missing", f"token {ours[0]} at the start"
-        elif theirs[1:] == ours:
-            values = f"token {theirs[0]} at the start", "none"
+        pairs = list(zip(ours, theirs, strict=False))
+        place = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        if theirs == ours[1:] or theirs[1:] == ours:
+            values = f"without {ours[0]} at the start", f"with {ours[0]}"
+            values = values if theirs == ours[1:] else (f"with {theirs[0]} at the start", "without")
         else:
-            place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-            values = (f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours))
-        cause = Proposal(*values, lambda _, steps: steps)
-        self._add(Parting("tokens", [0], ("tokens",), Cell(1.0, 0.0, False)), cause, "token ids", 0.0)
+            values = tuple(f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours))
+        self._add(Parting("tokens", [0], Cell(1.0, None, False)), Candidate("token ids", "tokens", iter), Proposal(
+            *values, lambda _, steps: steps), 0.0)
 
     def _compare_layer(
-        self, index: int, steps: Steps, twin: Array | None, given: Arrays, known: Parameters, values: Array | None
-    ) -> tuple[Array | None, Array | None, bool]:
-        """Compare one layer; return its output, that of the twin, and whether layers behind it can be compared."""
-        following = self._following(index, values)
-        if following is not None:
-            given = {**given, "next": values}
-        made = steps.run(given)
-        twins = replace(steps, x=twin).run(given, rounding=self.rounding)
-        if following is not None and "next" in made:
-            pairs = [(following(arrays["next"])) for arrays in (made, twins)]
-            floor_next = float(difference(pairs[1], pairs[0]).max())
-        roundings = {name: float(difference(twins[name], made[name]).max()) for name in made}
-        if following is not None and "next" in made:
-            roundings["next"] = floor_next
-        floors = {name: _TIMES * max(value, 2.0**-24) for name, value in roundings.items()}
+        self, index: int, steps: Steps, twin: Array | None, given: Arrays, known: Parameters, after: Any
+    ) -> tuple[Array | None, Array | None]:
+        """Compare one layer; return its output, and that of the twin."""
+        following = self._following(after)
+        rounded = partial(replace(steps, x=twin).run, given, rounding=self.rounding)
+        floors = Floors(rounded, partial(steps.run, given), following)
         question = Question(index, self.reference, steps, given, known, floors, following)
-        row = self._row(question.differences(steps), floors, roundings)
-        goes_on = True
-        while question.parted != (parted := question.first_parted(question.differences(question.steps))) and parted:
+        row = {name: float(apart.max()) for name, apart in question.apart.items()}
+        cells = {name: Cell(apart, floors.rounding(name, apart), not question.parts(name)) for name, apart in row.items()}
+        self.result.rows[index] = _by_stage(cells)
+        while parted := question.first_parted(question.apart):
             question = replace(question, parted=parted)
-            cell = row[parted]
-            if (solved := self._explained(question)) is None:
-                self._add(Parting(STAGE_OF[parted], [index], (parted,), cell), None, "", 0.0)
-                goes_on = parted != "next" or following is None
+            apart = float(question.apart[parted].max())
+            if (solved := self._explained(question, Cell(apart, floors.rounding(parted, apart), False))) is None:
                 break
             question = replace(question, steps=solved)
-        self.result.rows[index] = _by_stage(row)
-        final = question.steps.run(given)
-        return final.get("next"), twins.get("next"), goes_on
+        if "next" in given or "next" not in question.made:
+            return given.get("next"), given.get("next")
+        is_changed = question.steps is not steps
+        twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
+        return question.made["next"], twins["next"]
 
-    def _following(self, index: int, values: Array | None) -> Callable[[Array], Array] | None:
-        after = None if values is None else self.reference.steps(index + 1, None)
-        if after is None or after.project is None:
+    def _grouped(self, layer: tuple[int, dict[str, Array], Parameters]) -> tuple[int, dict[str, Array], Parameters]:
+        """Return a layer with the key heads of the reference, where the other run wrote one for each head."""
+        index, given, known = layer
+        is_there = not self.reference.has_weights or index in self.reference.indices
+        steps = self.reference.steps(index, None) if is_there else None
+        if steps is None:
+            return layer
+        groups = steps.key_heads
+        tiled = np.arange(len(groups)) % (groups.max() + 1)
+        for name in given.keys() & {"k_normed", "k", "v"}:
+            for order in (groups, tiled):
+                first = np.unique(order, return_index=True)[1]
+                if len(given[name]) == len(groups) > len(first) and np.array_equal(given[name][first][order], given[name]):
+                    given[name] = given[name][first]
+        return layer
+
+    def _following(self, after: Any) -> Following | None:
+        if after is None or (steps := self.reference.steps(after[0], None)) is None or steps.project is None:
             return None
-        project = after.project
-        return lambda x: project(x)[2]
+        changed = [proposal.apply(after[0], steps) for _, proposal in self.found]
+        return Following([steps, *changed], after[1])
 
-    def _row(
-        self, differences: dict[str, Float[np.ndarray, " T"]], floors: dict[str, float], roundings: dict[str, float]
-    ) -> dict[str, Cell]:
-        largest = {name: float(apart.max()) for name, apart in differences.items()}
-        return {name: Cell(apart, roundings[name], apart <= floors[name]) for name, apart in largest.items()}
-
-    def _explained(self, question: Question) -> Steps | None:
+    def _explained(self, question: Question, cell: Cell) -> Steps | None:
         """Return the steps with the cause of a difference, which is added to the result; None without one."""
         for parting, proposal in self.found:
             steps = proposal.apply(question.layer, question.steps)
             if question.agreeing(steps)[0]:
-                if question.layer not in parting.layers:
-                    parting.layers.append(question.layer)
+                parting.layers += [question.layer] * (question.layer not in parting.layers)
+                self.pending = None
                 return steps
-        best: tuple[tuple[int, float], Any, Proposal, Steps] | None = None
-        compared = len(question.differences(question.steps))
-        for candidate in CANDIDATES:
-            for proposal in candidate.solve(question):
-                steps = proposal.apply(question.layer, question.steps)
-                count, undone = question.agreeing(steps)
-                if count and (best is None or count > best[0][0]):
-                    best = (count, undone), candidate, proposal, steps
-                if count:
-                    break
-            if best is not None and best[0][0] == compared:
-                break
-        if best is None:
-            return None
-        (_, undone), candidate, proposal, steps = best
-        differences = question.differences(question.steps)[question.parted]
-        cell = Cell(float(differences.max()), question.floors[question.parted] / _TIMES, False)
-        self._add(Parting(candidate.stage, [question.layer], (question.parted,), cell), proposal, candidate.name, undone)
-        return steps
+        causes = _solve(question) or _solve_two(question)
+        for candidate, proposal, undone in causes:
+            self.pending = None
+            self._add(Parting(candidate.stage, [question.layer], cell), candidate, proposal, undone)
+        if causes:
+            steps = question.steps
+            for _, proposal, _ in causes:
+                steps = proposal.apply(question.layer, steps)
+            return steps
+        if self.pending is None:
+            self._unexplained(question, cell)
+        return None
 
-    def _add(self, parting: Parting, proposal: Proposal | None, name: str, undone: float) -> None:
-        if proposal is not None:
-            values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
-            parting.cause = Cause(name, *values, undone)
-            self.found.append((parting, proposal))
-        self.result.partings.append(parting)
+    def _unexplained(self, question: Question, cell: Cell) -> None:
+        parting = Parting(STAGE_OF[question.parted], [question.layer], cell)
+        parts = [name for name in question.apart if name[0] in "qkv" and question.parts(name)]
+        agreeing = [name for name in question.apart if name[0] in "qkv" and not question.parts(name)]
+        if parting.stage in ("projections", "norm", "rotation") and parts and agreeing:
+            letters = sorted({name[0] for name in parts})
+            parting.stage, parting.cause = "projections", Cause(
+                "projection weights", f"of {' and '.join(letters)}", "others", None)
+        if question.parted == "next" and question.following is not None:
+            self.pending = parting
+        elif (last := next((one for one in self.result.partings if one.cause is None and one.stage == parting.stage), None)):
+            last.layers.append(question.layer)
+        else:
+            self.result.partings.append(parting)
+
+    def _add(self, parting: Parting, candidate: Candidate, proposal: Proposal, undone: float) -> None:
+        values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
+        parting.cause = Cause(candidate.name, *values, undone)
+        self.found.append((parting, proposal))
+        alike = (one for one in self.result.partings if one.cause and one.cause[:3] == parting.cause[:3])
+        if (before := next(alike, None)) is not None:
+            before.layers.append(parting.layers[0])
+        else:
+            self.result.partings.append(parting)
+
+
+Solved = list[tuple[Candidate, Proposal, float]]
+
+
+def _solve(question: Question) -> Solved:
+    """Return the candidate with which most arrays agree; empty without one."""
+    best: tuple[int, Solved] = (0, [])
+    for candidate in CANDIDATES:
+        more = _MORE
+        for proposal in candidate.solve(question):
+            count, undone = question.agreeing(proposal.apply(question.layer, question.steps))
+            if count > best[0]:
+                best = count, [(candidate, proposal, undone)]
+            more -= count > 0 or more < _MORE
+            if best[0] == len(question.apart) or not more:
+                break
+        if best[0] == len(question.apart):
+            break
+    return best[1]
+
+
+def _solve_two(question: Question) -> Solved:
+    """Return two candidates that explain a difference together, the earlier stage first; empty without."""
+    nearest = []
+    for candidate in CANDIDATES:
+        for proposal in candidate.solve(question):
+            distance = question.distance(proposal.apply(question.layer, question.steps))
+            nearest.append((distance, len(nearest), candidate, proposal))
+    for _, _, candidate, proposal in sorted(nearest)[:_PAIRS]:
+        changed = replace(question, steps=proposal.apply(question.layer, question.steps))
+        if solved := _solve(changed):
+            both = [(candidate, proposal, solved[0][2]), *solved]
+            return sorted(both, key=lambda one: STAGES.index(one[0].stage))
+    return []
 
 
 def _with_next(layers: Iterator[tuple[int, dict[str, Array], Parameters]]) -> Iterator[Any]:
-    """Yield each layer with the values of the next one, where these are all that shows its input."""
+    """Yield each layer with the next one, where the arrays of that are all that shows its input."""
     previous: Any = None
-    for index, given, known in layers:
+    for layer in layers:
         if previous is not None:
-            is_next = index == previous[0] + 1 and "next" not in previous[1] and "input" not in given
-            yield (*previous, given.get("v") if is_next else None)
-        previous = index, given, known
+            is_next = layer[0] == previous[0] + 1 and "next" not in previous[1]
+            yield previous, layer if is_next else None
+        previous = layer
     if previous is not None:
-        yield (*previous, None)
+        yield previous, None
 
 
-def _by_stage(row: dict[str, Cell]) -> dict[str, Cell]:
-    """Return the largest difference of each stage, as a multiple of rounding."""
+def _by_stage(cells: dict[str, Cell]) -> dict[str, Cell]:
+    """Return the largest difference of each stage."""
     stages: dict[str, Cell] = {}
-    for name, cell in row.items():
+    for name, cell in cells.items():
         stage = STAGE_OF[name]
-        if stage not in stages or cell.difference * stages[stage].rounding > stages[stage].difference * cell.rounding:
+        if stage not in stages or (cell.agrees, -cell.difference) < (stages[stage].agrees, -stages[stage].difference):
             stages[stage] = cell
     return stages

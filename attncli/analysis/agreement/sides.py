@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.analysis.agreement.stages import Array, Rope, Steps
-from attncli.engines.numpy.forward import Addition, Layer, Model
+from attncli.engines.numpy.forward import Layer, Model
 from attncli.engines.numpy.ragged_batch import RaggedBatch, TokenIds
 from attncli.errors import NotExposedError
 from attncli.masks.expressions import Mask, RuleMask
@@ -60,6 +60,16 @@ class Side:
         """Return the steps of a layer for hidden states; None where this side knows none of that layer."""
         return None
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether its layers can be computed from hidden states."""
+        return False
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The layers that can be computed."""
+        return ()
+
     def embed(self, positions: Int[np.ndarray, " T"] | None = None) -> Hidden | None:
         """Return the hidden states that enter the first layer; None where this side has no weights."""
         return None
@@ -86,8 +96,13 @@ class ComputedSide(Side):
         return cls(name, "float32", weights, ids, np.arange(len(ids)), tokens, forward)
 
     @property
-    def indices(self) -> range:
-        """The layers."""
+    def has_weights(self) -> bool:
+        """See `Side.has_weights`."""
+        return True
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """See `Side.indices`."""
         return range(len(self._model.spec.layers))
 
     @property
@@ -114,7 +129,7 @@ class ComputedSide(Side):
         """See `Side.steps`."""
         model, own = self._model, Layer(self._model, layer, self.forward and self.forward.mask)
         heads, how = model.spec.heads, model.spec.layers[layer]
-        count = len(self.token_ids or ())
+        count, nothing = len(self.token_ids or ()), np.zeros((1, model.spec.width), np.float32)  # 0·W + b is a bias
 
         def by_head(*arrays: Float[np.ndarray, "T H D"]) -> tuple[Heads, ...]:
             return tuple(np.ascontiguousarray(array.transpose(1, 0, 2)) for array in arrays)
@@ -125,10 +140,8 @@ class ComputedSide(Side):
         def norm_heads(q: Heads, k: Heads) -> Any:
             return by_head(*own.norm_heads(q.transpose(1, 0, 2), k.transpose(1, 0, 2)))
 
-        def finish(x: Hidden, heads: Heads) -> tuple[Hidden, Hidden]:
-            additions: list[Addition] = []
-            after = own.finish(x, np.ascontiguousarray(heads.transpose(1, 0, 2)), additions)
-            return additions[0].output, after
+        def project_output(heads: Heads) -> Hidden:
+            return own.project_output(np.ascontiguousarray(heads.transpose(1, 0, 2)))
 
         return Steps(
             positions=np.arange(count) if self.positions is None else self.positions,
@@ -140,8 +153,9 @@ class ComputedSide(Side):
             norm_heads=norm_heads if model.spec.projections.query_norm else None,
             rope=None if how.rope is None else Rope(how.rope),
             softcap=model.spec.softcap,
-            finish=finish,
-            biases=lambda: by_head(*own.project(np.zeros((1, model.spec.width), np.float32))),  # 0·W + b
+            project_output=project_output,
+            finish=lambda x, attention: own.after_attention(x, attention.copy()),
+            biases=lambda: by_head(*own.project(nothing)),
         )
 
     def embed(self, positions: Int[np.ndarray, " T"] | None = None) -> Hidden:

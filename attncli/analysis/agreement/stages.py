@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli import attention
+from attncli import attention as kernel
 from attncli.engines.numpy.ops import rotated
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]  # by the names of `STAGE_OF`
-Rounding = Callable[[Array], Array]
 
 STAGES = (
     "tokens", "positions", "input", "projections", "norm", "rotation", "scores", "mask", "sinks", "weights", "output",
@@ -30,6 +29,22 @@ STAGE_OF = {
     "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
     "weights": "weights", "heads": "weights", "attention": "output", "next": "output",
 }  # fmt: skip
+
+
+_PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+
+
+class Rounding:
+    """Errors of rounding, drawn at random: as large as those of a type of number."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self._draws = np.random.default_rng(0)
+
+    def __call__(self, array: Array) -> Array:
+        """Return an array with an error of each number, relative to its row."""
+        size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
+        return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
 
 class Rope(NamedTuple):
@@ -71,7 +86,8 @@ class Steps:
         mask: True where a query may attend to a key; None where it is not known.
         sinks: one more logit for each head.
         biases: those of the projections, `[H, 1, D]` each.
-        finish: `x` and the outputs of heads → output of the attention, and hidden states after the layer.
+        project_output: outputs of heads → output of the attention.
+        finish: `x` and the output of the attention → hidden states after the layer.
     """
 
     positions: Int[np.ndarray, " T"]
@@ -86,7 +102,8 @@ class Steps:
     softcap: float | None = None
     bias: Float[np.ndarray, "#H T K"] | None = None
     sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H T"] | None = None
-    finish: Callable[[Hidden, Heads], tuple[Hidden, Hidden]] | None = None
+    project_output: Callable[[Heads], Hidden] | None = None
+    finish: Callable[[Hidden, Hidden], Hidden] | None = None
     biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None
 
     def run(self, given: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
@@ -110,18 +127,21 @@ class Steps:
         else:
             q, k, v = stage(**self._before_rotation())
         if self.rope is not None:
-            q, k = self.rope.rotate(q, self.positions), self.rope.rotate(k, self.positions)
+            # Angles are products in float32, whatever the type of the numbers that they rotate.
+            positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
+            q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
         q, k = stage(q=q, k=k)
         if until in ("q", "k") or self.scale is None:
             return made
         (scores,) = stage(scores=self._scores(q, k))
         if self.mask is None:
             return made
-        masked = attention.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
-        (weights,) = stage(weights=attention.attention_weights(masked, self.sinks))
-        (heads,) = stage(heads=attention.attention_output(weights, v[self.key_heads]))
-        if self.finish is not None and self.x is not None and until not in ("weights", "heads"):
-            stage(**dict(zip(("attention", "next"), self.finish(x, heads), strict=True)))
+        masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
+        (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))
+        (heads,) = stage(heads=kernel.attention_output(weights, v[self.key_heads]))
+        if self.project_output is not None and self.finish is not None and until not in ("weights", "heads"):
+            (attention,) = stage(attention=self.project_output(heads))
+            stage(next=self.finish(x, attention))
         return made
 
     def _normed(self, q: Heads, k: Heads) -> tuple[Heads, Heads]:
@@ -133,8 +153,8 @@ class Steps:
 
     def _scores(self, q: Heads, k: Heads) -> Float[np.ndarray, "H T K"]:
         assert self.scale is not None
-        products = attention.dot_products(q, k[self.key_heads])
-        return attention.attention_scores(products, self.scale, self.bias, self.softcap)
+        products = kernel.dot_products(q, k[self.key_heads])
+        return kernel.attention_scores(products, self.scale, self.bias, self.softcap)
 
 
 def difference(first: Array, second: Array) -> Float[np.ndarray, " T"]:

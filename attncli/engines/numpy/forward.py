@@ -244,12 +244,20 @@ class Layer:
         return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), output)
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
-        """Return the layer's output, from its input and the outputs of its heads.
+        """Return the layer's output, from its input and the outputs of its heads; see `after_attention`."""
+        return self.after_attention(x, self.project_output(heads), additions)
+
+    def project_output(self, heads: Float[np.ndarray, "T H D"]) -> Hidden:
+        """Return the output of the attention, from those of its heads."""
+        how = self._spec.projections
+        return self._project(how.output, heads.reshape(len(heads), -1), self._spec.width, how.output_has_bias)
+
+    def after_attention(self, x: Hidden, attention: Hidden, additions: list[Addition] | None = None) -> Hidden:
+        """Return the layer's output, from its input and the output of its attention, which is overwritten.
 
         `additions` records the residual connections of the attention, then of the feed-forward network.
         """
-        spec, how = self._spec, self._spec.projections
-        attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
+        spec = self._spec
         attended = self._add_residual(spec.attention_residual, x, attention, additions)
         entering = self._pre_norm(spec.feed_forward_residual, x if spec.is_parallel else attended)
         return self._add_residual(spec.feed_forward_residual, attended, self._mlp(entering), additions)
