@@ -13,9 +13,16 @@ from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Floors, Fol
 from attncli.analysis.agreement.sides import MOST_TOKENS, Parameters, Side
 from attncli.analysis.agreement.stages import STAGE_OF, STAGES, Array, Arrays, Rounding, Steps
 from attncli.errors import InputError
+from attncli.text import layers_named
 
+_OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
 _MORE = 8  # values that are tried after one that explains the difference, but not those behind
 _PAIRS = 4  # proposals that are tried together with others, where none explains a difference alone
+
+
+def digits(value: float) -> str:
+    """Return a difference in two digits, such as 0.38 or 3e-7."""
+    return "0" if not value else f"{value:.2g}" if 0.001 <= value < 1e6 else f"{value:.0e}".replace("e-0", "e-")
 
 
 class Cell(NamedTuple):
@@ -43,6 +50,19 @@ class Parting:
     layers: list[int]
     cell: Cell
     cause: Cause | None = None
+    is_rounding: bool = False  # whether weights differ by no more than the bits that they are stored in
+
+    def sentence(self) -> str:
+        """Return where the runs part, by how much, and the cause."""
+        where, cell = f"{layers_named(self.layers)}, {self.stage}", self.cell
+        if self.stage == "tokens":
+            where, apart = "Tokens", "A and B read other ids"
+        else:
+            apart = f"A and B differ by {digits(cell.difference)}; rounding gives {digits(cell.rounding or 0.0)}"
+        if (cause := self.cause) is None:
+            return f"{where}: {apart}. No candidate explains this difference."
+        proof = "the other arrays of the layer agree" if cause.undone is None else f"undone: {digits(cause.undone)}"
+        return f"{where}: {apart}. Cause: {cause.name} {cause.theirs} instead of {cause.ours} ({proof})."
 
 
 @dataclass
@@ -66,7 +86,16 @@ class Agreement:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains every difference."""
-        return not self.partings
+        return all(parting.is_rounding for parting in self.partings)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The result in words."""
+        parted = [parting.sentence() for parting in self.partings]
+        if not self.agrees or not self.largest:
+            return parted or ["A and B agree to the last bit."]
+        ratio = f", {self.ratio:.1f}× what rounding gives" if self.ratio else ""
+        return [*parted, f"A and B agree: only rounding of {self.dtype}, at most {digits(self.largest)}{ratio}."]
 
     @property
     def ratio(self) -> float:
@@ -231,6 +260,9 @@ class _Walk:
     def _add(self, parting: Parting, candidate: Candidate, proposal: Proposal, undone: float) -> None:
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
         parting.cause = Cause(candidate.name, *values, undone)
+        bits = [side.weight_bits for side in (self.reference, self.other)]
+        is_small = parting.cell.difference <= _OF_BITS * 2.0 ** -min(bits)
+        parting.is_rounding = bits[0] != bits[1] and is_small and candidate.name in ("projection weights", "weights")
         self.found.append((parting, proposal))
         alike = (one for one in self.result.partings if one.cause and one.cause[:3] == parting.cause[:3])
         if (before := next(alike, None)) is not None:

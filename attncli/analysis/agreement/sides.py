@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.analysis.agreement.stages import Array, Rope, Steps
+from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, Model
 from attncli.engines.numpy.ragged_batch import RaggedBatch, TokenIds
 from attncli.errors import NotExposedError
+from attncli.files import opened_tensors
 from attncli.masks.expressions import Mask, RuleMask
+from attncli.trace.capture import is_capture, load_capture
+from attncli.trace.store import load
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from attncli.engines.numpy.residual_stream import NativeForward
+    from attncli.engines.source import Source
     from attncli.trace.capture import Capture
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     Heads = Float[np.ndarray, "H T D"]
 
 _TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is known to compute with
+_KINDS = ("self", "encoder")  # of attention to the tokens of the text
 MOST_TOKENS = 2048  # scores of all heads of a layer are compared whole
 Parameters = Mapping[str, Any]  # fields of `Steps` that a side is known to compute with
 
@@ -39,7 +45,7 @@ class Side:
     Attributes:
         name: name for people.
         dtype: type of its computation.
-        weights: form of its weights; sides of one form have the same rounding.
+        weight_bits: bits of its weights that hold digits.
         token_ids: the ids that it read; None where they are not known.
         positions: the positions that it gave them; None likewise.
         tokens: the tokens, where they have names.
@@ -47,7 +53,7 @@ class Side:
 
     name: str
     dtype: str
-    weights: str = ""
+    weight_bits: int = 24
     token_ids: tuple[int, ...] | None = None
     positions: Int[np.ndarray, " T"] | None = None
     tokens: Tokens | None = None
@@ -90,10 +96,12 @@ class ComputedSide(Side):
     forward: NativeForward | None = None
 
     @classmethod
-    def of(cls, name: str, forward: NativeForward, tokens: Tokens, weights: str) -> ComputedSide:
-        """Return the side of a native forward pass; `weights` is the form in which they are stored."""
-        ids = tuple(forward.sentence.ids)
-        return cls(name, "float32", weights, ids, np.arange(len(ids)), tokens, forward)
+    def of(cls, name: str, forward: NativeForward, tokens: Tokens) -> ComputedSide:
+        """Return the side of a native forward pass."""
+        ids, layer = tuple(forward.sentence.ids), Layer(forward.model, 0, None)
+        how = forward.model.spec.projections
+        bits = forward.model.weights.bits(layer.name(how.joint or how.query) + ".weight")
+        return cls(name, "float32", bits, ids, np.arange(len(ids)), tokens, forward)
 
     @property
     def has_weights(self) -> bool:
@@ -183,6 +191,7 @@ class ComputedSide(Side):
         """See `Side.holding`."""
         with self._model.weights.held():
             yield
+        self._model.weights.release()
 
 
 @dataclass(frozen=True)
@@ -195,25 +204,27 @@ class TracedSide(Side):
     @classmethod
     def of(cls, trace: Trace, ropes: Mapping[int, Rope] | None = None) -> TracedSide:
         """Return the side of a trace of self-attention."""
-        source, ids = trace.source, tuple(token.id for token in trace.key_tokens)
-        form = str(source.details.get("weights", ""))
-        return cls(source.title, source.dtype, form, ids, None, trace.key_tokens, trace, ropes)
+        source, ids = trace.source, tuple(trace.key_tokens.ids)
+        return cls(source.title, source.dtype, 24, ids, None, trace.key_tokens, trace, ropes)
 
     def layers(self) -> Iterator[tuple[int, dict[str, Array], Parameters]]:
         """See `Side.layers`."""
         assert self.trace is not None
         for layer in self.trace.layers:
-            if layer.kind == "self":
+            if layer.kind in _KINDS:
                 steps = replace(self, ropes=None).steps(layer.layer, None)
+                assert steps is not None
                 weights = replace(layer, heads=tuple(range(layer.num_heads))).weights
                 arrays = steps.run({"weights": weights}) | {"q": layer.q, "k": layer.k, "weights": weights}
                 del arrays["q_normed"], arrays["k_normed"]
                 yield layer.layer, arrays, {name: getattr(steps, name) for name in _TRACED}
 
-    def steps(self, layer: int, x: Hidden | None) -> Steps:
+    def steps(self, layer: int, x: Hidden | None) -> Steps | None:
         """See `Side.steps`."""
         assert self.trace is not None
-        own = self.trace.layer(layer, "self")
+        own = next((one for one in self.trace.layers if (one.layer, one.kind in _KINDS) == (layer, True)), None)
+        if own is None:
+            return None
         if own.q is None or own.k is None or own.v is None or own.scale is None:
             missing = ", ".join(sorted(own.missing & {"q", "k", "v"})) or "scale"
             raise NotExposedError(f"layer {layer} of {self.name} has no {missing}; attn diff --first compares them")
@@ -243,7 +254,7 @@ class CapturedSide(Side):
     def of(cls, capture: Capture, name: str) -> CapturedSide:
         """Return the side of a capture."""
         ids = None if capture.token_ids is None else tuple(map(int, capture.token_ids))
-        return cls(name, capture.dtype, "", ids, capture.positions, None, capture)
+        return cls(name, capture.dtype, 24, ids, capture.positions, None, capture)
 
     def layers(self) -> Iterator[tuple[int, dict[str, Array], Parameters]]:
         """See `Side.layers`."""
@@ -282,3 +293,19 @@ def _cells(mask: Mask, heads: int, queries: int) -> Bool[np.ndarray, "#H T K"]:
 
 def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K"] | None:
     return mask if mask is None or mask.ndim == 3 else mask[None]
+
+
+def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
+    """Return the side of a model that reads a text: computed layer by layer where the native engine does, else traced.
+    """
+    if isinstance(source, NativeSource):
+        tokens, forward = source.forward(text, pair)
+        return ComputedSide.of(name, forward, tokens)
+    return TracedSide.of(source.trace(text, pair))
+
+
+def saved_side(path: str) -> Side:
+    """Return the side of a saved trace, or of a capture."""
+    with opened_tensors(path) as tensors:
+        is_captured = is_capture(tensors)
+    return CapturedSide.of(load_capture(path), path) if is_captured else TracedSide.of(load(path))

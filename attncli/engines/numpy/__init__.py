@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
+    from attncli.trace.tokens import Tokens
 
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
@@ -110,6 +111,11 @@ class NativeCheckpoint:
         _ = self.model.unembedding_name  # refused before a sentence is read
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
+
+    def forward(self, text: str, pair: str | None) -> tuple[Tokens, NativeForward]:
+        """Return the tokens of a sentence, and its forward pass, of which nothing is computed yet."""
+        sentence = self.encoder.encode(text, pair, None)
+        return sentence.tokens, NativeForward(self.model, TokenIds.of(sentence), self._mask)
 
     def answers(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace | UnsupportedError]:
         """Yield the attention of each sentence, in order, or the reason to decline it.
