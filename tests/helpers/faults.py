@@ -342,7 +342,7 @@ FAULTS = {
     "interleaved": Fault("normed", {"is_interleaved": True}, None, ROTATION, "interleaved"),
     "partial": Fault("biased", {"rotated": 4}, None, ROTATION, r"\b4\b.*\b8\b"),
     "whole": Fault("biased", {"rotated": 16}, 2, ROTATION, r"\b16\b.*\b8\b"),
-    "none": Fault("normed", {"rotated": 0}, 1, f"{ROTATION}|positions", r"not rotated|no rotation|none|0,0,0"),
+    "none": Fault("normed", {"rotated": 0}, 1, f"{ROTATION}|positions", r"not rotated|no rotation|none|\b0\b"),
     "linear": Fault("normed", base(1e4, kind="linear", factor=2.0), None, ROTATION, r"linear.*\b2\b"),
     "llama3": Fault("smollm", base(1e5, kind="llama3", factor=8.0), None, ROTATION, r"llama3.*\b8\b"),
     "yarn": Fault("smollm", base(1e5, kind="yarn", factor=4.0), None, ROTATION, r"yarn.*\b4\b"),
