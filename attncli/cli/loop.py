@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from attncli.cli.environment import Environment, ProgressBar, print_error, status
 from attncli.cli.sentences import sentences
@@ -124,7 +124,8 @@ class ResultStream(Generic[Value]):
 
     The first failure ends the run with its error where it `raises`, or where there can be one sentence only. `total` is
     the number of the last sentence, if that is known. With `warns_once` a warning is printed once, without the number
-    of its sentence. With `shares_terminal` results are written to the terminal that the bar would be on.
+    of its sentence. With `shares_terminal` results are written to the terminal that the bar would be on. Where it
+    `draws`, InputError follows the last result if all of them are failures.
 
     Attributes:
         failures: number of failed sentences so far.
@@ -141,11 +142,12 @@ class ResultStream(Generic[Value]):
         raises: bool = False,
         warns_once: bool = False,
         shares_terminal: bool = False,
+        draws: bool = False,
     ) -> None:
         self.failures = 0
         self.hint: Callable[[int], str] = lambda _: ""
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
-        self._results, self._warns_once = results, warns_once
+        self._results, self._warns_once, self._draws = results, warns_once, draws
         self._warned: set[str] = set()
         self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
@@ -153,6 +155,7 @@ class ResultStream(Generic[Value]):
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
         """Yield the number and the value of each result, and print failures and warnings on stderr."""
+        has_value = False
         with OnInterrupt(self._note_stopped):
             for number, value, warnings, notes in self._results:
                 self._bar.advance(number)
@@ -161,11 +164,15 @@ class ResultStream(Generic[Value]):
                         raise value.kind(value.reason if self._is_alone else value.of(number))
                     self.failures += 1
                     print_error(value.of(number))
+                else:
+                    has_value = True
                 self._warn(number, warnings, notes)
                 yield number, value
         self._bar.close()
         if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
+        if self._draws and not has_value:
+            raise InputError("nothing to draw: no sentence could be read")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
         for warning in (*notes, *warnings) if self._warns_once else notes:
@@ -184,8 +191,8 @@ class ResultStream(Generic[Value]):
             self._environment.note(note)
 
     def values(self) -> Iterator[tuple[int, Value]]:
-        """Yield those that are no failures."""
-        return ((number, value) for number, value in self if not isinstance(value, Failure))
+        """Return those that are no failures."""
+        return cast("Iterator[tuple[int, Value]]", filter(lambda result: not isinstance(result[1], Failure), self))
 
 
 def results_of(
@@ -237,15 +244,6 @@ def traces_of(
 
 
 # --- outputs ----------------------------------------------------------------------------------------------
-
-
-def draw_each(results: ResultStream[Value]) -> Iterator[tuple[int, Value]]:
-    """Yield the results that can be drawn; InputError without any."""
-    number = 0
-    for number, value in results.values():
-        yield number, value
-    if not number:
-        raise InputError("nothing to draw: no sentence could be read")
 
 
 def write_results(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from attncli.encoding.encode import check_texts
@@ -79,7 +80,7 @@ class ModelJob(Generic[Value]):
         """
         items_of_batch = items_of or self.open_model(**self.options)
         check_texts(None, self.pair, self.target)
-        return lambda batch: (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
+        return lambda batch: starmap(self.result, items_of_batch(batch.sentences, self.pair, self.target))
 
     def result(self, number: int, item: Any) -> Result[Value]:
         """Return the result of an item, or of the failure of a sentence."""
