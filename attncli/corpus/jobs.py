@@ -179,8 +179,7 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.warnings import warnings_of, warnings_of_test
 
-    warnings = [*warnings_of(trace, view), *(warnings_of_test(trace) if is_test else ())]
-    return SentenceMetrics.of(trace, view), warnings
+    return SentenceMetrics.of(trace, view), (*warnings_of(trace, view), *(warnings_of_test(trace) if is_test else ()))
 
 
 def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:

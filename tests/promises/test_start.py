@@ -93,7 +93,7 @@ def test_a_file_of_text_is_read_without_what_reads_other_files(tmp_path: Path) -
 
 
 # The numbers only fall.
-@pytest.mark.parametrize(("model", "most"), [("toy", 50), ("demo", 60)])
+@pytest.mark.parametrize(("model", "most"), [("toy", 49), ("demo", 59)])
 def test_a_sentence_passes_few_modules(model: str, most: int) -> None:
     imported = modules_after(STARTED, "inspect", "-m", model, "time flies like an arrow")
     ours = sorted(name for name in imported if name.partition(".")[0] == "attncli")
@@ -117,7 +117,7 @@ main()
     [
         ("inspect|time flies|--format|tsv", "", False, 0),
         ("inspect|time flies|--head|9", "", False, 2),
-        ("inspect|time flies", "sys.setprofile(lambda *_: None)", True, 0),
+        ("inspect|time flies", "sys.setprofile(getattr)", True, 0),
         ("inspect|time flies", "threading.Thread(target=threading.Event().wait, daemon=True).start()", True, 0),
     ],
 )

@@ -63,8 +63,7 @@ def ablate(
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice
-    from attncli.cli.loop import ResultStream, run_job, write_folder, write_results
-    from attncli.cli.sentences import sentences
+    from attncli.cli.loop import ResultStream, run_job, sentences, write_folder, write_results
     from attncli.corpus.jobs import ModelJob, encode, open_ablations
     from attncli.formats import DRAWN
     from attncli.trace.view import View

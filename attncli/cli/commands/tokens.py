@@ -46,8 +46,7 @@ def tokens(
     attn tokens -m gpt2 "naïve café" --words
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.loop import ResultStream, run_job, write_results
-    from attncli.cli.sentences import sentences
+    from attncli.cli.loop import ResultStream, run_job, sentences, write_results
     from attncli.corpus.jobs import ModelJob, encode, open_tokenizations
     from attncli.engines.source import PARALLEL_FROM_LATE
     from attncli.formats import DRAWN
