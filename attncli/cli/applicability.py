@@ -93,6 +93,7 @@ _OF_TOY, _OF_CHECKPOINTS = _TOY - _CHECKPOINTS, _CHECKPOINTS - _TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) | {"generate", "on"}
 _OF_SOURCE -= _names(options.Selection, options.PositionLayout) | {"from_", "image", "model"}
 _OF_LOADING = _names(options.Engine)
+_COMPUTED = "--from, whose attention is already computed; drop one of them"
 _OF_TEXTS = (_names(options.TextAndTarget) | {"from_"}) - {"no_special"}
 _OF_DIFFERENCES = {"query", "top", "precision", "colormap", "ramp", "layer", "head", "kind", "target", "image", "grid"}
 _OF_RANKINGS = _OF_TEXTS - {"image"} | {"induction", "query", "metrics", "sort"}
@@ -100,11 +101,8 @@ _OF_RANKINGS = _OF_TEXTS - {"image"} | {"induction", "query", "metrics", "sort"}
 # Options, the runs that they do not apply to, and those runs in words, with the remedy.
 TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]] = {
     "refused": [
-        (
-            _OF_SOURCE - _OF_LOADING,
-            lambda run: run.from_ and not run.first,
-            "--from, whose attention is already computed; drop one of them",
-        ),
+        (_OF_SOURCE - _OF_LOADING - {"text"}, lambda run: run.from_, _COMPUTED),
+        ("text", lambda run: run.from_ and not (run.first and run.model), _COMPUTED),
         (_OF_LOADING, lambda run: run.from_ and not run.model, "--from without the --model of a capture; drop it"),
         (_OF_TOY, lambda run: run.has_toy and run.model, "--model; it belongs to the toy layer"),
         (_OF_CHECKPOINTS, lambda run: run.is_toy, "the toy layer; give --model, or leave it out"),

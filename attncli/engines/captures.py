@@ -30,6 +30,8 @@ def load_completed(path: str | Path, model: str, layer: Any, head: Any, kind: st
     heads = Indices.of("head", head)
     capture = load_capture(path, Indices.of("layer", layer))
     snapshot = resolve(model, chosen := checked_options(options, EngineOptions, "--model"))
+    if chosen.engine not in ("auto", "native"):
+        raise NotExposedError(f"--engine {chosen.engine}: a capture is completed by the native engine; drop the option")
     every = Indices("layer", None)
     try:
         native = NativeCheckpoint(snapshot, every, heads, kind=kind, mask=None, special=True, options=chosen)

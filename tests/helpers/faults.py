@@ -42,7 +42,7 @@ class Attention:
     weights: int | None = None  # layer whose weights are read; None is its own
     spoilt: str = ""  # projection whose weights are noisy
     window: int | None = None
-    first: int = 0  # keys before this one are hidden, as padding
+    padding: int = 0  # keys at the end that are hidden
     document: int = 0  # queries from here on do not attend to the keys before it
     is_causal: bool = True
     slopes: bool = False  # ALiBi
@@ -140,7 +140,7 @@ class Port:
             scores = how.softcap * np.tanh(scores / how.softcap)
         allowed = (keys <= rows) | (not how.is_causal)
         allowed &= (keys > rows - how.window) if how.window else True
-        allowed &= ((keys >= how.first) | (rows < how.first)) & ((rows < how.document) | (keys >= how.document))
+        allowed &= (keys < len(x) - how.padding) & ((rows < how.document) | (keys >= how.document))
         scores = np.where(allowed, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -242,7 +242,7 @@ def save_biased(folder: Path) -> Path:
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     config = GPTNeoXConfig(
-        vocab_size=128, hidden_size=48, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=128, hidden_size=64, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
         max_position_embeddings=64, initializer_range=0.2,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
     )  # fmt: skip
@@ -330,7 +330,8 @@ def base(of: float, **more: Any) -> dict[str, Any]:
     return {"rope": partial(rope, base=of, **more)}
 
 
-ROTATION, PROJECTIONS, NEOX = "rotation", "projections", "gpt_neox.layers.1.attention.query_key_value."
+ROTATION, PROJECTIONS, SCORES = "rotation", "projections", "scores|scale|softcap|bias"
+NEOX = "gpt_neox.layers.1.attention.query_key_value."
 FAULTS = {
     "another token": Fault("normed", {}, None, "token", r"12\b.*\b64", reads=lambda ids: [*ids[:5], 12, *ids[6:]]),
     "a BOS before": Fault("biased", {}, None, "token", r"BOS|one more|\b1\b", reads=lambda ids: [1, *ids]),
@@ -339,18 +340,18 @@ FAULTS = {
     "base": Fault("smollm", base(10_000.0), None, ROTATION, r"base 10,?000\b.*100,?000"),
     "base of a layer": Fault("normed", base(500.0), 1, ROTATION, r"base 500\b.*10,?000"),
     "interleaved": Fault("normed", {"is_interleaved": True}, None, ROTATION, "interleaved"),
-    "partial": Fault("biased", {"rotated": 4}, None, ROTATION, r"\b4\b.*\b6\b"),
-    "whole": Fault("biased", {"rotated": 12}, 2, ROTATION, r"\b12\b.*\b6\b"),
-    "none": Fault("normed", {"rotated": 0}, 1, ROTATION, r"not rotated|no rotation|\b0\b.*\b16\b"),
+    "partial": Fault("biased", {"rotated": 4}, None, ROTATION, r"\b4\b.*\b8\b"),
+    "whole": Fault("biased", {"rotated": 16}, 2, ROTATION, r"\b16\b.*\b8\b"),
+    "none": Fault("normed", {"rotated": 0}, 1, f"{ROTATION}|positions", r"not rotated|no rotation|none|\b0\b"),
     "linear": Fault("normed", base(1e4, kind="linear", factor=2.0), None, ROTATION, r"linear.*\b2\b"),
     "llama3": Fault("smollm", base(1e5, kind="llama3", factor=8.0), None, ROTATION, r"llama3.*\b8\b"),
     "yarn": Fault("smollm", base(1e5, kind="yarn", factor=4.0), None, ROTATION, r"yarn.*\b4\b"),
-    "scale": Fault("normed", {"scale": 1 / 16}, 1, "scale", r"0?\.0625\b.*0?\.25\b"),
-    "softcap": Fault("biased", {"softcap": 2.0}, 1, "softcap", r"softcap.*\b2\b"),
-    "no q norm": Fault("normed", {"norms_q": False}, 1, "norm", r"norm of q|q norm|query norm"),
+    "scale": Fault("normed", {"scale": 1 / 16}, 1, SCORES, r"0?\.0625\b.*0?\.25\b"),
+    "softcap": Fault("biased", {"softcap": 2.0}, 1, SCORES, r"softcap.*\b2\b"),
+    "no q norm": Fault("normed", {"norms_q": False}, 1, "norm", r"norm of q (?!and)|q norm|query norm"),
     "no k norm": Fault("normed", {"norms_k": False}, 2, "norm", r"norm of k|k norm|key norm"),
     "no bias": Fault("biased", {"has_bias": False}, 1, PROJECTIONS, "bias"),
-    "tiled": Fault("normed", {"key_heads": tiled}, 1, "heads|mask|weights|output", r"tiled|interleaved"),
+    "tiled": Fault("normed", {"key_heads": tiled}, 1, SCORES, r"tiled|interleaved"),
     "tiled and written": Fault("normed", {"key_heads": tiled, "expands": True}, 1, ".*", r"tiled|interleaved"),
     "heads permuted": Fault("biased", {"heads": (2, 0, 3, 1)}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)"),
     "layers exchanged": Fault("biased", {"weights": 2}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"),
@@ -358,10 +359,10 @@ FAULTS = {
     "other weights of v": Fault("biased", {"spoilt": "v"}, 2, PROJECTIONS, r"weights.*\bv\b|\bv\b.*weights|v_proj"),
     "no window": Fault("normed", {"window": None}, 2, "mask", r"window\(5\)|window of 5|window 5"),
     "window off by one": Fault("normed", {"window": 6}, 2, "mask", r"window\(6\)"),
-    "padding": Fault("biased", {"first": 2}, None, "mask", r"pad|keys\(|masked"),
+    "padding": Fault("biased", {"padding": 3}, None, "mask", r"pad\(right=3\)|keys\("),
     "documents": Fault("biased", {"document": 6}, 1, "mask", r"docs\(6|document"),
     "not causal": Fault("biased", {"is_causal": False}, 1, "mask", "full|bidirectional|not causal"),
-    "ALiBi": Fault("biased", {"slopes": True}, 1, "bias", "ALiBi"),
+    "ALiBi": Fault("biased", {"slopes": True}, 1, SCORES, "ALiBi"),
 }
 
 
@@ -408,7 +409,7 @@ def exchange(_: dict[str, Any], tensors: dict[str, Array]) -> None:
 
 def permuted(weight: Array) -> Array:
     """Permute the query heads of GPT-NeoX, of which each has its thirds."""
-    split = weight.copy().reshape(4, 3, 12, -1)
+    split = weight.copy().reshape(4, 3, 16, -1)
     split[:, 0] = split[[2, 0, 3, 1], 0]
     return split.reshape(weight.shape)
 
@@ -419,7 +420,7 @@ def noisy(weight: Array) -> Array:
 
 FOLDERS: dict[str, tuple[Fault, Edit]] = {
     "base": (Fault("normed", {}, 0, ROTATION, r"base 500\b.*10,?000"), sets(rope_theta=500.0)),
-    "partial": (Fault("biased", {}, 0, ROTATION, r"\b4\b.*\b6\b"), sets(partial_rotary_factor=0.34)),
+    "partial": (Fault("biased", {}, 0, ROTATION, r"\b4\b.*\b8\b"), sets(partial_rotary_factor=0.25)),
     "linear": (Fault("normed", {}, 0, ROTATION, r"linear.*\b2\b"), sets(rope_type="linear", factor=2.0)),
     "yarn": (Fault("normed", {}, 0, ROTATION, r"yarn.*\b4\b"), sets(rope_type="yarn", factor=4.0)),
     "no window": (

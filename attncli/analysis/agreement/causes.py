@@ -13,8 +13,7 @@ import numpy as np
 
 from attncli.analysis.agreement.sides import Parameters, Side
 from attncli.analysis.agreement.stages import STAGE_OF, STAGES, Array, Arrays, Rope, Steps, difference
-from attncli.checkpoints.config_reader import UnsupportedError
-from attncli.engines.numpy.rope import rope_of
+from attncli.engines.numpy.families import rope_of
 from attncli.errors import AttnError
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.masks.parser import parse

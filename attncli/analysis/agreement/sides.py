@@ -12,8 +12,7 @@ import numpy as np
 
 from attncli.analysis.agreement.stages import Array, Rope, Steps
 from attncli.engines.engine import NativeSource
-from attncli.engines.numpy.forward import Layer, Model
-from attncli.engines.numpy.ragged_batch import RaggedBatch, TokenIds
+from attncli.engines.numpy.forward import Layer, Model, RaggedBatch, TokenIds
 from attncli.errors import NotExposedError
 from attncli.files import opened_tensors
 from attncli.masks.expressions import Mask, RuleMask
