@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.steps import Array, Steps
+from attncli.analysis.steps import Array, Arrays, Steps
+from attncli.attention import difference
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
@@ -234,6 +235,19 @@ def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K
 
 
 # --- layers of two runs ------------------------------------------------------------------------------------
+
+
+class Following(NamedTuple):
+    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
+
+    variants: Sequence[Steps]  # of the reference: as it is, and with each cause that was found
+    given: Arrays  # arrays of the other run
+
+    def difference(self, x: Array) -> Float[np.ndarray, " T"]:
+        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
+        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
+        apart = [difference(made[name], self.given[name]) for made in runs for name in made.keys() & self.given]
+        return min(apart, key=lambda one: float(one.max()))
 
 
 def with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:

@@ -191,7 +191,7 @@ def _orders(question: Question) -> Iterator[Proposal]:
     tried: list[list[Array | None]] = [[_order_of(made[name], given[name]) if name else None for name in shown]]
     if not any(shown) and heads <= _FEW_HEADS:
         orders = [np.array(order) for order in permutations(range(heads))][1:]
-        tried = [[order] + [order if heads == len(made["v"]) else None] * 2 for order in orders]
+        tried = [[order, *[order if heads == len(made["v"]) else None] * 2] for order in orders]
         tried += [[order, None, None] for order in orders]
     for picked in tried if question.steps.project else ():
         if moved := {part: order for part, order in enumerate(picked) if order is not None}:
@@ -223,7 +223,7 @@ def _layers(question: Question) -> Iterator[Proposal]:
 
 def _weights(question: Question) -> Iterator[Proposal]:
     """Propose the other run's weights of a projection, where it is a checkpoint."""
-    theirs: Callable[[Array], Any] = question.layer.known.get("project", None)
+    theirs: Any = question.layer.known.get("project")
     for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)) if theirs and question.steps.project else ():
         yield Proposal("differ", "", _projecting(parts, lambda _, part, x, made: theirs(x)[part]), _named(parts))
 

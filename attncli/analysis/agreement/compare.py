@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, Candidate, Proposal
-from attncli.analysis.agreement.question import Cell, Floors, Following, Question
-from attncli.analysis.runs import RunLayer, Side, check_sizes, group_keys, with_next
+from attncli.analysis.agreement.question import Cell, Floors, Question
+from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
 from attncli.attention import Rounding
 from attncli.errors import InputError
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
 _MORE = 8  # values that are tried after one that explains a difference, but not those behind
+_MOST_CAUSES = 8  # of a layer
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 
 
@@ -60,20 +61,18 @@ class Agreement:
 
 
 def compare(first: Side, second: Side) -> Agreement:
-    """Compare two runs of one sentence.
+    """Compare two runs of one sentence; InputError where they have no layer in common, or other sizes.
 
     A layer of the reference is computed from the other run's arrays, so that a difference is its own; its twin, which
     rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
-
-    Raises:
-        InputError: they have no layer in common, or other tokens or sizes.
     """
     is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
     walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
     walk.run()
-    walk.result.partings.sort(key=lambda parting: (parting.layers[0], STAGES.index(parting.stage)))
+    key = lambda parting: (parting.layers[0], STAGES.index(parting.stage))  # noqa: E731
+    walk.result.partings = sorted(walk.partings.values(), key=key)
     return walk.result
 
 
@@ -95,6 +94,7 @@ class _Walk:
     is_swapped: bool
     rounding: Rounding
     found: list[Solved] = field(default_factory=list)
+    partings: dict[Any, Parting] = field(default_factory=dict)
     pending: Parting | None = None  # at an output that the next layer's arrays alone show
 
     def run(self) -> None:
@@ -112,7 +112,8 @@ class _Walk:
             if self.pending is not None and self.pending.layers != [layer.index]:
                 self.result.notes.append(f"attn compares no layer after {layer.index - 1}, as their input differs")
                 break
-        self.result.partings += [self.pending] if self.pending else []
+        if self.pending is not None:
+            self._merge(self.pending)
         if not self.result.rows:
             raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
 
@@ -141,18 +142,18 @@ class _Walk:
         )
         question = Question(layer, self.reference, steps, floors, following)
         self.result.rows[layer.index] = {name: replace(question, parted=name).cell for name in question.apart}
-        while parted := [name for name in question.apart if question.parts(name)]:
-            if parted == ["next"] and self._is_of_next(question, after):
-                break
+        for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
-            asked = [replace(question, parted=name) for name in parted]
+            asked = [replace(question, parted=name) for name in question.apart if question.parts(name)]
+            if not asked or (asked[0].parted == "next" and self._is_of_next(question, after)):
+                break
             solved = next(filter(None, map(self._solved, asked)), None) or _solve_two(asked[0], self.found)
             if not solved:
                 self._add_unexplained(asked[0])
                 break
-            self.pending, first = None, asked[0]
+            self.pending = None
             for one in solved:
-                self._add(layer.index, one, first.cell)
+                self._add(layer.index, one, asked[0].cell)
                 question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
         if "next" in given or "next" not in question.made:
@@ -173,7 +174,7 @@ class _Walk:
             return False
         steps = question.following.variants[0]
         asked, x = replace(question, layer=after, steps=steps), question.made["next"]
-        changed = (one.apply(after.index, steps) for solve in OF_PROJECTIONS for one in solve(asked))
+        changed = [one.apply(after.index, steps) for solve in OF_PROJECTIONS for one in solve(asked)]
         return any(not question.parts("next", Following([one], after.arrays).difference(x)) for one in changed)
 
     def _solved(self, question: Question) -> list[Solved]:
@@ -197,22 +198,15 @@ class _Walk:
     def _add(self, index: int, solved: Solved, cell: Cell) -> None:
         (name, stage, _), proposal, undone = solved
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
-        bits = [side.weight_bits for side in (self.reference, self.other)]
-        is_small = bits[0] != bits[1] and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
-        is_rounding = is_small and name == "projection weights"
-        self.found += [solved] * (solved not in self.found)
+        bits = {self.reference.weight_bits, self.other.weight_bits}
+        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         cause = Cause(f"{name} {proposal.of}".rstrip(), *values, undone)
-        self._merge(Parting(stage, [index], cell, cause, is_rounding))
+        self.found += [solved] * (solved not in self.found)
+        self._merge(Parting(stage, [index], cell, cause, is_small and name == "projection weights"))
 
     def _merge(self, parting: Parting) -> None:
-        cause = parting.cause and parting.cause[:3]
-        same = (
-            one for one in self.result.partings if (one.stage, one.cause and one.cause[:3]) == (parting.stage, cause)
-        )
-        if (before := next(same, None)) is None:
-            self.result.partings.append(parting)
-        else:
-            before.layers += [index for index in parting.layers if index not in before.layers]
+        before = self.partings.setdefault((parting.stage, parting.cause and parting.cause[:3]), parting)
+        before.layers += [index for index in parting.layers if index not in before.layers]
 
 
 def _solve(question: Question) -> list[Solved]:
