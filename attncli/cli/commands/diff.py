@@ -126,8 +126,7 @@ def _run_of(
 ) -> Side:
     """Return the run of a model, of the text on the command line or else of the token ids of a capture."""
     from attncli.analysis.agreement.sides import side_of
-    from attncli.cli.loop import loading, trace_job
-    from attncli.cli.sentences import sentences
+    from attncli.cli.loop import loading, sentences, trace_job
     from attncli.corpus.jobs import source_of
     from attncli.trace.selection import Indices
 
