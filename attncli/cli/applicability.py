@@ -95,6 +95,7 @@ _OF_SOURCE -= _names(options.Selection, options.PositionLayout) | {"from_", "ima
 _OF_LOADING = _names(options.Engine)
 _COMPUTED = "--from, whose attention is already computed; drop one of them"
 _OF_TEXTS = (_names(options.TextAndTarget) | {"from_"}) - {"no_special"}
+_OF_DIFFERENCES = {"query", "top", "precision", "colormap", "ramp", "layer", "head", "kind", "target", "image", "grid"}
 _OF_RANKINGS = _OF_TEXTS - {"image"} | {"induction", "query", "metrics", "sort"}
 
 # Options, the runs that they do not apply to, and those runs in words, with the remedy.
@@ -105,6 +106,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (_OF_LOADING, lambda run: run.from_ and not run.model, "--from without the --model of a capture; drop it"),
         (_OF_TOY, lambda run: run.has_toy and run.model, "--model; it belongs to the toy layer"),
         (_OF_CHECKPOINTS, lambda run: run.is_toy, "the toy layer; give --model, or leave it out"),
+        (_OF_DIFFERENCES, lambda run: run.first, "--first, which compares all heads of all layers; drop one of them"),
         ("grid prefix", lambda run: not run.from_, "a model, whose processor sets it; give --from"),
         ("prefix", lambda run: not run.grid, "a run without --grid; give --grid, such as 14x14"),
         ("tower", lambda run: not run.image, "a run without --image; drop it, or give --image"),

@@ -30,6 +30,14 @@ _FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
 _STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
 
 
+class Cell(NamedTuple):
+    """Difference at one stage of a layer."""
+
+    difference: float  # the largest of a token, relative to what is compared
+    rounding: float | None  # that of the rounded twin; None where the difference is smaller than float32 shows
+    agrees: bool
+
+
 class Proposal(NamedTuple):
     """A cause with its value, which is given to the reference."""
 
@@ -140,34 +148,35 @@ class Question:
             apart["next"] = self.following.difference(made["next"])
         return apart
 
+    @property
+    def cell(self) -> Cell:
+        """The difference of the array in question."""
+        apart = float(self.apart[self.parted].max())
+        return Cell(apart, self.floors.rounding(self.parted, apart), not self.parts(self.parted))
+
     def distance(self, steps: Steps) -> float:
         """Return the difference of the array in question with other steps."""
         return float(np.linalg.norm(self.differences(steps, self.parted)[self.parted]))
 
     def parts(self, name: str) -> bool:
         """Return whether an array differs by more than rounding."""
-        return not self.floors.explain(name, float(self.apart[name].max()))
+        return self._parts(name, self.apart[name])
 
-    def first_parted(self, apart: Mapping[str, Float[np.ndarray, " T"]]) -> str:
-        """Return the first array that differs by more than rounding; empty without one."""
-        return next((name for name, one in apart.items() if not self.floors.explain(name, float(one.max()))), "")
+    def _parts(self, name: str, apart: Float[np.ndarray, " T"] | None) -> bool:
+        return apart is None or not self.floors.explain(name, float(apart.max()))
 
     def agreeing(self, steps: Steps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and the difference of the one in question.
 
-        The number is 0 unless all agree up to that one.
+        The number is 0 unless that one agrees, and every one before it that did.
         """
         apart = self.differences(steps, self.parted)
-        if self.parted not in apart or self.first_parted({name: apart[name] for name in self.upto if name in apart}):
+        stage, names = STAGES.index(STAGE_OF[self.parted]), apart.keys() & self.apart
+        before = [name for name in names if STAGES.index(STAGE_OF[name]) < stage and not self.parts(name)]
+        if any(self._parts(name, apart.get(name)) for name in (self.parted, *before)):
             return 0, math.inf
-        undone, whole = float(apart[self.parted].max()), self.differences(steps)
-        return sum(self.floors.explain(name, float(one.max())) for name, one in whole.items()), undone
-
-    @property
-    def upto(self) -> list[str]:
-        """Names of the arrays up to the one in question."""
-        names = list(self.apart)
-        return names[: names.index(self.parted) + 1]
+        whole = self.differences(steps)
+        return sum(not self._parts(name, one) for name, one in whole.items()), float(apart[self.parted].max())
 
     @property
     def rows(self) -> Int[np.ndarray, " R"]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Floors, Following, Proposal, Question
+from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Cell, Floors, Following, Proposal, Question
 from attncli.analysis.agreement.sides import MOST_TOKENS, Parameters, Side
 from attncli.analysis.agreement.stages import STAGE_OF, STAGES, Array, Arrays, Rounding, Steps
 from attncli.errors import InputError
@@ -17,20 +17,12 @@ from attncli.text import layers_named
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
 _MORE = 8  # values that are tried after one that explains the difference, but not those behind
-_PAIRS = 4  # proposals that are tried together with others, where none explains a difference alone
+_PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 
 
 def digits(value: float) -> str:
     """Return a difference in two digits, such as 0.38 or 3e-7."""
     return "0" if not value else f"{value:.2g}" if 0.001 <= value < 1e6 else f"{value:.0e}".replace("e-0", "e-")
-
-
-class Cell(NamedTuple):
-    """Difference at one stage of a layer."""
-
-    difference: float  # the largest of a token, relative to what is compared
-    rounding: float | None  # that of the rounded twin; None where the difference is smaller than float32 shows
-    agrees: bool
 
 
 class Cause(NamedTuple):
@@ -59,9 +51,10 @@ class Parting:
             where, apart = "Tokens", "A and B read other ids"
         else:
             apart = f"A and B differ by {digits(cell.difference)}; rounding gives {digits(cell.rounding or 0.0)}"
+        where = where[0].upper() + where[1:]
         if (cause := self.cause) is None:
             return f"{where}: {apart}. No candidate explains this difference."
-        proof = "the other arrays of the layer agree" if cause.undone is None else f"undone: {digits(cause.undone)}"
+        proof = "the other projections agree" if cause.undone is None else f"undone: {digits(cause.undone)}"
         return f"{where}: {apart}. Cause: {cause.name} {cause.theirs} instead of {cause.ours} ({proof})."
 
 
@@ -92,6 +85,8 @@ class Agreement:
     def sentences(self) -> list[str]:
         """The result in words."""
         parted = [parting.sentence() for parting in self.partings]
+        if len(parted) > 1 and self.partings[0].cause is not None:
+            parted[1:] = [f"With that undone: {sentence[0].lower()}{sentence[1:]}" for sentence in parted[1:]]
         if not self.agrees or not self.largest:
             return parted or ["A and B agree to the last bit."]
         ratio = f", {self.ratio:.1f}× what rounding gives" if self.ratio else ""
@@ -123,7 +118,16 @@ def compare(first: Side, second: Side) -> Agreement:
     rounding = min((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: -rounding.unit)
     walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
     walk.run()
+    walk.result.partings.sort(key=lambda parting: (parting.layers[0], STAGES.index(parting.stage)))
     return walk.result
+
+
+class Solved(NamedTuple):
+    """Candidate with the value that explains a difference."""
+
+    candidate: Candidate
+    proposal: Proposal
+    undone: float
 
 
 @dataclass
@@ -135,7 +139,7 @@ class _Walk:
     other: Side
     is_swapped: bool
     rounding: Rounding
-    found: list[tuple[Parting, Proposal]] = field(default_factory=list)
+    found: list[Solved] = field(default_factory=list)
     pending: Parting | None = None  # of an input that is known by the next layer's arrays alone
 
     def run(self) -> None:
@@ -173,8 +177,8 @@ class _Walk:
             values = values if theirs == ours[1:] else (f"with {theirs[0]} at the start", "without")
         else:
             values = tuple(f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours))
-        self._add(Parting("tokens", [0], Cell(1.0, None, False)), Candidate("token ids", "tokens", iter), Proposal(
-            *values, lambda _, steps: steps), 0.0)
+        solved = Solved(Candidate("token ids", "tokens", iter), Proposal(*values, lambda _, steps: steps), 0.0)
+        self._add(0, solved, Cell(1.0, None, False))
 
     def _compare_layer(
         self, index: int, steps: Steps, twin: Array | None, given: Arrays, known: Parameters, after: Any
@@ -184,15 +188,15 @@ class _Walk:
         rounded = partial(replace(steps, x=twin).run, given, rounding=self.rounding)
         floors = Floors(rounded, partial(steps.run, given), following)
         question = Question(index, self.reference, steps, given, known, floors, following)
-        row = {name: float(apart.max()) for name, apart in question.apart.items()}
-        cells = {name: Cell(apart, floors.rounding(name, apart), not question.parts(name)) for name, apart in row.items()}
-        self.result.rows[index] = _by_stage(cells)
-        while parted := question.first_parted(question.apart):
-            question = replace(question, parted=parted)
-            apart = float(question.apart[parted].max())
-            if (solved := self._explained(question, Cell(apart, floors.rounding(parted, apart), False))) is None:
+        self.result.rows[index] = _by_stage({name: replace(question, parted=name).cell for name in question.apart})
+        while parted := [name for name in question.apart if question.parts(name)]:
+            # Arrays of one stage are independent: one of them may have a fault that another has not.
+            asked = [replace(question, parted=name) for name in parted]
+            solved = next(filter(None, map(self._solved, asked)), None) or _solve_two(asked[0], self.found)
+            if not solved:
+                self._add_unexplained(asked[0])
                 break
-            question = replace(question, steps=solved)
+            question = self._adopt(asked[0], solved)
         if "next" in given or "next" not in question.made:
             return given.get("next"), given.get("next")
         is_changed = question.steps is not steps
@@ -218,71 +222,65 @@ class _Walk:
     def _following(self, after: Any) -> Following | None:
         if after is None or (steps := self.reference.steps(after[0], None)) is None or steps.project is None:
             return None
-        changed = [proposal.apply(after[0], steps) for _, proposal in self.found]
+        changed = [solved.proposal.apply(after[0], steps) for solved in self.found]
         return Following([steps, *changed], after[1])
 
-    def _explained(self, question: Question, cell: Cell) -> Steps | None:
-        """Return the steps with the cause of a difference, which is added to the result; None without one."""
-        for parting, proposal in self.found:
-            steps = proposal.apply(question.layer, question.steps)
-            if question.agreeing(steps)[0]:
-                parting.layers += [question.layer] * (question.layer not in parting.layers)
-                self.pending = None
-                return steps
-        causes = _solve(question) or _solve_two(question)
-        for candidate, proposal, undone in causes:
-            self.pending = None
-            self._add(Parting(candidate.stage, [question.layer], cell), candidate, proposal, undone)
-        if causes:
-            steps = question.steps
-            for _, proposal, _ in causes:
-                steps = proposal.apply(question.layer, steps)
-            return steps
-        if self.pending is None:
-            self._unexplained(question, cell)
-        return None
+    def _solved(self, question: Question) -> list[Solved]:
+        """Return a cause that was found before, or a new one; empty without one that explains the difference."""
+        for cause in self.found:
+            if question.agreeing(cause.proposal.apply(question.layer, question.steps))[0]:
+                return [cause]
+        return _solve(question)
 
-    def _unexplained(self, question: Question, cell: Cell) -> None:
-        parting = Parting(STAGE_OF[question.parted], [question.layer], cell)
-        parts = [name for name in question.apart if name[0] in "qkv" and question.parts(name)]
-        agreeing = [name for name in question.apart if name[0] in "qkv" and not question.parts(name)]
-        if parting.stage in ("projections", "norm", "rotation") and parts and agreeing:
-            letters = sorted({name[0] for name in parts})
-            parting.stage, parting.cause = "projections", Cause(
-                "projection weights", f"of {' and '.join(letters)}", "others", None)
+    def _adopt(self, question: Question, causes: list[Solved]) -> Question:
+        """Return a question without the differences that causes explain, which are added to the result."""
+        self.pending, steps = None, question.steps
+        for cause in causes:
+            steps = cause.proposal.apply(question.layer, steps)
+            self._add(question.layer, cause, question.cell)
+        return replace(question, steps=steps)
+
+    def _add_unexplained(self, question: Question) -> None:
+        parting = Parting(STAGE_OF[question.parted], [question.layer], question.cell)
+        arrays = [name for name in question.apart if name[0] in "qkv"]
+        parts = sorted({name[0] for name in arrays if question.parts(name)})
+        if parts and len(parts) < len(arrays) and question.parted in arrays:
+            parting.stage = "projections"
+            parting.cause = Cause("projection weights", f"of {' and '.join(parts)}", "others", None)
+        alike = (one for one in self.result.partings if (one.stage, one.cause) == (parting.stage, parting.cause))
         if question.parted == "next" and question.following is not None:
-            self.pending = parting
-        elif (last := next((one for one in self.result.partings if one.cause is None and one.stage == parting.stage), None)):
-            last.layers.append(question.layer)
-        else:
-            self.result.partings.append(parting)
+            self.pending = self.pending or parting
+        elif self.pending is None:
+            self._merge(parting, next(alike, None))
 
-    def _add(self, parting: Parting, candidate: Candidate, proposal: Proposal, undone: float) -> None:
+    def _add(self, layer: int, solved: Solved, cell: Cell) -> None:
+        candidate, proposal, undone = solved
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
-        parting.cause = Cause(candidate.name, *values, undone)
+        parting = Parting(candidate.stage, [layer], cell, Cause(candidate.name, *values, undone))
         bits = [side.weight_bits for side in (self.reference, self.other)]
-        is_small = parting.cell.difference <= _OF_BITS * 2.0 ** -min(bits)
+        is_small = cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         parting.is_rounding = bits[0] != bits[1] and is_small and candidate.name in ("projection weights", "weights")
-        self.found.append((parting, proposal))
-        alike = (one for one in self.result.partings if one.cause and one.cause[:3] == parting.cause[:3])
-        if (before := next(alike, None)) is not None:
-            before.layers.append(parting.layers[0])
-        else:
+        alike = (one for one in self.result.partings if one.cause and one.cause[:3] == (candidate.name, *values))
+        if solved not in self.found:
+            self.found.append(solved)
+        self._merge(parting, next(alike, None))
+
+    def _merge(self, parting: Parting, before: Parting | None) -> None:
+        if before is None:
             self.result.partings.append(parting)
+        elif parting.layers[0] not in before.layers:
+            before.layers += parting.layers
 
 
-Solved = list[tuple[Candidate, Proposal, float]]
-
-
-def _solve(question: Question) -> Solved:
+def _solve(question: Question) -> list[Solved]:
     """Return the candidate with which most arrays agree; empty without one."""
-    best: tuple[int, Solved] = (0, [])
+    best: tuple[int, list[Solved]] = (0, [])
     for candidate in CANDIDATES:
         more = _MORE
         for proposal in candidate.solve(question):
             count, undone = question.agreeing(proposal.apply(question.layer, question.steps))
             if count > best[0]:
-                best = count, [(candidate, proposal, undone)]
+                best = count, [Solved(candidate, proposal, undone)]
             more -= count > 0 or more < _MORE
             if best[0] == len(question.apart) or not more:
                 break
@@ -291,18 +289,18 @@ def _solve(question: Question) -> Solved:
     return best[1]
 
 
-def _solve_two(question: Question) -> Solved:
+def _solve_two(question: Question, found: list[Solved]) -> list[Solved]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without."""
     nearest = []
     for candidate in CANDIDATES:
-        for proposal in candidate.solve(question):
-            distance = question.distance(proposal.apply(question.layer, question.steps))
-            nearest.append((distance, len(nearest), candidate, proposal))
-    for _, _, candidate, proposal in sorted(nearest)[:_PAIRS]:
-        changed = replace(question, steps=proposal.apply(question.layer, question.steps))
+        proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
+        distances = [question.distance(one.proposal.apply(question.layer, question.steps)) for one in proposals]
+        nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
+    for first in (*found, *(solved for _, _, solved in sorted(nearest)[:_PAIRS])):
+        changed = replace(question, steps=first.proposal.apply(question.layer, question.steps))
         if solved := _solve(changed):
-            both = [(candidate, proposal, solved[0][2]), *solved]
-            return sorted(both, key=lambda one: STAGES.index(one[0].stage))
+            both = [first._replace(undone=solved[0].undone) if first not in found else first, *solved]
+            return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []
 
 

@@ -201,10 +201,9 @@ class TracedSide(Side):
     ropes: Mapping[int, Rope] | None = None  # the rotation of each layer, where a configuration names it
 
     @classmethod
-    def of(cls, trace: Trace, ropes: Mapping[int, Rope] | None = None) -> TracedSide:
+    def of(cls, trace: Trace, name: str, ropes: Mapping[int, Rope] | None = None) -> TracedSide:
         """Return the side of a trace of self-attention."""
-        source, ids = trace.source, tuple(trace.key_tokens.ids)
-        return cls(source.title, source.dtype, 24, ids, None, trace.key_tokens, trace, ropes)
+        return cls(name, trace.source.dtype, 24, tuple(trace.key_tokens.ids), None, trace.key_tokens, trace, ropes)
 
     def layers(self) -> Iterator[tuple[int, dict[str, Array], Parameters]]:
         """See `Side.layers`."""
@@ -300,11 +299,11 @@ def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
     if isinstance(source, NativeSource):
         tokens, forward = source.forward(text, pair)
         return ComputedSide.of(name, forward, tokens)
-    return TracedSide.of(source.trace(text, pair))
+    return TracedSide.of(source.trace(text, pair), name)
 
 
 def saved_side(path: str) -> Side:
     """Return the side of a saved trace, or of a capture."""
     with opened_tensors(path) as tensors:
         is_captured = is_capture(tensors)
-    return CapturedSide.of(load_capture(path), path) if is_captured else TracedSide.of(load(path))
+    return CapturedSide.of(load_capture(path), path) if is_captured else TracedSide.of(load(path), path)
