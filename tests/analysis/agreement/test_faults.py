@@ -1,0 +1,106 @@
+"""Ports with planted faults: `attn diff --first` names the layer, the stage and the cause with its value.
+
+The ports are plain NumPy, see tests/helpers/faults.py. Right ones, also in 16 bits, differ by rounding only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import torch
+from faults import FAULTS, FOLDERS, IDS, TEXT, Fault, Port
+from running import Run
+from transformers import AutoModelForCausalLM
+
+FORMS = {"rotated q, k and v": "qkv", "hidden states alone": "input"}
+SMALL = {name: fault for name, fault in FAULTS.items() if fault.model != "smollm"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Port]]:
+    folder = tmp_path_factory.mktemp("ports")
+    saved = {"normed": faults.save_normed(folder / "normed"), "biased": faults.save_biased(folder / "biased")}
+    return {name: (path, Port.of(path)) for name, path in saved.items()}
+
+
+def hits(document: Any, fault: Fault) -> tuple[bool, bool, bool]:
+    """Return whether the first parting is at the right layer and stage, and whether its sentence has the cause."""
+    first = document["partings"][0]
+    is_named = re.search(fault.words, document["sentences"][0], re.IGNORECASE)
+    return first["layers"][0] == fault.first, bool(re.search(fault.stage, first["stage"])), bool(is_named)
+
+
+@pytest.mark.parametrize("model", ["normed", "biased"])
+def test_the_right_port_is_that_of_transformers(models: Any, model: str) -> None:
+    folder, port = models[model]
+    original = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype="float32")
+    with torch.no_grad():
+        states = original(torch.tensor([IDS]), output_hidden_states=True).hidden_states
+    for captured, expected in zip(port.run(IDS, port.right)[:-1], states, strict=False):
+        np.testing.assert_allclose(captured["input"], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_fault_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name: str, form: str) -> None:
+    fault = SMALL[name]
+    shows = fault.states if FORMS[form] == "input" else "cause"
+    folder, port = models[fault.model]
+    layers, ids = fault.run(port, IDS)
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, ids, FORMS[form])
+    ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
+    assert ran.code == (0 if shows == "nothing" else 1), (ran.out, ran.err)
+    if shows == "layer":  # and no name that is not proved
+        assert (hits(ran.json, fault)[0], ran.json["partings"][0]["cause"]) == (True, None), ran.json["sentences"]
+    elif shows == "cause":
+        assert hits(ran.json, fault) == (True, True, True), ran.json["sentences"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_fault_of_a_folder_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name: str) -> None:
+    fault, edit = FOLDERS[name]
+    folder, _ = models[fault.model]
+    other = faults.edited(folder, tmp_path / "other", edit)
+    ran = attn("diff", "--first", TEXT, "-m", folder, "-m", other, "-F", "json")
+    assert ran.code == 1, (ran.out, ran.err)
+    assert hits(ran.json, fault) == (True, True, True), ran.json["sentences"]
+
+
+PAIRS = [("base of a layer", "no window"), ("no bias", "softcap of layer 2"), ("partial", "documents")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda name: name)
+def test_with_the_first_fault_undone_the_second_is_found(
+    attn: Run, models: Any, tmp_path: Path, first: str, second: str, form: str
+) -> None:
+    folder, port = models[FAULTS[first].model]
+    layers, ids = FAULTS[first].run(port, IDS, [FAULTS[second]])
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, ids, FORMS[form])
+    ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
+    assert hits(ran.json, FAULTS[first]) == (True, True, True), ran.json["sentences"]
+    after = {**ran.json, "partings": ran.json["partings"][1:], "sentences": ran.json["sentences"][1:]}
+    assert hits(after, FAULTS[second]) == (True, True, True), ran.json["sentences"]
+
+
+TYPES: dict[str, Callable[[Any], Any]] = {
+    "float32": np.float32, "bfloat16": faults.bfloat16, "float16": faults.float16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("model", ["normed", "biased"])
+def test_rounding_is_no_fault(attn: Run, models: Any, tmp_path: Path, model: str, dtype: str, form: str) -> None:
+    folder, port = models[model]
+    layers = port.run(IDS, port.right, TYPES[dtype])
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, IDS, FORMS[form], dtype=dtype)
+    ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
+    assert (ran.code, ran.json["agrees"], ran.json["partings"]) == (0, True, []), ran.json["sentences"]
+    assert dtype in ran.json["sentences"][0]
