@@ -22,8 +22,8 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from attncli.engines.predictor import Predictor
     from attncli.engines.numpy.residual_stream import NativeForward
+    from attncli.engines.predictor import Predictor
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.tokens import Tokens
 
@@ -120,8 +120,8 @@ class NativeSource(OpenModel):
         tokens = self._native.encoder.encode(text, pair, None).tokens
         return tokens, tokens
 
-    def forward(self, text: str, pair: str | None = None) -> tuple[Tokens, NativeForward]:
-        """Return the tokens of a sentence, and its forward pass, of which nothing is computed yet."""
+    def forward(self, text: str, pair: str | None = None) -> NativeForward:
+        """Return the forward pass of a sentence, of which nothing is computed yet."""
         return self._native.forward(text, pair)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:

@@ -437,6 +437,8 @@ def write_difference(difference: Difference, precision: int | None) -> str:
 
 def write_agreement(agreement: Agreement) -> str:
     """Return the document: the difference at each stage of each layer, and the stages at which two runs part."""
+    from attncli.render.agreement import sentences
+
     layers = [
         {"layer": layer, "stages": {stage: cell._asdict() for stage, cell in row.items()}}
         for layer, row in agreement.rows.items()
@@ -454,7 +456,7 @@ def write_agreement(agreement: Agreement) -> str:
     ]
     names = dict(zip("ab", agreement.names, strict=True))
     head = {"schema": "attncli.agreement/1", **names, "dtype": agreement.dtype, "agrees": agreement.agrees}
-    body = {"partings": partings, "layers": layers, "sentences": agreement.sentences, "notes": agreement.notes}
+    body = {"partings": partings, "layers": layers, "sentences": sentences(agreement), "notes": agreement.notes}
     return dumps(head | body) + "\n"
 
 

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Cell, Floors, Following, Proposal, Question
-from attncli.analysis.agreement.sides import MOST_TOKENS, Parameters, Side
-from attncli.analysis.agreement.stages import STAGE_OF, STAGES, Array, Arrays, Rounding, Steps
+from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Proposal
+from attncli.analysis.agreement.question import Cell, Floors, Following, Question
+from attncli.analysis.runs import RunLayer, Side
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
+from attncli.attention import Rounding
 from attncli.errors import InputError
-from attncli.text import layers_named
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
-_MORE = 8  # values that are tried after one that explains the difference, but not those behind
+_MORE = 8  # values that are tried after one that explains a difference, but not those behind
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
-
-
-def digits(value: float) -> str:
-    """Return a difference in two digits, such as 0.38 or 3e-7."""
-    return "0" if not value else f"{value:.2g}" if 0.001 <= value < 1e6 else f"{value:.0e}".replace("e-0", "e-")
 
 
 class Cause(NamedTuple):
     """A cause that was proved."""
 
     name: str
-    theirs: str  # value of B
-    ours: str  # value of A
+    b: str  # value of B
+    a: str  # value of A
     undone: float | None  # the difference that is left with it undone; None where what agrees beside it is the proof
 
 
 @dataclass
 class Parting:
-    """Stage at which the runs part."""
+    """Stage at which two runs part."""
 
     stage: str
     layers: list[int]
@@ -44,36 +40,15 @@ class Parting:
     cause: Cause | None = None
     is_rounding: bool = False  # whether weights differ by no more than the bits that they are stored in
 
-    def sentence(self) -> str:
-        """Return where the runs part, by how much, and the cause."""
-        where, cell = f"{layers_named(self.layers)}, {self.stage}", self.cell
-        if self.stage == "tokens":
-            where, apart = "Tokens", "A and B read other ids"
-        else:
-            apart = f"A and B differ by {digits(cell.difference)}; rounding gives {digits(cell.rounding or 0.0)}"
-        where = where[0].upper() + where[1:]
-        if (cause := self.cause) is None:
-            return f"{where}: {apart}. No candidate explains this difference."
-        proof = "the other projections agree" if cause.undone is None else f"undone: {digits(cause.undone)}"
-        return f"{where}: {apart}. Cause: {cause.name} {cause.theirs} instead of {cause.ours} ({proof})."
-
 
 @dataclass
 class Agreement:
-    """Result of a comparison.
+    """Result of a comparison."""
 
-    Attributes:
-        names: A and B.
-        dtype: type whose rounding is expected.
-        rows: the difference at each stage of each layer.
-        partings: the stages at which the runs part, the first one first.
-        notes: remarks, a sentence each.
-    """
-
-    names: tuple[str, str]
-    dtype: str
-    rows: dict[int, dict[str, Cell]] = field(default_factory=dict)
-    partings: list[Parting] = field(default_factory=list)
+    names: tuple[str, str]  # A and B
+    dtype: str  # whose rounding is expected
+    rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference at each stage of each layer
+    partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -82,26 +57,9 @@ class Agreement:
         return all(parting.is_rounding for parting in self.partings)
 
     @property
-    def sentences(self) -> list[str]:
-        """The result in words."""
-        parted = [parting.sentence() for parting in self.partings]
-        if len(parted) > 1 and self.partings[0].cause is not None:
-            parted[1:] = [f"With that undone: {sentence[0].lower()}{sentence[1:]}" for sentence in parted[1:]]
-        if not self.agrees or not self.largest:
-            return parted or ["A and B agree to the last bit."]
-        ratio = f", {self.ratio:.1f}× what rounding gives" if self.ratio else ""
-        return [*parted, f"A and B agree: only rounding of {self.dtype}, at most {digits(self.largest)}{ratio}."]
-
-    @property
-    def ratio(self) -> float:
-        """The largest difference, as a multiple of what rounding gives."""
-        cells = (cell for row in self.rows.values() for cell in row.values() if cell.agrees and cell.rounding)
-        return max((cell.difference / cell.rounding for cell in cells if cell.rounding), default=0.0)
-
-    @property
-    def largest(self) -> float:
-        """The largest difference that agrees."""
-        return max((cell.difference for row in self.rows.values() for cell in row.values() if cell.agrees), default=0.0)
+    def agreeing(self) -> list[Cell]:
+        """The differences that rounding explains."""
+        return [cell for row in self.rows.values() for cell in row.values() if cell.agrees]
 
 
 def compare(first: Side, second: Side) -> Agreement:
@@ -111,11 +69,11 @@ def compare(first: Side, second: Side) -> Agreement:
     rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
 
     Raises:
-        InputError: they have no layer or no token in common.
+        InputError: they have no layer in common, or other tokens or sizes.
     """
-    is_swapped = second.has_weights and not first.has_weights
+    is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
-    rounding = min((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: -rounding.unit)
+    rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
     walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
     walk.run()
     walk.result.partings.sort(key=lambda parting: (parting.layers[0], STAGES.index(parting.stage)))
@@ -132,7 +90,7 @@ class Solved(NamedTuple):
 
 @dataclass
 class _Walk:
-    """Walk through the layers in order; what was found so far is given to the reference in each layer after."""
+    """Walk through the layers in order; the causes that were found are given to the reference in each layer after."""
 
     result: Agreement
     reference: Side
@@ -140,25 +98,24 @@ class _Walk:
     is_swapped: bool
     rounding: Rounding
     found: list[Solved] = field(default_factory=list)
-    pending: Parting | None = None  # of an input that is known by the next layer's arrays alone
+    pending: Parting | None = None  # at an output that the next layer's arrays alone show
 
     def run(self) -> None:
-        """Compare all layers that the other run has."""
         self._read_tokens()
-        x = twin = self.reference.embed()
-        for (index, given, known), after in _with_next(map(self._grouped, self.other.layers())):
-            is_last = self.reference.has_weights and index not in self.reference.indices  # hidden states behind it
-            steps = None if is_last else self.reference.steps(index, given.get("input", x) if index else x)
+        x = twin = self.reference.embed and self.reference.embed(None)
+        for layer, after in _with_next(self.other.layers()):
+            steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
             if steps is None:
                 continue
+            _group_keys(steps.key_heads, layer, after)
+            if not self.result.rows:
+                _check_sizes(steps, layer)
             with self.reference.holding():
-                x, twin = self._compare_layer(index, steps, twin, given, known, after)
-            if self.pending is not None and self.pending.layers != [index]:
-                self.result.partings.append(self.pending)
-                self.result.notes.append(f"attn compares no layer after {index - 1}: the input of layer {index} differs")
-                return
-        if self.pending is not None:
-            self.result.partings.append(self.pending)
+                x, twin = self._compare_layer(layer, steps, twin, after)
+            if self.pending is not None and self.pending.layers != [layer.index]:
+                self.result.notes.append(f"attn compares no layer after {layer.index - 1}, as their input differs")
+                break
+        self.result.partings += [self.pending] if self.pending else []
         if not self.result.rows:
             raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
 
@@ -166,29 +123,26 @@ class _Walk:
         ours, theirs = self.reference.token_ids, self.other.token_ids
         if ours is None or theirs is None or ours == theirs:
             return
-        changed = self.reference.reading(theirs)
-        if changed is None:
+        if self.reference.reading is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
-        self.reference = changed
-        pairs = list(zip(ours, theirs, strict=False))
-        place = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        self.reference = self.reference.reading(theirs)
+        place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
+        values = [f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours)]
         if theirs == ours[1:] or theirs[1:] == ours:
-            values = f"without {ours[0]} at the start", f"with {ours[0]}"
-            values = values if theirs == ours[1:] else (f"with {theirs[0]} at the start", "without")
-        else:
-            values = tuple(f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours))
+            values = [f"{ids[0]} at the start" for ids in (theirs, ours)]
         solved = Solved(Candidate("token ids", "tokens", iter), Proposal(*values, lambda _, steps: steps), 0.0)
         self._add(0, solved, Cell(1.0, None, False))
 
     def _compare_layer(
-        self, index: int, steps: Steps, twin: Array | None, given: Arrays, known: Parameters, after: Any
+        self, layer: RunLayer, steps: Steps, twin: Array | None, after: RunLayer | None
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
-        following = self._following(after)
-        rounded = partial(replace(steps, x=twin).run, given, rounding=self.rounding)
-        floors = Floors(rounded, partial(steps.run, given), following)
-        question = Question(index, self.reference, steps, given, known, floors, following)
-        self.result.rows[index] = _by_stage({name: replace(question, parted=name).cell for name in question.apart})
+        given, following = layer.arrays, self._following(after)
+        floors = Floors(
+            partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding), following
+        )
+        question = Question(layer, self.reference, steps, floors, following)
+        self.result.rows[layer.index] = _by_stage(replace(question, parted=name) for name in question.apart)
         while parted := [name for name in question.apart if question.parts(name)]:
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             asked = [replace(question, parted=name) for name in parted]
@@ -196,80 +150,58 @@ class _Walk:
             if not solved:
                 self._add_unexplained(asked[0])
                 break
-            question = self._adopt(asked[0], solved)
+            self.pending, first = None, asked[0]
+            for one in solved:
+                self._add(layer.index, one, first.cell)
+                question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
         if "next" in given or "next" not in question.made:
             return given.get("next"), given.get("next")
         is_changed = question.steps is not steps
         twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
         return question.made["next"], twins["next"]
 
-    def _grouped(self, layer: tuple[int, dict[str, Array], Parameters]) -> tuple[int, dict[str, Array], Parameters]:
-        """Return a layer with the key heads of the reference, where the other run wrote one for each head."""
-        index, given, known = layer
-        is_there = not self.reference.has_weights or index in self.reference.indices
-        steps = self.reference.steps(index, None) if is_there else None
-        if steps is None:
-            return layer
-        groups = steps.key_heads
-        tiled = np.arange(len(groups)) % (groups.max() + 1)
-        for name in given.keys() & {"k_normed", "k", "v"}:
-            for order in (groups, tiled):
-                first = np.unique(order, return_index=True)[1]
-                if len(given[name]) == len(groups) > len(first) and np.array_equal(given[name][first][order], given[name]):
-                    given[name] = given[name][first]
-        return layer
-
-    def _following(self, after: Any) -> Following | None:
-        if after is None or (steps := self.reference.steps(after[0], None)) is None or steps.project is None:
+    def _following(self, after: RunLayer | None) -> Following | None:
+        steps = None if after is None else self.reference.steps(after.index, None)
+        if after is None or steps is None or steps.project is None:
             return None
-        changed = [solved.proposal.apply(after[0], steps) for solved in self.found]
-        return Following([steps, *changed], after[1])
+        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.found)], after.arrays)
 
     def _solved(self, question: Question) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
-        for cause in self.found:
-            if question.agreeing(cause.proposal.apply(question.layer, question.steps))[0]:
-                return [cause]
-        return _solve(question)
-
-    def _adopt(self, question: Question, causes: list[Solved]) -> Question:
-        """Return a question without the differences that causes explain, which are added to the result."""
-        self.pending, steps = None, question.steps
-        for cause in causes:
-            steps = cause.proposal.apply(question.layer, steps)
-            self._add(question.layer, cause, question.cell)
-        return replace(question, steps=steps)
+        index = question.layer.index
+        known = (one for one in self.found if question.agreeing(one.proposal.apply(index, question.steps))[0])
+        return [one] if (one := next(known, None)) else _solve(question)
 
     def _add_unexplained(self, question: Question) -> None:
-        parting = Parting(STAGE_OF[question.parted], [question.layer], question.cell)
+        parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         arrays = [name for name in question.apart if name[0] in "qkv"]
         parts = sorted({name[0] for name in arrays if question.parts(name)})
         if parts and len(parts) < len(arrays) and question.parted in arrays:
             parting.stage = "projections"
-            parting.cause = Cause("projection weights", f"of {' and '.join(parts)}", "others", None)
-        alike = (one for one in self.result.partings if (one.stage, one.cause) == (parting.stage, parting.cause))
+            parting.cause = Cause("projection weights", f"of {' and '.join(parts)}", "the reference's", None)
         if question.parted == "next" and question.following is not None:
             self.pending = self.pending or parting
         elif self.pending is None:
-            self._merge(parting, next(alike, None))
+            self._merge(parting)
 
-    def _add(self, layer: int, solved: Solved, cell: Cell) -> None:
-        candidate, proposal, undone = solved
+    def _add(self, index: int, solved: Solved, cell: Cell) -> None:
+        (name, stage, _), proposal, undone = solved
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
-        parting = Parting(candidate.stage, [layer], cell, Cause(candidate.name, *values, undone))
         bits = [side.weight_bits for side in (self.reference, self.other)]
-        is_small = cell.difference <= _OF_BITS * 2.0 ** -min(bits)
-        parting.is_rounding = bits[0] != bits[1] and is_small and candidate.name in ("projection weights", "weights")
-        alike = (one for one in self.result.partings if one.cause and one.cause[:3] == (candidate.name, *values))
-        if solved not in self.found:
-            self.found.append(solved)
-        self._merge(parting, next(alike, None))
+        is_small = bits[0] != bits[1] and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
+        is_rounding = is_small and name in ("projection weights", "weights")
+        self.found += [solved] * (solved not in self.found)
+        self._merge(Parting(stage, [index], cell, Cause(name, *values, undone), is_rounding))
 
-    def _merge(self, parting: Parting, before: Parting | None) -> None:
-        if before is None:
+    def _merge(self, parting: Parting) -> None:
+        cause = parting.cause and parting.cause[:3]
+        same = (
+            one for one in self.result.partings if (one.stage, one.cause and one.cause[:3]) == (parting.stage, cause)
+        )
+        if (before := next(same, None)) is None:
             self.result.partings.append(parting)
-        elif parting.layers[0] not in before.layers:
-            before.layers += parting.layers
+        else:
+            before.layers += [index for index in parting.layers if index not in before.layers]
 
 
 def _solve(question: Question) -> list[Solved]:
@@ -278,49 +210,70 @@ def _solve(question: Question) -> list[Solved]:
     for candidate in CANDIDATES:
         more = _MORE
         for proposal in candidate.solve(question):
-            count, undone = question.agreeing(proposal.apply(question.layer, question.steps))
+            count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
             if count > best[0]:
                 best = count, [Solved(candidate, proposal, undone)]
             more -= count > 0 or more < _MORE
-            if best[0] == len(question.apart) or not more:
+            if best[0] == len(question.apart):
+                return best[1]
+            if not more:
                 break
-        if best[0] == len(question.apart):
-            break
     return best[1]
 
 
 def _solve_two(question: Question, found: list[Solved]) -> list[Solved]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without."""
-    nearest = []
+    index, nearest = question.layer.index, list[tuple[float, int, Solved]]()
     for candidate in CANDIDATES:
         proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
-        distances = [question.distance(one.proposal.apply(question.layer, question.steps)) for one in proposals]
+        distances = [question.distance(one.proposal.apply(index, question.steps)) for one in proposals]
         nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
-    for first in (*found, *(solved for _, _, solved in sorted(nearest)[:_PAIRS])):
-        changed = replace(question, steps=first.proposal.apply(question.layer, question.steps))
-        if solved := _solve(changed):
-            both = [first._replace(undone=solved[0].undone) if first not in found else first, *solved]
+    for first in (*found, *(one for *_, one in sorted(nearest)[:_PAIRS])):
+        if solved := _solve(replace(question, steps=first.proposal.apply(index, question.steps))):
+            both = [first if first in found else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []
 
 
-def _with_next(layers: Iterator[tuple[int, dict[str, Array], Parameters]]) -> Iterator[Any]:
+def _with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
     """Yield each layer with the next one, where the arrays of that are all that shows its input."""
-    previous: Any = None
+    previous: RunLayer | None = None
     for layer in layers:
         if previous is not None:
-            is_next = layer[0] == previous[0] + 1 and "next" not in previous[1]
+            is_next = layer.index == previous.index + 1 and "next" not in previous.arrays
             yield previous, layer if is_next else None
         previous = layer
     if previous is not None:
         yield previous, None
 
 
-def _by_stage(cells: dict[str, Cell]) -> dict[str, Cell]:
+def _group_keys(groups: Array, *layers: RunLayer | None) -> None:
+    """Give layers a key head for each group of heads, where the other run wrote one for each head."""
+    for given in (layer.arrays for layer in layers if layer is not None):
+        for order in (groups, np.arange(len(groups)) % (groups.max() + 1)):
+            first = np.unique(order, return_index=True)[1]
+            for name in given.keys() & {"k_normed", "k", "v"}:
+                written = given[name]
+                if len(written) == len(groups) > len(first) and np.array_equal(written[first][order], written):
+                    given[name] = written[first]
+
+
+def _check_sizes(steps: Steps, layer: RunLayer) -> None:
+    """Raise InputError for arrays of other shapes than those of the reference."""
+    made = steps.run({})
+    for name in made.keys() & layer.arrays:
+        ours, theirs = made[name].shape, layer.arrays[name].shape
+        if ours != theirs:
+            shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
+            raise InputError(f"{shapes}; give two runs of one checkpoint and one text")
+
+
+def _by_stage(questions: Iterable[Question]) -> dict[str, Cell]:
     """Return the largest difference of each stage."""
     stages: dict[str, Cell] = {}
-    for name, cell in cells.items():
-        stage = STAGE_OF[name]
-        if stage not in stages or (cell.agrees, -cell.difference) < (stages[stage].agrees, -stages[stage].difference):
+    for question in questions:
+        stage, cell = STAGE_OF[question.parted], question.cell
+        before = stages.setdefault(stage, cell)
+        if (cell.agrees, -cell.difference) < (before.agrees, -before.difference):
             stages[stage] = cell
     return stages

@@ -38,7 +38,7 @@ class Store(ABC):
         """Return the type and the shape of a tensor."""
 
     def bits(self, name: str) -> int:
-        """Return the bits of a number of a tensor that hold its digits; of a quantized one those that it is stored in."""
+        """Return the bits of a number of a tensor that hold its digits, of a quantized one all of them."""
         return {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}.get(self.stored(name).type, 4)
 
     def release(self) -> None:  # noqa: B027  most hold nothing

@@ -15,7 +15,7 @@ from attncli.errors import ExitCode, UsageError, raise_on_failure
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from attncli.analysis.agreement.sides import Side
+    from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
 
 _FOR_MANY = "for many, run attn inspect --layer all --show metrics -o FOLDER/ with each, and join the folders"
@@ -97,7 +97,7 @@ def _show_agreement(
 ) -> None:
     """Show the first stage at which two runs part; end with 1 if they do."""
     from attncli.analysis.agreement.compare import compare
-    from attncli.analysis.agreement.sides import saved_side
+    from attncli.analysis.runs import saved_side
 
     if len(files) + len(models) != 2:
         given = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
@@ -121,11 +121,9 @@ def _show_agreement(
         raise Exit(ExitCode.FINDINGS)
 
 
-def _run_of(
-    environment: Environment, request: options.CommonOptions, model: str, ids: tuple[int, ...] | None
-) -> Side:
+def _run_of(environment: Environment, request: options.CommonOptions, model: str, ids: tuple[int, ...] | None) -> Side:
     """Return the run of a model, of the text on the command line or else of the token ids of a capture."""
-    from attncli.analysis.agreement.sides import side_of
+    from attncli.analysis.runs import side_of
     from attncli.cli.loop import loading, sentences, trace_job
     from attncli.corpus.jobs import source_of
     from attncli.trace.selection import Indices
