@@ -14,9 +14,12 @@ import faults
 import numpy as np
 import pytest
 import torch
+from conformance import save_for_auto
 from faults import FAULTS, FOLDERS, IDS, TEXT, Fault, Port
+from gguf_files import Kind, write_gguf
 from running import Run
-from transformers import AutoModelForCausalLM
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 FORMS = {"rotated q, k and v": "qkv", "hidden states alone": "input"}
 SMALL = {name: fault for name, fault in FAULTS.items() if fault.model != "smollm"}
@@ -104,3 +107,71 @@ def test_rounding_is_no_fault(attn: Run, models: Any, tmp_path: Path, model: str
     ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
     assert (ran.code, ran.json["agrees"], ran.json["partings"]) == (0, True, []), ran.json["sentences"]
     assert dtype in ran.json["sentences"][0]
+
+
+# --- twins that are right -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = LlamaConfig(
+        vocab_size=128, hidden_size=256, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, initializer_range=0.05,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return save_for_auto(LlamaForCausalLM(config), tmp_path_factory.mktemp("llama"))
+
+
+def agrees(ran: Any, *words: str) -> None:
+    """Check that a run says that rounding explains every difference."""
+    assert ran.code == 0, (ran.out, ran.err)
+    assert (ran.json["agrees"], ran.json["partings"]) == (True, [])
+    assert all(word in ran.json["sentences"][0] for word in ("only rounding", *words)), ran.json["sentences"]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_a_quantized_file_agrees_with_its_original(attn: Run, llama: Path, tmp_path: Path, kind: str) -> None:
+    fields = {
+        "context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 256,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": 64, "rope.freq_base": 10000.0,
+    }  # fmt: skip
+    write_gguf(
+        tmp_path / "q.gguf", "llama", load_file(llama / "model.safetensors"), fields, lambda _: None, Kind[kind]
+    )
+    ids = " ".join(map(str, IDS))
+    agrees(attn("diff", "--first", "--ids", ids, "-m", llama, "-m", tmp_path / "q.gguf", "-F", "json"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_of_16_bits_agree_with_their_original(attn: Run, llama: Path, tmp_path: Path, dtype: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(llama, dtype=dtype)
+    other = save_for_auto(model, tmp_path)
+    agrees(attn("diff", "--first", TEXT, "-m", llama, "-m", other, "-F", "json"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_transformers_agrees_with_the_native_engine(attn: Run, models: Any, tmp_path: Path, dtype: str) -> None:
+    for folder, _ in models.values():
+        trace = tmp_path / "trace.safetensors"
+        how = ("--engine", "transformers", "--dtype", dtype, "--layer", "all", "--save", trace)
+        assert attn("inspect", TEXT, "-m", folder, *how).code == 0
+        agrees(attn("diff", "--first", TEXT, "-m", folder, "--from", trace, "-F", "json"), dtype)
+
+
+def test_a_cache_and_a_batch_agree_with_a_row_alone(attn: Run, llama: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(llama, dtype="float32")
+    steps: dict[str, Any] = {}
+    cache = None
+    with torch.no_grad():
+        for step, ids in enumerate((IDS[:9], *([id_] for id_ in IDS[9:]))):
+            made = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, output_hidden_states=True)
+            cache = made.past_key_values
+            steps |= {f"layers.{i}.input.{step}": x[0].numpy() for i, x in enumerate(made.hidden_states[:-1])}
+            steps[f"tokens.{step}"] = np.array(ids)
+        rows = torch.tensor([IDS, [*IDS[:9], 1, 1, 1, 1, 1]])
+        batch = model(rows, attention_mask=(rows != 1).long(), output_hidden_states=True).hidden_states
+    inputs = {f"layers.{i}.input": x[0].numpy() for i, x in enumerate(batch[:-1])} | {"tokens": np.array(IDS)}
+    for tensors in (steps, inputs):
+        save_file(tensors, tmp_path / "run.safetensors", metadata={"format": "attncli.capture/1"})
+        agrees(attn("diff", "--first", TEXT, "-m", llama, "--from", tmp_path / "run.safetensors", "-F", "json"))
