@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.runs import RunLayer, Side
+from attncli.analysis.runs import Following, RunLayer, Side
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, Steps
 from attncli.attention import difference
 
@@ -29,19 +29,6 @@ class Cell(NamedTuple):
     difference: float  # the largest of a token, relative to what is compared
     rounding: float | None  # that of the rounded twin; None where the difference is smaller than float32 shows
     agrees: bool
-
-
-class Following(NamedTuple):
-    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
-
-    variants: Sequence[Steps]  # of the reference: as it is, and with each cause that was found
-    given: Arrays  # arrays of the other run
-
-    def difference(self, x: Array) -> Apart:
-        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
-        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
-        apart = [difference(made[name], self.given[name]) for made in runs for name in made.keys() & self.given]
-        return min(apart, key=lambda one: float(one.max()))
 
 
 @dataclass(frozen=True)
