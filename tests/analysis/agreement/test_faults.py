@@ -32,11 +32,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Po
     return {name: (path, Port.of(path)) for name, path in saved.items()}
 
 
-def hits(document: Any, fault: Fault) -> tuple[bool, bool, bool]:
-    """Return whether the first parting is at the right layer and stage, and whether its sentence has the cause."""
-    first = document["partings"][0]
-    is_named = re.search(fault.words, document["sentences"][0], re.IGNORECASE)
-    return first["layers"][0] == fault.first, bool(re.search(fault.stage, first["stage"])), bool(is_named)
+def hits(parting: Any, fault: Fault) -> tuple[bool, bool, bool]:
+    """Return whether the layer, the stage and the cause are right."""
+    cause = parting["cause"] or {"name": "", "b": "", "a": ""}
+    words = f"{cause['name']} {cause['b']} instead of {cause['a']}"
+    is_named = bool(re.search(fault.words, words, re.IGNORECASE))
+    return parting["layers"][0] == fault.first, bool(re.search(fault.stage, parting["stage"])), is_named
 
 
 @pytest.mark.parametrize("model", ["normed", "biased"])
@@ -60,9 +61,10 @@ def test_a_fault_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name
     ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
     assert ran.code == (0 if shows == "nothing" else 1), (ran.out, ran.err)
     if shows == "layer":  # and no name that is not proved
-        assert (hits(ran.json, fault)[0], ran.json["partings"][0]["cause"]) == (True, None), ran.json["sentences"]
+        (parting,) = ran.json["partings"]
+        assert (parting["layers"], parting["cause"]) == ([fault.first], None)
     elif shows == "cause":
-        assert hits(ran.json, fault) == (True, True, True), ran.json["sentences"]
+        assert [hits(parting, fault) for parting in ran.json["partings"]] == [(True, True, True)], ran.json["partings"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -72,7 +74,7 @@ def test_a_fault_of_a_folder_is_found_and_named(attn: Run, models: Any, tmp_path
     other = faults.edited(folder, tmp_path / "other", edit)
     ran = attn("diff", "--first", TEXT, "-m", folder, "-m", other, "-F", "json")
     assert ran.code == 1, (ran.out, ran.err)
-    assert hits(ran.json, fault) == (True, True, True), ran.json["sentences"]
+    assert hits(ran.json["partings"][0], fault) == (True, True, True), ran.json["partings"]
 
 
 PAIRS = [("base of a layer", "no window"), ("no bias", "softcap of layer 2"), ("partial", "documents")]
@@ -87,9 +89,8 @@ def test_with_the_first_fault_undone_the_second_is_found(
     layers, ids = FAULTS[first].run(port, IDS, [FAULTS[second]])
     capture = faults.write_capture(tmp_path / "port.safetensors", layers, ids, FORMS[form])
     ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
-    assert hits(ran.json, FAULTS[first]) == (True, True, True), ran.json["sentences"]
-    after = {**ran.json, "partings": ran.json["partings"][1:], "sentences": ran.json["sentences"][1:]}
-    assert hits(after, FAULTS[second]) == (True, True, True), ran.json["sentences"]
+    both = zip(ran.json["partings"], (FAULTS[first], FAULTS[second]), strict=True)
+    assert [hits(*each) for each in both] == [(True, True, True)] * 2, ran.json["partings"]
 
 
 TYPES: dict[str, Callable[[Any], Any]] = {
@@ -105,8 +106,8 @@ def test_rounding_is_no_fault(attn: Run, models: Any, tmp_path: Path, model: str
     layers = port.run(IDS, port.right, TYPES[dtype])
     capture = faults.write_capture(tmp_path / "port.safetensors", layers, IDS, FORMS[form], dtype=dtype)
     ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
-    assert (ran.code, ran.json["agrees"], ran.json["partings"]) == (0, True, []), ran.json["sentences"]
-    assert dtype in ran.json["sentences"][0]
+    agrees(ran)
+    assert ran.json["dtype"] == dtype
 
 
 # --- twins that are right -------------------------------------------------------------------------------------------
@@ -122,11 +123,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_for_auto(LlamaForCausalLM(config), tmp_path_factory.mktemp("llama"))
 
 
-def agrees(ran: Any, *words: str) -> None:
-    """Check that a run says that rounding explains every difference."""
-    assert ran.code == 0, (ran.out, ran.err)
-    assert (ran.json["agrees"], ran.json["partings"]) == (True, [])
-    assert all(word in ran.json["sentences"][0] for word in ("only rounding", *words)), ran.json["sentences"]
+def agrees(ran: Any) -> None:
+    """Check that rounding explains every difference."""
+    assert (ran.code, ran.json["agrees"], ran.json["partings"]) == (0, True, []), ran.json["partings"]
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
@@ -156,7 +155,7 @@ def test_transformers_agrees_with_the_native_engine(attn: Run, models: Any, tmp_
         trace = tmp_path / "trace.safetensors"
         how = ("--engine", "transformers", "--dtype", dtype, "--layer", "all", "--save", trace)
         assert attn("inspect", TEXT, "-m", folder, *how).code == 0
-        agrees(attn("diff", "--first", TEXT, "-m", folder, "--from", trace, "-F", "json"), dtype)
+        agrees(attn("diff", "--first", TEXT, "-m", folder, "--from", trace, "-F", "json"))
 
 
 def test_a_cache_and_a_batch_agree_with_a_row_alone(attn: Run, llama: Path, tmp_path: Path) -> None:
