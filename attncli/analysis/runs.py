@@ -281,3 +281,13 @@ def check_sizes(steps: Steps, layer: RunLayer) -> None:
         if ours != theirs:
             shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
             raise InputError(f"{shapes}; give two runs of one checkpoint and one text")
+
+
+def ids_apart(first: Sequence[int], second: Sequence[int]) -> tuple[str, str]:
+    """Return the ids of two runs at the first position at which they differ; of one before all others itself."""
+    if first == second[1:] or first[1:] == second:
+        return f"{first[0]} at the start", f"{second[0]} at the start"
+    place = next((i for i, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    place = min(len(first), len(second)) if place is None else place
+    at_first, at_second = ("".join(map(str, ids[place : place + 1])) or "none" for ids in (first, second))
+    return f"{at_first} at {place}", f"{at_second} at {place}"

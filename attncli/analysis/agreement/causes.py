@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from attncli.engines.numpy.families import scaling_of, usual_scalings
 from attncli.engines.numpy.ops import base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
 
 Apply = Callable[[int, Steps], Steps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
@@ -200,7 +197,7 @@ def _orders(question: Question) -> Iterator[Proposal]:
             yield Proposal(",".join(map(str, order)), ",".join(map(str, sorted(order))), change, _named(moved))
 
 
-def _order_of(made: Array, given: Array) -> Int[np.ndarray, " H"] | None:
+def _order_of(made: Array, given: Array) -> Array | None:
     """Return the order in which the heads of one array are those of another; None if it is the same, or no order is."""
     if made.shape != given.shape:
         return None
@@ -226,6 +223,11 @@ def _weights(question: Question) -> Iterator[Proposal]:
     theirs: Any = question.layer.known.get("project")
     for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)) if theirs and question.steps.project else ():
         yield Proposal("differ", "", _projecting(parts, lambda _, part, x, made: theirs(x)[part]), _named(parts))
+
+
+def _embedding(question: Question) -> Iterator[Proposal]:
+    if question.parted == "input" and (x := question.layer.known.get("x")) is not None:
+        yield Proposal("differ", "", lambda index, steps: steps if index else replace(steps, x=x))
 
 
 def _outputs(question: Question) -> Iterator[Proposal]:
@@ -293,7 +295,7 @@ def _masks(question: Question) -> Iterator[Proposal]:
 
         return apply
 
-    def differing(theirs: Array) -> Int[np.ndarray, " R"]:
+    def differing(theirs: Array) -> Array:
         return replace(question, steps=replace(question.steps, mask=theirs)).rows
 
     stated = question.layer.known.get("mask")
@@ -326,7 +328,9 @@ CANDIDATES = (
     Candidate("score bias", "scores", _bias),
     Candidate("scale", "scores", partial(_number_of, "scale")),
     Candidate("softcap", "scores", partial(_number_of, "softcap")),
+    Candidate("embedding weights", "input", _embedding),
     Candidate("projection weights", "projections", _weights),
     Candidate("output", "output", _outputs),
 )
 OF_PROJECTIONS = (_biases, _layers)  # that change queries, keys and values alike
+OF_WEIGHTS = CANDIDATES[-3:]  # of both runs, which are tried first where one has them rounded

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, Candidate, Proposal
+from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
 from attncli.analysis.agreement.question import Cell, Floors, Question
-from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, with_next
+from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
 from attncli.attention import Rounding
 from attncli.errors import InputError
@@ -54,11 +55,6 @@ class Agreement:
         """Whether rounding explains every difference."""
         return all(parting.is_rounding for parting in self.partings)
 
-    @property
-    def agreeing(self) -> list[Cell]:
-        """The differences that rounding explains."""
-        return [cell for row in self.rows.values() for cell in row.values() if cell.agrees]
-
 
 def compare(first: Side, second: Side) -> Agreement:
     """Compare two runs of one sentence; InputError where they have no layer in common, or other sizes.
@@ -95,6 +91,7 @@ class _Walk:
     rounding: Rounding
     found: list[Solved] = field(default_factory=list)
     partings: dict[Any, Parting] = field(default_factory=dict)
+    before: float = 0.0  # the largest difference of queries, keys and values of the last layer that rounding explains
     pending: Parting | None = None  # at an output that the next layer's arrays alone show
 
     def run(self) -> None:
@@ -109,8 +106,9 @@ class _Walk:
                 check_sizes(steps, layer)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
-            if self.pending is not None and self.pending.layers != [layer.index]:
-                self.result.notes.append(f"attn compares no layer after {layer.index - 1}, as their input differs")
+            is_cut = bool(self.partings) if not self.reference.indices else self.pending is not None
+            if is_cut and (self.pending is None or self.pending.layers != [layer.index]):
+                self.result.notes.append(f"attn compares no layer after {layer.index}, as their input differs")
                 break
         if self.pending is not None:
             self._merge(self.pending)
@@ -124,11 +122,7 @@ class _Walk:
         if self.reference.reading is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
-        place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
-        values = [f"{[*ids[place : place + 1]]} at {place}" for ids in (theirs, ours)]
-        if theirs == ours[1:] or theirs[1:] == ours:
-            values = [f"{ids[0]} at the start" for ids in (theirs, ours)]
-        proposal = Proposal(values[0], values[1], lambda _, steps: steps)
+        proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps)
         solved = Solved(Candidate("token ids", "tokens", lambda _: iter([proposal])), proposal, 0.0)
         self._add(0, solved, Cell(1.0, None, False))
 
@@ -137,11 +131,14 @@ class _Walk:
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
         given, following = layer.arrays, self._following(after)
-        floors = Floors(
-            partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding), following
-        )
+        runs = partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding)
+        floors = Floors(*runs, following, None if self.reference.indices else self.before)
         question = Question(layer, self.reference, steps, floors, following)
-        self.result.rows[layer.index] = {name: replace(question, parted=name).cell for name in question.apart}
+        row = {name: replace(question, parted=name).cell for name in question.apart}
+        self.result.rows[layer.index] = row
+        self.before = max(
+            [cell.difference for name, cell in row.items() if name[0] in "qkv" and cell.agrees], default=0.0
+        )
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             asked = [replace(question, parted=name) for name in question.apart if question.parts(name)]
@@ -181,7 +178,10 @@ class _Walk:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         index = question.layer.index
         known = (one for one in self.found if question.agreeing(one.proposal.apply(index, question.steps))[0])
-        return [one] if (one := next(known, None)) else _solve(question)
+        if (one := next(known, None)) is not None:
+            return [one]
+        has_rounded = self.reference.weight_bits != self.other.weight_bits
+        return (_solve(question, OF_WEIGHTS) if has_rounded else []) or _solve(question)
 
     def _add_unexplained(self, question: Question) -> None:
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
@@ -202,17 +202,17 @@ class _Walk:
         is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         cause = Cause(f"{name} {proposal.of}".rstrip(), *values, undone)
         self.found += [solved] * (solved not in self.found)
-        self._merge(Parting(stage, [index], cell, cause, is_small and name == "projection weights"))
+        self._merge(Parting(stage, [index], cell, cause, is_small and proposal.theirs == "differ"))
 
     def _merge(self, parting: Parting) -> None:
         before = self.partings.setdefault((parting.stage, parting.cause and parting.cause[:3]), parting)
         before.layers += [index for index in parting.layers if index not in before.layers]
 
 
-def _solve(question: Question) -> list[Solved]:
+def _solve(question: Question, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
     """Return the candidate with which most arrays agree; empty without one."""
     best: tuple[int, list[Solved]] = (0, [])
-    for candidate in CANDIDATES:
+    for candidate in candidates:
         more = _MORE
         for proposal in candidate.solve(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))

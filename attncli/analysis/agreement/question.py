@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from attncli.analysis.runs import Following, RunLayer, Side
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, Steps
 from attncli.attention import difference
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Apart = Float[np.ndarray, " T"]  # difference at each token
-
+Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
+_UNSEEN = 4.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
 
@@ -38,6 +35,7 @@ class Floors:
     make: Callable[[], Arrays]  # the arrays of the reference
     make_twin: Callable[[], Arrays]  # those of its rounded twin
     following: Following | None
+    before: float | None = None  # difference of the layer before; None where layers are computed from one another's
 
     @cached_property
     def twin(self) -> Arrays:
@@ -53,6 +51,8 @@ class Floors:
             steps = self.following.variants[0]
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
             apart["next"] = float(difference(*values).max())
+        if self.before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
+            apart |= {name: max(_UNSEEN * apart[name], self.before) for name in apart if name[0] in "qkv"}
         return {name: max(value, 2.0**-24) for name, value in apart.items()}
 
     def explain(self, name: str, apart: float) -> bool:
@@ -110,7 +110,7 @@ class Question:
         return sum(not self.parts(name, one) for name, one in whole.items()), float(apart[self.parted].max())
 
     @property
-    def rows(self) -> Int[np.ndarray, " R"]:
+    def rows(self) -> Array:
         """The tokens whose rows of the array in question differ."""
         return np.flatnonzero([self.parts(self.parted, one) for one in self.apart[self.parted]])
 
