@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import Cell, Floors, Question
+from attncli.analysis.agreement.question import Cell, Floors, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps
 from attncli.attention import Rounding
 from attncli.errors import InputError
 
@@ -67,8 +67,7 @@ def compare(first: Side, second: Side) -> Agreement:
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
     walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
     walk.run()
-    key = lambda parting: (parting.layers[0], STAGES.index(parting.stage))  # noqa: E731
-    walk.result.partings = sorted(walk.partings.values(), key=key)
+    walk.result.partings = sorted(walk.partings.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
     return walk.result
 
 
@@ -89,7 +88,7 @@ class _Walk:
     other: Side
     is_swapped: bool
     rounding: Rounding
-    found: list[Solved] = field(default_factory=list)
+    solved: list[Solved] = field(default_factory=list)
     partings: dict[Any, Parting] = field(default_factory=dict)
     before: float = 0.0  # the largest difference of queries, keys and values of the last layer that rounding explains
     pending: Parting | None = None  # at an output that the next layer's arrays alone show
@@ -127,13 +126,13 @@ class _Walk:
         self._add(0, solved, Cell(1.0, None, False))
 
     def _compare_layer(
-        self, layer: RunLayer, steps: Steps, twin: Array | None, after: RunLayer | None
+        self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
-        given, following = layer.arrays, self._following(after)
-        runs = partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding)
+        written, following = layer.arrays, self._following(after)
+        runs = partial(steps.run, written), partial(replace(steps, x=twin).run, written, rounding=self.rounding)
         floors = Floors(*runs, following, None if self.reference.indices else self.before)
-        question = Question(layer, self.reference, steps, floors, following)
+        question = LayerQuestion(layer, self.reference, steps, floors, following)
         row = {name: replace(question, parted=name).cell for name in question.apart}
         self.result.rows[layer.index] = row
         self.before = max(
@@ -141,49 +140,48 @@ class _Walk:
         )
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
-            asked = [replace(question, parted=name) for name in question.apart if question.parts(name)]
-            if not asked or (asked[0].parted == "next" and self._is_of_next(question, after)):
+            questions = [replace(question, parted=name) for name in question.apart if question.parts(name)]
+            if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
-            solved = next(filter(None, map(self._solved, asked)), None) or _solve_two(asked[0], self.found)
+            solved = next(filter(None, map(self._explain, questions)), None) or _solve_two(questions[0], self.solved)
             if not solved:
-                self._add_unexplained(asked[0])
+                self._add_unexplained(questions[0])
                 break
             self.pending = None
             for one in solved:
-                self._add(layer.index, one, asked[0].cell)
+                self._add(layer.index, one, questions[0].cell)
                 question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
-        if "next" in given or "next" not in question.made:
-            return given.get("next"), given.get("next")
+        if "next" in written or "next" not in question.made:
+            return written.get("next"), written.get("next")
         is_changed = question.steps is not steps
-        twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
+        twins = replace(question.steps, x=twin).run(written, rounding=self.rounding) if is_changed else floors.twin
         return question.made["next"], twins["next"]
 
     def _following(self, after: RunLayer | None) -> Following | None:
         steps = None if after is None else self.reference.steps(after.index, None)
         if after is None or steps is None or steps.project is None:
             return None
-        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.found)], after.arrays)
+        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.solved)], after.arrays)
 
-    def _is_of_next(self, question: Question, after: RunLayer | None) -> bool:
-        """Return whether a change of the next layer's projections explains its arrays: then it is asked there."""
+    def _is_of_next(self, question: LayerQuestion, after: RunLayer | None) -> bool:
+        """Return whether a change of the next layer's projections explains its arrays: then that layer is asked."""
         if after is None or question.following is None:
             return False
-        steps = question.following.variants[0]
-        asked, x = replace(question, layer=after, steps=steps), question.made["next"]
-        changed = [one.apply(after.index, steps) for solve in OF_PROJECTIONS for one in solve(asked)]
+        questions, x = replace(question, layer=after, steps=question.following.variants[0]), question.made["next"]
+        changed = [one.apply(after.index, questions.steps) for solve in OF_PROJECTIONS for one in solve(questions)]
         return any(not question.parts("next", Following([one], after.arrays).difference(x)) for one in changed)
 
-    def _solved(self, question: Question) -> list[Solved]:
+    def _explain(self, question: LayerQuestion) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         index = question.layer.index
-        known = (one for one in self.found if question.agreeing(one.proposal.apply(index, question.steps))[0])
-        if (one := next(known, None)) is not None:
+        stated = (one for one in self.solved if question.agreeing(one.proposal.apply(index, question.steps))[0])
+        if (one := next(stated, None)) is not None:
             return [one]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
         return (_solve(question, OF_WEIGHTS) if has_rounded else []) or _solve(question)
 
-    def _add_unexplained(self, question: Question) -> None:
+    def _add_unexplained(self, question: LayerQuestion) -> None:
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         arrays = [name for name in question.apart if name[0] in "qkv"]
         parts = sorted({name[0] for name in arrays if question.parts(name)})
@@ -201,7 +199,7 @@ class _Walk:
         bits = {self.reference.weight_bits, self.other.weight_bits}
         is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         cause = Cause(f"{name} {proposal.of}".rstrip(), *values, undone)
-        self.found += [solved] * (solved not in self.found)
+        self.solved += [solved] * (solved not in self.solved)
         self._merge(Parting(stage, [index], cell, cause, is_small and proposal.theirs == "differ"))
 
     def _merge(self, parting: Parting) -> None:
@@ -209,7 +207,7 @@ class _Walk:
         before.layers += [index for index in parting.layers if index not in before.layers]
 
 
-def _solve(question: Question, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
+def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
     """Return the candidate with which most arrays agree; empty without one."""
     best: tuple[int, list[Solved]] = (0, [])
     for candidate in candidates:
@@ -226,15 +224,15 @@ def _solve(question: Question, candidates: Sequence[Candidate] = CANDIDATES) -> 
     return best[1]
 
 
-def _solve_two(question: Question, found: list[Solved]) -> list[Solved]:
+def _solve_two(question: LayerQuestion, before: list[Solved]) -> list[Solved]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without."""
     index, nearest = question.layer.index, list[tuple[float, int, Solved]]()
     for candidate in CANDIDATES:
         proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
         distances = [question.distance(one.proposal.apply(index, question.steps)) for one in proposals]
         nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
-    for first in (*found, *(one for *_, one in sorted(nearest)[:_PAIRS])):
+    for first in (*before, *(one for *_, one in sorted(nearest)[:_PAIRS])):
         if solved := _solve(replace(question, steps=first.proposal.apply(index, question.steps))):
-            both = [first if first in found else first._replace(undone=solved[0].undone), *solved]
+            both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.analysis.runs import Following, RunLayer, Side
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, Steps
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps
 from attncli.attention import difference
 
 Apart = Array  # difference at each token
@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Floors:
-    """Largest differences that rounding explains, measured where they are asked for."""
+    """Largest differences that rounding explains, measured when they are needed."""
 
     make: Callable[[], Arrays]  # the arrays of the reference
     make_twin: Callable[[], Arrays]  # those of its rounded twin
@@ -61,12 +61,12 @@ class Floors:
 
 
 @dataclass(frozen=True)
-class Question:
+class LayerQuestion:
     """One layer of both runs, and the array in question."""
 
     layer: RunLayer  # of the other run
     reference: Side  # that is computed
-    steps: Steps  # of the reference
+    steps: LayerSteps  # of the reference
     floors: Floors
     following: Following | None = None  # where its arrays are all that shows the output
     parted: str = ""  # name of the array
@@ -82,13 +82,13 @@ class Question:
         return self._apart(self.made)
 
     def _apart(self, made: dict[str, Array]) -> dict[str, Apart]:
-        given = self.layer.arrays
-        apart = {name: difference(made[name], given[name]) for name in STAGE_OF if name in made.keys() & given}
+        written = self.layer.arrays
+        apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
         return apart
 
-    def distance(self, steps: Steps) -> float:
+    def distance(self, steps: LayerSteps) -> float:
         """Return the difference of the array in question with other steps."""
         return float(np.linalg.norm(self._apart(steps.run(self.layer.arrays, self.parted))[self.parted]))
 
@@ -96,7 +96,7 @@ class Question:
         """Return whether an array differs by more than rounding."""
         return not self.floors.explain(name, float((self.apart[name] if apart is None else apart).max()))
 
-    def agreeing(self, steps: Steps) -> tuple[int, float]:
+    def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and the difference of the one in question.
 
         The number is 0 unless that one agrees, and every one before it that did.
