@@ -134,7 +134,7 @@ def _mask_group() -> Any:
 
         An expression combines the atoms below with & (and), | (or), ~ (not) and parentheses. i is the position of the
         query and j that of the key, both from 0. A .npy, .safetensors or .pt file may replace an expression: in it,
-        True or 1 = may attend; additive masks hold 0 and −inf.
+        True or 1 = may attend; additive masks hold 0 and -inf.
 
         Examples:
         attn mask show "causal & window(4)" --size 12

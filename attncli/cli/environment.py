@@ -134,7 +134,7 @@ class Environment:
 
     def has_live_stderr(self) -> bool:
         """Whether stderr is a terminal that can erase, for a progress bar, and the user wants to see it."""
-        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.is_quiet
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.is_quiet and not is_accessible()
 
     def lacks_screen(self) -> str:
         """Return the reason that there is no interactive screen; empty where there is one."""

@@ -42,7 +42,7 @@ class Terminal:
                 self._system = "256"  # asked for in so many words where TERM says nothing
         columns, lines = measured_size(stream)
         self.width = self.table_width = width or (columns if is_terminal else None)
-        self.height = lines if is_terminal and not is_all else None
+        self.height = lines if is_terminal and not is_all and not is_accessible() else None
         is_bold = is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
         self.console = Console(
             file=stream, width=self.width or _ENDLESS, height=100,  # Rich ignores the width of a dumb one without both

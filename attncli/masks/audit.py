@@ -49,7 +49,7 @@ _CODES = {
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
-WHAT_BECOMES = "softmax gives NaN with −inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
+WHAT_BECOMES = "softmax gives NaN with -inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
 _LEAST = 3  # queries; of fewer, a triangle is too small to be one
 _LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 _MESSAGES = {

@@ -105,11 +105,18 @@ class TableFormat:
     ) -> Block:
         """Return a table with bars in front of one of its columns, which counts rows that are left out."""
         width = self.bar_width(columns, place, _WIDEST_BAR)
+        if not width or self.palette.is_read_aloud:
+            return ranking(columns, left_out, self.width, self.palette)
         bars = [("", None) if one is None else bar(one, largest, width, self.palette, self.ramp) for one in values]
         return ranking([*columns[:place], bar_column(bars), *columns[place:]], left_out, self.width)
 
     def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
-        """Return how wide bars in front of a column may be: what all columns leave free, or those before it."""
+        """Return how wide bars in front of a column may be: what all columns leave free, or those before it.
+
+        Where these fill the line there are none.
+        """
         left = self.room - width_of(columns)
+        if -2 <= left < _NARROWEST_BAR:  # no gap is behind the last column
+            return 0
         left = left if left >= _NARROWEST_BAR else self.room - width_of(columns[:place])
         return max(min(left, widest), _NARROWEST_BAR)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class GridCell(NamedTuple):
     """Size of a cell of a map."""
 
-    columns: int  # characters that it is wide; one of more than three, with a line of its own, has its number in it
+    columns: int  # characters that it is wide; one of more than four, with a line of its own, has its number in it
     rows: int  # how many of them share a line, one above the other
     lines: int = 1  # that it is high
 
     @property
     def has_number(self) -> bool:
         """Whether it has room for its number."""
-        return self.rows == 1 and self.columns > WIDE.columns + 1
+        return self.rows == 1 and self.columns > len("0.12")
 
     def aligned(self, text: str) -> str:
         """Return what is written in it: in the middle of one of several lines, and else at its right."""
@@ -155,9 +155,8 @@ def short_number(value: float, digits: int, width: int) -> str:
     """Return a number in at most `width` characters, with fewer digits if need be; empty where none fits."""
     for fewer in range(digits, -1, -1):
         text = number_text(value, fewer)
-        for shorter in (text, text.replace("0.", ".", 1).removesuffix(".")):
-            if len(shorter) <= width:
-                return shorter
+        if len(text := text.removesuffix(".")) <= width:
+            return text
     return ""
 
 

@@ -68,7 +68,7 @@ class CompositionPage:
         title = Text.assemble((f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {key}", BOLD), place)
         above = [headline(composition.trace, sheet.palette), title, Text(sentences_of(composition))]
         names = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
-        is_beside = sheet.room >= 2 * (names + _NUMBERS) + _GAP
+        is_beside = sheet.room >= 2 * (names + _NUMBERS) + _GAP and not sheet.palette.is_read_aloud
         room = _MOST + _AROUND if self.lines is None else self.lines - lines_of(above, sheet.room)
         if self.lines is not None and not is_beside:
             room = (room - 1) // 2
@@ -91,7 +91,8 @@ class CompositionPage:
         width = sheet.bar_width(columns, len(columns), _WIDEST_BAR)
         largest = largest_of(term.margin for term in self.composition.terms)
         bars = [signed_bar(term.margin, largest, width, sheet.palette) for term in shown]
-        return table([*columns, bar_column([*bars, *[("", None)] * (len(names) - len(shown))])], sheet.width)
+        bars += [("", None)] * (len(names) - len(shown))
+        return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
 
     def _title(self, side: Side) -> str:
         cell = self.composition.cell

@@ -14,7 +14,7 @@ from attncli.render.palette import DIM, Palette, Scale
 _BAR = 36  # cells of the ramp in colour; with its words it fits 40
 _SHORTEST_BAR = 20  # that gives way to marks
 _GAP = 3  # cells between the parts
-_DIGITS = 4  # of the numbers on colours
+_DIGITS = 3  # of the numbers on colours
 _DECADES = 5  # that ticks may stand for
 
 
@@ -99,7 +99,7 @@ def _round_numbers(scale: Scale) -> Iterator[float]:
 
 
 def _text(scale: Scale, value: float) -> str:
-    """Return a number in a few digits, without the zero before its point; a logarithmic scale has lower ones too."""
-    text = f"{abs(value):.{_DIGITS}g}".removeprefix("0" if 0 < abs(value) < 1 else "")
+    """Return a number in a few digits; a logarithmic scale has lower ones too."""
     is_lowest = scale.ramp == "log" and not scale.is_signed and value == scale.low
-    return "≤" * is_lowest + ("−" if value < 0 else "+" if scale.is_signed and value else "") + text
+    sign = "+" if scale.is_signed and value else ""
+    return "≤" * is_lowest + f"{value:{sign}.{_DIGITS + (abs(value) >= 999)}g}"

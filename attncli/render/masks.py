@@ -18,8 +18,8 @@ from attncli.masks.conventions import WRITTEN
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
-from attncli.render.cell_grid import HALF
+from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, in_words, stack
+from attncli.render.cell_grid import HALF, GridCell
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import join_ranges, plural
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # How far along the colours cells stand that attend, and those of a query's own position: calm, and apart. Without
 # colours a cell that attends is full.
 _COLORED, _PLAIN = (0.45, 0.75), (1.0, 0.7)
+_LARGE = (GridCell(4, 1, 2),)  # cells of a small mask on a large screen
 _AROUND = 7  # lines around the rows of a mask, and of the note that cells are pooled
 
 
@@ -69,6 +70,8 @@ class MaskPicture:
 
         More rows than `lines` are half a line high.
         """
+        if palette.is_read_aloud:
+            return self._in_words(room)
         attends, itself = _COLORED if palette.has_color else _PLAIN
         queries, keys = self._positions
         has_own, pictures = pool == (1, 1) and self._is_of_itself and bool((queries == keys).any()), []
@@ -79,7 +82,8 @@ class MaskPicture:
             pictures.append(Heatmap(self._title(kind), values, values > 0))
         scale = Scale(0.0, 1.0)
         is_high = lines is not None and palette.has_color and -(-len(self.rows) // pool[0]) > lines
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else None)
+        grown = self._grown(len(pictures), pool, room, lines if palette.has_color else None)
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else grown)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         marks = {attends: " attends"} | ({itself: " itself"} if has_own else {})
@@ -95,6 +99,22 @@ class MaskPicture:
             listed = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in columns]
             parts.append(flowing([[Segment("keys", BOLD)], *listed], room))
         return stack(parts)
+
+    def _grown(self, pictures: int, pool: tuple[int, int], room: int, lines: int | None) -> GridCell | None:
+        """Return larger cells where a screen has room for them."""
+        (rows, keys), fits = (len(self.rows), len(self.columns)), lines is not None and pool == (1, 1) and pictures == 1
+        sizes = (size for size in _LARGE if size.lines * rows <= (lines or 0) and size.columns * keys <= room - 20)
+        return next(sizes, None) if fits else None
+
+    def _in_words(self, room: int) -> Block:
+        """Return the keys of each query in a sentence."""
+        lines, keys = list[str](), np.array(self.columns.indices)
+        for kind in self.kinds:
+            lines += filter(None, [self._title(kind)])
+            for index, label, allowed in zip(self.rows.indices, self.rows.labels, self.allowed[kind[0]], strict=True):
+                query = " ".join(filter(None, ("query", str(index), label)))
+                lines.append(f"{query} attends to {_spoken(keys[allowed]) or 'no key'}")
+        return block([Segment(part)] for line in lines for part in in_words(line, room))
 
     def facts(self, palette: Palette, room: int, title: str = "") -> Block:
         """Return what every kind of plane is like: how many keys a query has, and what is odd."""
@@ -123,6 +143,10 @@ class MaskPicture:
             yield f"fully masked rows: {join_ranges(np.array(self.rows.indices)[self.blind[plane]].tolist())}"
         if not allowed.any(axis=0).all():
             yield f"unseen keys: {join_ranges(keys[~allowed.any(axis=0)].tolist())}"
+
+
+def _spoken(keys: Int[np.ndarray, " K"]) -> str:
+    return join_ranges(keys.tolist()).replace("..", " to ")
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
@@ -223,6 +247,17 @@ def compared(comparison: Comparison, palette: Palette, room: int, lines: int | N
 def difference(comparison: Comparison, palette: Palette, room: int, lines: int | None = None) -> Block:
     """Return the picture of where two masks differ, what its marks mean, and how often they occur."""
     queries, keys = comparison.both.shape
+    if palette.is_read_aloud:
+        sides = zip(comparison.names, (comparison.only_first, comparison.only_second), strict=True)
+        spoken = [
+            [Segment(part)]
+            for name, only in sides
+            for row in np.flatnonzero(only.any(axis=1))
+            for part in in_words(
+                f"query {row + comparison.past} attends only in {name} to {_spoken(np.flatnonzero(only[row]))}", room
+            )
+        ]
+        return block(spoken)
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(comparison.first_key, comparison.first_key + keys)))
     each = 1 if lines is None else -(-queries // lines)

@@ -94,12 +94,15 @@ def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None
     return stack((hstack(line, 0) for line in lines), gap=1)
 
 
-def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
-    """Return a number with `digits` decimals, or significant digits where it, or one of its neighbours, is large."""
+def number_text(value: float, digits: int, is_large: bool | None = None, sign: str = "") -> str:
+    """Return a number with `digits` decimals, or significant digits where it, or one of its neighbours, is large.
+
+    Maps, lists and tables write all numbers so; with the sign `+` changes that are not negative have one too.
+    """
     if not np.isfinite(value):
         return str(value)
     if value == 0:
         return "0"  # exactly; 0.0000 is a small number rounded
     if is_large is None:
         is_large = abs(value) >= WIDEST_FIXED
-    return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:z#.{digits}f}"
+    return f"{value:{sign}.{max(digits, 1)}g}" if is_large else f"{value:{sign}z#.{digits}f}"

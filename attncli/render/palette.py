@@ -53,6 +53,7 @@ DEFAULT_RAMP: Ramp = "sqrt"  # with it the eye finds the largest weight
 WIDEST = 1000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 
 DIM = Style(dim=True)
+HINT = Style(dim=True, meta={"is_hint": True})  # of the command line, which a figure is without
 BOLD = Style(bold=True)
 
 
@@ -152,9 +153,14 @@ class Palette(NamedTuple):
         return [(glyph, None) for glyph in (few if width == 1 else many)]
 
     @property
+    def is_read_aloud(self) -> bool:
+        """Whether sentences replace tables and drawings."""
+        return self.tier == "plain"
+
+    @property
     def bar(self) -> str:
         """Character of a bar; none for a screen reader."""
-        return "" if self.tier == "plain" else "█"
+        return "" if self.is_read_aloud else "█"
 
     def label(self, text: str) -> str:
         """Return text of a user, a file or a vocabulary as it may be printed among our words."""

@@ -81,7 +81,7 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     assert one.k is not None
     places, others = one.ranked[:top].tolist(), one.ranked[top:]
     product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
-    names = [*map(str, places), *[f"{len(others)} more"] * bool(len(others)), "q·k"]
+    names = [*map(str, places), *[f"{len(others)} more"] * bool(len(others)), "sum"]
     if len(others):
         with np.errstate(invalid="ignore"):
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
@@ -94,7 +94,8 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     ]
     width, values = sheet.bar_width(columns, 4, _WIDEST_BAR), products[places].tolist()
     bars = [signed_bar(value, largest_of(values), width, sheet.palette) for value in values]
-    return table([*columns, bar_column([*bars, *((text, None) for text in below)])], sheet.width)
+    bars += [(text, None) for text in below]
+    return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
@@ -111,7 +112,7 @@ def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, 
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
     if one.scaled is not None:
-        yield "× scale", one.scaled, f"{layer.scale:.4g}"
+        yield "× scale", one.scaled, f"q·k × {layer.scale:.4g}"
         if one.bias is not None:
             yield "+ bias", one.scaled + one.bias, sheet.number(one.bias)
     cap = "" if layer.softcap is None else f"softcapped, {layer.softcap:g}·tanh(x / {layer.softcap:g}); "
@@ -232,7 +233,8 @@ class WhyPage:
         if not cells:
             room = sheet.room - width_of(columns)
             keys = [self._keys(_row(one), room) for one in shown]
-            return [self._title, ranking([*columns, Column("keys by weight", keys, align="<")], left_out, sheet.width)]
+            columns.append(Column("keys by weight", keys, align="<"))
+            return [self._title, ranking(columns, left_out, sheet.width, sheet.palette)]
         numbers = {
             "q·k": [one.dot_product for one in cells],
             "bias": [one.bias for one in cells],

@@ -51,7 +51,7 @@ def test_without_an_option_every_head_is_cut_alone(attn: Run, logits: np.ndarray
     assert len(document["cut"]) == len(document["heads"]) == 16
     assert (document["after"], document["outcome"]["against"]) == (None, None)
     worst = max(document["heads"], key=lambda head: abs(head["change"]))
-    assert f"L{worst['layer']}H{worst['head']}  {np.exp(worst['after']):.2g} " in ran.out  # its probability
+    assert f"L{worst['layer']}H{worst['head']}  {np.exp(worst['after']):#.3g} " in ran.out  # its probability
     assert worst["change"] == pytest.approx(worst["after"] - document["before"])
 
 

@@ -127,5 +127,5 @@ def test_the_heads_of_a_ranking_and_those_it_counts_are_all(name: str, width: in
     palette = Palette("blocks")
     shown = plain(printed(HIGH[name](palette, width, height), palette, width))
     more = re.search(r" *\b(\d+) more$", shown, re.MULTILINE)
-    ranked = re.findall(r"^.*\bL\dH\d +[−-]?\d?[.\d]+ +.*$", shown.partition("cells ")[0], re.MULTILINE)
+    ranked = re.findall(r"^.*\bL\dH\d +-?\d?[.\d]+\b.*$", shown.partition("cells ")[0], re.MULTILINE)
     assert len(ranked) + int(more[1] if more else 0) == 16

@@ -74,7 +74,8 @@ def diff(
     with output.view(environment, chosen, "diff") as canvas:
         palette = canvas.palette(colormap or "viridis")
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
-        view = DiffView(difference, palette, canvas.width, precision, top, ramp, canvas.height)
+        height = canvas.height and canvas.height - environment.noted_lines
+        view = DiffView(difference, palette, canvas.width, precision, top, ramp, height)
         canvas.show(view.renderables(), title)
 
 

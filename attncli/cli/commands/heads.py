@@ -15,7 +15,6 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.cli.sentences import MissingSentenceError, sentences
-from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
@@ -130,7 +129,7 @@ def heads(
 
             palette, shown = canvas.palette(color), report
             height = canvas.height and canvas.height - environment.noted_lines
-            if not (choice.sort or choice.top or choice.metrics or output.all_ or is_accessible()):
+            if not (choice.sort or choice.top or choice.metrics or output.all_):
                 return head_parts(report, palette, canvas.width, height, precision)
             if height is not None and choice.top is None:
                 shown = replace(report, heads=report.heads[: max(height - _AROUND, 1)])

@@ -69,7 +69,7 @@ def _cells(
 def _score_change(
     mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device
 ) -> tuple[torch.Tensor | None, float | None, str | None]:
-    """Return what a score_mod adds to a score, −inf where it forbids; its soft cap; and that it does something else."""
+    """Return what a score_mod adds to a score, -inf where it forbids; its soft cap; and that it does something else."""
     added = _cells(mod, shape, device, 0.0)
     tried = [(score, _cells(mod, shape, device, score)) for score in _TRIED]
     if all(_are_close(values, added + score) for score, values in tried):

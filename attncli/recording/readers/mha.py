@@ -130,7 +130,7 @@ def _emit(
         return q, k, v
 
     masks = [own_tokens(key)] if query.is_nested else []
-    for name in _MASKS:  # True and −inf forbid
+    for name in _MASKS:  # True and -inf forbid
         if (mask := options.get(name)) is not None:
             is_of_keys = name.endswith("key_padding_mask")  # `[K]` or `[B, K]`; others are `[Q, K]` or `[B·H, Q, K]`
             shape = (-1, 1, 1, mask.shape[-1]) if is_of_keys else (-1, heads if mask.dim() > 2 else 1, *mask.shape[-2:])
