@@ -16,7 +16,7 @@ if _IS_OURS:
     gc.set_threshold(100_000, 50, 1000)
 
 # NumPy multiplies on one core, unless its user says otherwise: most products here are small, and OpenBLAS's threads
-# wait for each other without sleeping. A long text has threads of its own (`attncli.engines.numpy.parallel`).
+# wait for each other without sleeping. A long text has threads of its own (`attncli.engines.cpu`).
 if _IS_OURS and "OMP_NUM_THREADS" not in os.environ:
     os.environ.setdefault("OPENBLAS_DEFAULT_NUM_THREADS", "1")
 
