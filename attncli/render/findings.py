@@ -1,9 +1,10 @@
-"""Findings as a person reads them: in a list, in a mask, and in the report on a checkpoint."""
+"""Findings as a person reads them: in a list, in a mask, in the report on a checkpoint, and in a proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from linecache import getline
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -18,6 +19,7 @@ from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
+    from attncli.analysis.prove.proof import ModelProof
     from attncli.masks.comparison import Comparison
     from attncli.masks.mask_grid import MaskGrid
 
@@ -144,3 +146,19 @@ def _place(place: tuple[int, str]) -> str:
     layer, kind = place
     own = "" if kind == "self" else f"{kind} "
     return f"{own}embeddings" if layer < 0 else f"{own}layer {layer}"
+
+
+def proof_parts(proof: ModelProof, palette: Palette, width: int | None) -> Iterator[RenderableType]:
+    """Yield the verdict with what exactly was asked, and each finding with its line of the program."""
+    style = _FINE + BOLD if proof.is_proved else SEVERITY_STYLES["error"]
+    claim = Text(palette.label(f"  {proof.expression} in {proof.model}"), BOLD)
+    yield Text.assemble((proof.verdict, style), claim)
+    yield Text(palette.label(proof.scope), DIM)
+    for finding in proof.findings:
+        yield finding_lines([finding], palette, width)
+        for place in finding.made_at:
+            file, _, line = place.rpartition(":")
+            source = getline(file, int(line)).strip()
+            yield Text.assemble(
+                (f"  --> {palette.label(place)}", BOLD), palette.label(f"   {source}" if source else "")
+            )

@@ -111,8 +111,9 @@ class MaskPicture:
         for kind in self.kinds:
             lines += filter(None, [self._title(kind)])
             for index, label, allowed in zip(self.rows.indices, self.rows.labels, self.allowed[kind[0]], strict=True):
+                spoken = join_ranges(keys[allowed].tolist()).replace("..", " to ")
                 query = " ".join(filter(None, ("query", str(index), label)))
-                lines.append(f"{query} attends to {_spoken(keys[allowed]) or 'no key'}")
+                lines.append(f"{query} attends to {spoken or 'no key'}")
         return block([Segment(part)] for line in lines for part in in_words(line, room))
 
     def facts(self, palette: Palette, room: int, title: str = "") -> Block:
@@ -142,10 +143,6 @@ class MaskPicture:
             yield f"fully masked rows: {join_ranges(np.array(self.rows.indices)[self.blind[plane]].tolist())}"
         if not allowed.any(axis=0).all():
             yield f"unseen keys: {join_ranges(keys[~allowed.any(axis=0)].tolist())}"
-
-
-def _spoken(keys: Int[np.ndarray, " K"]) -> str:
-    return join_ranges(keys.tolist()).replace("..", " to ")
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
@@ -246,17 +243,6 @@ def compared(comparison: Comparison, palette: Palette, room: int, lines: int | N
 def difference(comparison: Comparison, palette: Palette, room: int, lines: int | None = None) -> Block:
     """Return the picture of where two masks differ, what its marks mean, and how often they occur."""
     queries, keys = comparison.both.shape
-    if palette.is_read_aloud:
-        sides = zip(comparison.names, (comparison.only_first, comparison.only_second), strict=True)
-        spoken = [
-            [Segment(part)]
-            for name, only in sides
-            for row in np.flatnonzero(only.any(axis=1))
-            for part in in_words(
-                f"query {row + comparison.past} attends only in {name} to {_spoken(np.flatnonzero(only[row]))}", room
-            )
-        ]
-        return block(spoken)
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(comparison.first_key, comparison.first_key + keys)))
     each = 1 if lines is None else -(-queries // lines)

@@ -194,7 +194,7 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
 
         stderr.write([write_proofs(prover.proofs)], output.file)
     else:
-        from attncli.render.proofs import proof_parts
+        from attncli.render.findings import proof_parts
 
         with output.view(stderr, chosen, "run") as canvas:
             for proof in prover.proofs:

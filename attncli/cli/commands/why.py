@@ -78,13 +78,11 @@ def why(
         environment.write(written, output.file)
         return
     from attncli.render.bars import TableFormat
-    from attncli.render.why import WhyPage
+    from attncli.render.why import CompositionPage, WhyPage
 
     with output.view(environment, chosen, "why") as canvas:
         table = TableFormat(canvas.palette(colormap or "viridis"), canvas.width, precision, ramp)
         if split is not None:
-            from attncli.render.composition import CompositionPage
-
             lines = None if canvas.height is None else canvas.height - len(notes)
             most = len(split.terms) if output.all_ else top
             canvas.show(CompositionPage(split, most, table, lines).parts(), trace.text)
