@@ -168,7 +168,7 @@ def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> 
         why = ", ".join(f"{name} has {layers[name]} of {heads[name]} heads" for name in NAMES)
     elif can_tell and 2 * sum(matches) < len(matches) + by_chance:
         of_all = f"{sum(matches)} of {len(matches)}"
-        why = f"{of_all} are most alike the head of their number, where chance gives {by_chance}"
+        why = f"{of_all} heads match best the head of the same number; by chance {by_chance} would"
     elif not can_tell and names[0] != names[1]:
         why = f"A is {names[0]}, B {names[1]}"
     if why:

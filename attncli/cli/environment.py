@@ -263,8 +263,8 @@ class Environment:
         if other := next((name for name, stream in streams.items() if not stream.isatty()), None):
             return f"{other} is not one"
         if os.environ.get("TERM") == "dumb":
-            return "TERM says that this one is dumb"
-        return "ACCESSIBLE says that it is read aloud" if is_accessible() else ""
+            return "TERM is dumb"
+        return "ACCESSIBLE is set" if is_accessible() else ""
 
     def is_terminal(self, path: Path | None) -> bool:
         """Whether a file, or standard output where it is None, is a terminal."""

@@ -302,7 +302,7 @@ def _turned(rule: Rule) -> Iterator[Finding]:
         for band in atoms_named("band", conjuncts(expression) if expression else []):
             back, ahead = band.arguments
             if back == 0 and ahead >= keys - 1:
-                message = "Upper triangle: looks like a transposed causal mask"
+                message = "upper triangle: looks like a transposed causal mask"
                 advice = "correct in a language model that reads backwards"
             elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
                 message = "each query sees one key after itself: the diagonal of a causal mask is shifted by +1"

@@ -239,7 +239,7 @@ class Components:
         title, tokens, _, heads = self._query(frames)
         every, labels = every or len(heads), frames[0].columns.labels
         which = "a distant token" if not self.view.keys else "one key" if len(labels) > 1 else labels[0]
-        above = flowing([title, *[[Segment(f"most on {which} first", DIM)]] * (every > 1)], self.room)
+        above = flowing([title, *[[Segment(f"sorted by weight on {which}", DIM)]] * (every > 1)], self.room)
         if lines is not None and every > (left := lines - len(above.lines) - 1):
             heads = heads[: max(left - 1, 1)]
         columns = [Column("head", [head.name for head in heads], BOLD, "<")]

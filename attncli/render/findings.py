@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 _FINE = Style(color="green")
 # How the word for each severity looks where there are colours.
 SEVERITY_STYLES: dict[Severity, Style] = {"error": Style(color="red", bold=True), "note": Style(color="yellow")}
+_FOLLOWING = ("varies", "nan")  # from wrong cells, and from queries without a key
 _PLACES = 5  # of a finding, below its message
 _MOST_MAPS = 2  # of wrong cells
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the errors before the notes; findings of one severity stay in their order."""
-    return sorted(findings, key=lambda finding: finding.severity != "error")
+    """Return the errors before the notes, and the causes before what follows from them."""
+    return sorted(findings, key=lambda finding: (finding.severity != "error", finding.code in _FOLLOWING))
 
 
 def finding_lines(findings: Iterable[Finding], palette: Palette, width: int | None = None) -> Block:

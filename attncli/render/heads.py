@@ -198,7 +198,7 @@ def _label_note(report: HeadReport, width: int) -> Text:
 
 def _too_short(report: HeadReport) -> str:
     return (
-        f"no label for {plural(report.unsure, 'head')}: on {CHANCE_CELLS} cells (query rows × keys) or fewer it may be "
+        f"no label for {plural(report.unsure, 'head')}: {CHANCE_CELLS} cells (query rows × keys) or fewer may agree by "
         "chance; give a longer text, or several"
     )
 

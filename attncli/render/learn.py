@@ -212,7 +212,7 @@ class Steps:
         assert projected is not None
         text = (
             "A last matrix, W_o, mixes the heads into as many numbers as an embedding has. The layer adds them to "
-            f"{self._word}, which so contains something of the words that it attended to."
+            f"{self._word}, so it now holds a part of the words that it attended to."
         )
         drawn = self._drawn(
             self._matrix("W_o", matrix),

@@ -204,7 +204,7 @@ class MaskView(NamedTuple):
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
     """Return the note on a picture with fewer cells than the mask."""
-    return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
+    return f"each drawn cell stands for {pool[0]}×{pool[1]} cells; `attn mask {command} -F json` writes all of them"
 
 
 def headline(subject: MaskGrid, has_rule: bool) -> str:

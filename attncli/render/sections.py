@@ -191,7 +191,7 @@ def next_table(trace: Trace, palette: Palette, width: int | None) -> Block:
 
 def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     """Return how well the numbers shown explain what the model itself computed."""
-    line, proof = "proof  nothing independent was run to compare with", layer.proof
+    line, proof = "proof  not run", layer.proof
     if proof is not None:
         line = f"proof  max |{proof.of} − {proof.against}| = {proof.max_abs_error:.1e}"
     return Text(line, DIM)

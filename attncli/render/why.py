@@ -167,7 +167,7 @@ class WhyPage:
         row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
         place = f"L{row.layer.layer}H{row.head.head}" if "layer" in self._places else str(row.head.head)
         kind = f"--kind {row.layer.kind} " * ("kind" in self._places)
-        rest = "; --all lists every head" if self._count([headline(self.trace, self.sheet.palette)]) else ""
+        rest = "; --all lists all heads" if self._count([headline(self.trace, self.sheet.palette)]) else ""
         return [f"{kind}--head {place} explains {which}{rest}"]
 
     def _room(self, parts: Iterable[RenderableType]) -> int:

@@ -40,7 +40,7 @@ REFUSED = {
     f"{FISH} -q 5 --composition": (2, "splits the score of one head, not of 4; give --head 0."),
     "why -m toy fish -q fish -H 0 --composition": (2, "the toy layer has its embedding alone; give --model"),
     f"{FISH} -q 0 -H 3.3 --composition": (2, "query 0 may attend to one alone; give a later --query"),
-    "why 'time flies'": (2, "give the query that attends: --query TOKEN, its text or its index"),
+    "why 'time flies'": (2, "--query is missing; name the token that attends, by its text or its index"),
     "why -m toy 'time flies' -q flees": (2, "no such query token; did you mean 'flies'?"),
     "why -m toy 'a b a' -q a": (2, "--query 'a': 2 query tokens match, at 0, 2; give an index"),
     "why 'a b' -q a -q b": (2, "--query is given 2 times; give it once"),

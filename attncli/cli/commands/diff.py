@@ -38,7 +38,7 @@ def diff(
         list[str] | None,
         options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
     ] = None,
-    top: Annotated[int | None, options.view_option("List this many heads and cells. Default: 10.", "N", low=1)] = None,
+    top: Annotated[int | None, options.view_option("List N heads and cells. Default: 10.", "N", low=1)] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,

@@ -114,7 +114,7 @@ def heads(
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
     if output.folder is not None:
         metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
-        raise UsageError(f"attn heads writes one table, and no folder of parts; {metrics}")
+        raise UsageError(f"attn heads writes one table, not a folder; {metrics}")
     chosen = output.chosen()
     show = partial(_show, environment, output, chosen, precision)
     color = colormap or "viridis"
@@ -239,7 +239,7 @@ def _measured(
             texts = sentences(request.texts, environment)
         except MissingSentenceError:
             request = request.changed(texts=request.texts.changed(text=[_EXAMPLE]))
-            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
+            environment.note('this sentence is built in; attn heads "time flies like an arrow" measures yours')
     job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = _stream(environment, request, job, workers, texts, raises=is_induction)
     stats = HeadStats(is_induction)

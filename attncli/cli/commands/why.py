@@ -56,7 +56,7 @@ def why(
         if len(values) > 1:
             raise UsageError(f"--{name} is given {len(values)} times; give it once")
     if not query:
-        raise UsageError("give the query that attends: --query TOKEN, its text or its index")
+        raise UsageError("--query is missing; name the token that attends, by its text or its index")
     chosen = output.chosen()
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)

@@ -48,8 +48,8 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor) -> tuple[
     """Return that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
     for axis, name, what in ((0, "B", "batch row"), (1, "H", "head")):
         if block_mask[2].shape[axis] == 1 < allowed.shape[axis]:
-            message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has those of {what} 0 for all"
-            message += ". Compiled, these blocks decide, too"
+            message = f"mask_mod differs by {what}, but create_block_mask({name}=None) takes those of {what} 0 for all"
+            message += ". Compiled code follows these blocks"
             return (Finding("batch", "note", message, advice=f"pass {name}={allowed.shape[axis]}"),)
     return ()
 

@@ -35,7 +35,7 @@ _UNHEEDED = Finding(
     "no-mask", "error", "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
     advice="pass nn.Transformer.generate_square_subsequent_mask(T)",
 )  # fmt: skip
-_CONTRADICTED = "is_causal=True next to another attn_mask, of which the fast path applies the mask and others the hint"
+_CONTRADICTED = "is_causal=True contradicts attn_mask: the fast path applies the mask, and other paths the hint"
 
 
 def is_fused(module: nn.Module) -> bool:
