@@ -131,7 +131,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (
             "size",
             lambda run: run.command == "inspect" and run.form not in ("svg", "pdf", "png"),
-            "{run.form}; it sets the size of a figure; give -o figure.pdf, .png or .svg",
+            "{run.form}; it sets the size of a figure: give -o figure.pdf, .png or .svg",
         ),
         ("jobs", lambda run: run.save and run.jobs != "1", "--save, which keeps a trace; drop one of them"),
         (

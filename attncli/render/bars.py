@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.style import Style
 
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
 from attncli.render.matrix import DIGITS, LONGEST_LABEL, WIDEST_FIXED, number_text
-from attncli.render.palette import Palette, Scale
+from attncli.render.palette import SIGNS, Palette, Scale
 from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from attncli.trace.view import Ramp
 
-_STYLES = (Style(color="#d55e00"), Style(color="#0072b2"))  # Okabe and Ito's: negative, positive
 _NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
@@ -35,7 +33,7 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ce
     """Return a bar that begins at 0 on the left, of another colour or shade where the value is negative."""
     if not math.isfinite(value):
         return _mark(value), None
-    style = _STYLES[value > 0] if palette.has_color else None
+    style = SIGNS[value > 0] if palette.has_color else None
     return (palette.bar if value > 0 or palette.tier != "blocks" else "▒") * _cells(abs(value), largest, width), style
 
 

@@ -44,7 +44,7 @@ from attncli.render.heatmap import (
     pooling,
 )
 from attncli.render.matrix import LONGEST_LABEL, Axis, GridCell, mark_note, number_text
-from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.palette import BOLD, DIM, SIGNS, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
 from attncli.text import plural
 
@@ -304,7 +304,7 @@ class DiffView:
         columns += [Column("query", queries, align="<"), Column("key", keys, align="<")]
         weights = zip(*(each.weights for each in cells), strict=True)
         columns += [self._weights(f"weight {name}", values) for name, values in zip(NAMES, weights, strict=True)]
-        styles = [self.palette.ink(each.difference, Scale.around_zero(1.0)) or BOLD for each in cells]
+        styles = [SIGNS[each.difference > 0] if self.palette.has_color else BOLD for each in cells]
         columns.append(self._weights(_CHANGE, [each.difference for each in cells], styles))
         return [table(columns, self._room, self.palette)]
 

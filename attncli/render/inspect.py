@@ -430,7 +430,7 @@ class Layout:
         heads = sum(layout.heads for layout in layouts)
         facts = [f"{heads} of {every} heads"] * (heads < every)
         facts += [f"{len(layouts)} of {len(groups)} kinds of attention"] * (len(layouts) < len(groups))
-        facts += ["the largest weight of each block"] * any(layout.pool != (1, 1) for layout in layouts)
+        facts += ["pooled cells"] * any(layout.pool != (1, 1) for layout in layouts)
         maps = [group.drawn(parts, layout) for group, layout in zip(groups, layouts, strict=False)]
         return [*tokens, *shapes, *sentence, *maps], facts
 

@@ -300,7 +300,8 @@ class Steps:
         names = rows if tokens is None else [self._marked(one) for one in tokens]
         if is_aloud:
             rows = [", ".join(self.sheet.column(row, range(len(row)))) for row in values]
-            return block([Segment(line)] for line in (f"{title}:", *map(": ".join, zip(names, rows, strict=True))))
+            above = f"{title.replace(': ', ' = ')}:"  # a product and its name
+            return block([Segment(line)] for line in (above, *map(": ".join, zip(names, rows, strict=True))))
         names = names if has_names or self.sheet.room < _BESIDE else [""] * len(values)
         labels, styles = max(map(cell_len, names)), self._styles(values)
         columns = [[text + self._pad for text in self.sheet.column(one, range(len(one)))] for one in values.T]

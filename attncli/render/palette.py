@@ -43,6 +43,8 @@ _HUES = {
 _BACKDROP = "202020"  # that pale hues come near to
 # Odd cells, where there is no room for a letter: colours that no map has, and that no background looks like.
 ODD_COLORS = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "-I": "7d3cff", "X": "e3000f"}
+# Of a number in a list, its sign: from the middle of those colours, which any background can have below it.
+SIGNS = (Style(color=f"#{_AROUND_ZERO[2]}"), Style(color=f"#{_AROUND_ZERO[6]}"))
 _NO_CHANGE = "808080"  # a difference of zero, for brown would be one
 _ROUNDING = 1e-5  # by which a weight in float32 may exceed 1
 _LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
