@@ -18,8 +18,7 @@ from rich.style import Style
 from attncli.render.palette import BOLD, DIM, Palette
 
 COMFORTABLE = 100  # cells in a line where the output sets no width
-# Titles of columns, as they are read.
-_ALOUD = {
+_ALOUD = {  # titles of columns, as they are read
     "‖v‖": "length of v", "‖w·v‖": "length of weight times v", "q·k": "q dot k", "dim": "dimension", "cells": "head",
     "B − A": "B minus A", "p after": "probability after",
 }  # fmt: skip

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # How far along the colours cells stand that attend, and those of a query's own position: calm, and apart. Without
 # colours a cell that attends is full.
 _COLORED, _PLAIN = (0.45, 0.75), (1.0, 0.7)
-_LARGE = (GridCell(4, 1, 2),)  # cells of a small mask on a large screen
+_LARGE = GridCell(4, 1, 2)  # cells of a small mask on a large screen
 _AROUND = 7  # lines around the rows of a mask, and of the note that cells are pooled
 
 
@@ -101,9 +101,8 @@ class MaskPicture:
 
     def _grown(self, pictures: int, pool: tuple[int, int], room: int, lines: int | None) -> GridCell | None:
         """Return larger cells where a screen has room for them."""
-        (rows, keys), fits = (len(self.rows), len(self.columns)), lines is not None and pool == (1, 1) and pictures == 1
-        sizes = (size for size in _LARGE if size.lines * rows <= (lines or 0) and size.columns * keys <= room - 20)
-        return next(sizes, None) if fits else None
+        is_small = _LARGE.lines * len(self.rows) <= (lines or 0) and _LARGE.columns * len(self.columns) <= room - 20
+        return _LARGE if is_small and pool == (1, 1) and pictures == 1 else None
 
     def _in_words(self, room: int) -> Block:
         """Return the keys of each query in a sentence."""
