@@ -5,6 +5,8 @@ Streams may be full or without a reader. No other module uses sys.stdout.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import sys
@@ -358,6 +360,26 @@ def settle_streams() -> None:
     if sys.stdout is started_with and type(getattr(started_with.buffer, "raw", started_with.buffer)) is io.FileIO:
         data, line_buffering = io.BufferedWriter(_Data(1, "w", closefd=False)), bool(started_with.line_buffering)
         sys.stdout = io.TextIOWrapper(data, "utf-8", errors="replace", line_buffering=line_buffering)
+
+
+def end_process(code: object) -> None:
+    """End the process at once where torch was imported and nothing waits for more; elsewhere return, to end as usual.
+
+    All that lives dies with the process. Taking torch and transformers apart first costs a quarter of a short run, and
+    a look through all of it for cycles 6 % of a run without them.
+    """
+    if "torch" not in sys.modules:
+        gc.freeze()
+        return
+    import threading
+
+    is_watched = sys.gettrace() or sys.getprofile() or sys.flags.inspect  # a debugger, a profiler or `python -i`
+    if is_watched or threading.active_count() > 1 or not isinstance(code, int):
+        return
+    atexit._run_exitfuncs()  # as `multiprocessing` ends its processes
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 # --- progress, which only a terminal shows and which is gone when the work is done -------------------------
