@@ -34,7 +34,7 @@ from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 # Characters and lines of a head on the grid, the largest first; in lines of half a row two layers share one.
-_CELLS = ((18, 3), (18, 2), (15, 3), (15, 2), (15, 1), (14, 1), (10, 2), (10, 1), (6, 3), (6, 2), (6, 1), (3, 2), (3, 1), (2, 1))
+_CELLS = ((18, 3), (18, 2), (15, 3), (15, 1), (14, 1), (10, 2), (10, 1), (6, 3), (6, 2), (6, 1), (3, 1), (2, 1))
 _HALF = (1, 0)
 _SHORT = {
     "previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep", "localization": "place",
