@@ -41,8 +41,7 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
 def warnings_of_test(trace: Trace) -> Iterator[str]:
     """Yield a warning where a query may attend to later keys, for which the induction test is not made."""
     if any(layer.mask.rows(list(layer.heads), np.array([0]))[..., 1:].any() for layer in trace.layers):
-        why = "queries of this model see later keys, the repeated token among them"
-        yield f"{why}; --induction tests causal models"
+        yield "queries of this model see later keys, and --induction tests causal models"
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:

@@ -346,8 +346,7 @@ def main(
     """See attention happen, with numbers.
 
     `attn COMMAND --help` explains a command. `attn mask --help` lists what a mask expression is made of.
-    With ACCESSIBLE=1 sentences replace maps and tables, for a screen reader.
-    Exit codes: 0 is success, 1 a finding of a check, and 2 to 5 an error.
+    With ACCESSIBLE=1 a screen reader gets sentences. Exit codes: 0 is success, 1 a finding, and 2 to 5 an error.
 
     Examples:
     attn inspect "time flies like an arrow"

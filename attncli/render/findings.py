@@ -160,6 +160,5 @@ def proof_parts(proof: ModelProof, palette: Palette, width: int | None) -> Itera
         for place in finding.made_at:
             file, _, line = place.rpartition(":")
             source = getline(file, int(line)).strip()
-            yield Text.assemble(
-                (f"  --> {palette.label(place)}", BOLD), palette.label(f"   {source}" if source else "")
-            )
+            shown = palette.label(f"   {source}" if source else "")
+            yield Text.assemble((f"  --> {palette.label(place)}", BOLD), shown)

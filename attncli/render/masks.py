@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # How far along the colours cells stand that attend, and those of a query's own position: calm, and apart. Without
 # colours a cell that attends is full.
 _COLORED, _PLAIN = (0.45, 0.75), (1.0, 0.7)
-_LARGE = GridCell(4, 1, 2)  # cells of a small mask on a large screen
 _AROUND = 7  # lines around the rows of a mask, and of the note that cells are pooled
 
 
@@ -81,8 +80,10 @@ class MaskPicture:
             pictures.append(Heatmap(self._title(kind), values, values > 0))
         scale = Scale(0.0, 1.0)
         is_high = lines is not None and palette.has_color and -(-len(self.rows) // pool[0]) > lines
-        grown = self._grown(len(pictures), pool, room, lines if palette.has_color else None)
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else grown)
+        is_small = 2 * len(self.rows) <= (lines or 0) and 4 * len(self.columns) <= room - 20
+        is_small &= pool == (1, 1) and len(pictures) == 1 and palette.has_color
+        size = HALF if is_high else GridCell(4, 1, 2) if is_small else None  # which grows where there is room
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, size)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         marks = {attends: " attends"} | ({itself: " itself"} if has_own else {})
@@ -98,11 +99,6 @@ class MaskPicture:
             listed = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in columns]
             parts.append(flowing([[Segment("keys", BOLD)], *listed], room))
         return stack(parts)
-
-    def _grown(self, pictures: int, pool: tuple[int, int], room: int, lines: int | None) -> GridCell | None:
-        """Return larger cells where a screen has room for them."""
-        is_small = _LARGE.lines * len(self.rows) <= (lines or 0) and _LARGE.columns * len(self.columns) <= room - 20
-        return _LARGE if is_small and pool == (1, 1) and pictures == 1 else None
 
     def _in_words(self, room: int) -> Block:
         """Return the keys of each query in a sentence."""

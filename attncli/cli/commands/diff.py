@@ -72,10 +72,9 @@ def diff(
     from attncli.render.diff import DiffView
 
     with output.view(environment, chosen, "diff") as canvas:
-        palette = canvas.palette(colormap or "viridis")
-        title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
         height = canvas.height and canvas.height - environment.noted_lines
-        view = DiffView(difference, palette, canvas.width, precision, top, ramp, height)
+        title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
+        view = DiffView(difference, canvas.palette(colormap or "viridis"), canvas.width, precision, top, ramp, height)
         canvas.show(view.renderables(), title)
 
 

@@ -78,7 +78,6 @@ def why(
         environment.write(written, output.file)
         return
     from attncli.render.bars import TableFormat
-    from attncli.render.block import in_words
     from attncli.render.why import CompositionPage, WhyPage
 
     with output.view(environment, chosen, "why") as canvas:
@@ -90,7 +89,7 @@ def why(
             return
         page = WhyPage(trace, explained, top, table, lines)
         for _ in range(2 if lines is not None else 0):  # a page with fewer heads has a longer note
-            below = sum(len(in_words(f"attn: {note}", canvas.width)) for note in page.notes())
+            below = sum(-(-len(f"attn: {note}") // table.room) for note in page.notes())
             page = replace(page, lines=(lines or 0) - below)
         canvas.show(page.parts(), trace.text or trace.target or "")
     for note in page.notes():
