@@ -125,10 +125,9 @@ def dump(folder: Path, tokens: list[str]) -> Path:
 VIEWS = [
     ["inspect", "time flies", "--pair", "fruit flies like a banana", "--mask", "causal & ~queries(1,2)"],
     ["mask", "check", "causal & window(5)", "--expect", "causal & window(4)", "--size", "8"],
-    ["mask", "model", "-m", "demo", "time flies", "life is short"],
+    ["mask", "model", "-m", "demo", "time flies", "life is short"], ["heads", "-m", "demo", "time flies like an arrow"],
     ["check", "-m", "demo", "time flies", "--layer", "0"],
-    ["heads", "-m", "demo", "time flies like an arrow"],
-]
+]  # fmt: skip
 HINTS = re.compile(r"; -m demo is a trained model| --(?:induction|all) [^.\n]+\.|numbers of another head: --head 1\n\n")
 
 
