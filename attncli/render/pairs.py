@@ -43,7 +43,7 @@ def pair_parts(
     both = maps_and_list(
         maps, scale, palette, Bounds(room - 2, columns), digits, lambda count: _table(report, min(count, most), digits)
     )
-    aloud = [headline, _table(report, most, digits, palette), note]
+    aloud: list[RenderableType] = [headline, _table(report, most, digits, palette), note]
     return aloud if palette.is_read_aloud else [headline, legend, both, note]
 
 
