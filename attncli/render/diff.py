@@ -157,7 +157,7 @@ class DiffView:
             cells, maps = self._cells(len(difference.cells)), self._maps(10**6)
             return [*head, stack(tokens), *self._heads(10**6), *cells, *maps, *proof]
         left = self.height + 1 - lines_of([*head, *proof], self._room)
-        heads = self._heads(max(min(self.height // 4, left - cost(tokens) - 1), _FEWEST))
+        heads = self._heads(max(min(max(self.height // 4, 10), left - cost(tokens) - 1), _FEWEST))
         left -= cost(heads)
         shown = [stack(tokens)] if cost(tokens) <= left else []
         maps = self._maps(left - cost(shown) - 3)
