@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention as kernel
-from attncli.attention import Rounding
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -31,6 +30,22 @@ STAGE_OF = {
     "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
     "weights": "weights", "heads": "weights", "attention": "output", "next": "output",
 }  # fmt: skip
+
+
+_PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+
+
+class Rounding:
+    """Errors of rounding, drawn at random: as large as those of a type of number."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self._draws = np.random.default_rng(0)
+
+    def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
+        """Return an array with an error of each number, relative to its row."""
+        size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
+        return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -92,3 +107,31 @@ class LayerSteps:
                 (attention,) = stage(attention=self.project_output(heads))
                 stage(next=self.finish(x, attention))
         return made
+
+
+def difference(first: Float[np.ndarray, "... T N"], second: Float[np.ndarray, "... T N"]) -> Float[np.ndarray, " T"]:
+    """Return the distance of two arrays at each token, relative to the second; infinity where shapes differ."""
+    if first.shape != second.shape:
+        return np.full(second.shape[-2], np.inf)
+    axes = tuple(axis for axis in range(second.ndim) if axis != second.ndim - 2)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.sqrt(np.square(first.astype(np.float64) - second).sum(axis=axes))
+        length = np.sqrt(np.square(second.astype(np.float64)).sum(axis=axes))
+    both_odd = np.isnan(first).any(axis=axes) & np.isnan(second).any(axis=axes)
+    return np.where(both_odd, 0.0, np.nan_to_num(apart / np.where(length > 0, length, 1.0), nan=np.inf))
+
+
+def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:
+    """Return the biases of ALiBi (Press et al. 2022)."""
+    power = 2 ** (heads.bit_length() - 1)  # other numbers of heads have every other slope of twice as many behind
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    slopes += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
+    distance = np.arange(keys)[None] - np.arange(keys - queries, keys)[:, None]
+    return (np.array(slopes)[:, None, None] * distance).astype(np.float32)
+
+
+def is_alibi(bias: Float[np.ndarray, "#H Q K"], allowed: Bool[np.ndarray, "#H Q K"]) -> bool:
+    """Return whether biases are those of ALiBi where a query may attend; a constant of a row changes no weight."""
+    apart = bias - alibi(len(bias), *bias.shape[1:])
+    spread = np.where(allowed, apart, -np.inf).max(axis=-1) - np.where(allowed, apart, np.inf).min(axis=-1)
+    return bool(spread.max() < 1e-2)

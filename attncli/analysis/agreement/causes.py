@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.agreement.question import LayerQuestion
-from attncli.analysis.steps import Array, LayerSteps
-from attncli.attention import alibi, difference, is_alibi
+from attncli.analysis.steps import Array, LayerSteps, alibi, difference, is_alibi
 from attncli.engines.numpy.families import scaling_of, usual_scalings
 from attncli.engines.numpy.ops import base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near

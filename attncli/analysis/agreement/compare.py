@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
 from attncli.analysis.agreement.question import Cell, Floors, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps
-from attncli.attention import Rounding
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most

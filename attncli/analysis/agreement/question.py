@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.analysis.runs import Following, RunLayer, Side
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps
-from attncli.attention import difference
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
 
 Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows

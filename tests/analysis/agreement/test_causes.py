@@ -12,8 +12,7 @@ from attncli.analysis.agreement.causes import CANDIDATES, search
 from attncli.analysis.agreement.compare import compare
 from attncli.analysis.agreement.question import Floors, LayerQuestion
 from attncli.analysis.runs import RunLayer, Side, captured_side
-from attncli.analysis.steps import LayerSteps
-from attncli.attention import Rounding, alibi, is_alibi
+from attncli.analysis.steps import LayerSteps, Rounding, alibi, is_alibi
 from attncli.engines.numpy.ops import Rope, base_of, frequencies_of, yarn
 from attncli.errors import InputError
 from attncli.masks.nearby import masks_near
