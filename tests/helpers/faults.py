@@ -237,6 +237,18 @@ def save_normed(folder: Path) -> Path:
     return _save(Qwen3ForCausalLM, config, folder)
 
 
+def save_tiny(name: str, folder: Path) -> Path:
+    """Save a small model of another family."""
+    from architectures import tiny_config
+    from transformers import AutoModelForCausalLM
+
+    more = {"attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 64} if name == "gemma2" else {}
+    config = tiny_config(name)
+    for field, value in ({"initializer_range": 0.2} | more).items():
+        setattr(config, field, value)
+    return _save(AutoModelForCausalLM.from_config, config, folder)
+
+
 def save_biased(folder: Path) -> Path:
     """Save a small GPT-NeoX: biases, a key head a query head, half of a head rotated."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
@@ -300,7 +312,7 @@ class Fault:
     layer: int | None  # that has them; None is every layer
     stage: str  # that parts first
     words: str  # pattern of the cause, with its value
-    # what hidden states alone show: nothing, as rotation is relative; the `layer`, as they give no weights; or its cause
+    # what hidden states alone show: nothing, as rotation is relative; the `layer`, as they hold no weights; or the cause
     states: Literal["nothing", "layer", "cause"] = "cause"
     reads: Callable[[list[int]], list[int]] = list  # the ids that the port reads
 
@@ -439,4 +451,15 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
         lambda config, tensors: [changes(NEOX + end, permuted)(config, tensors) for end in ("weight", "bias")] and None,
     ),
     "layers exchanged": (Fault("biased", {}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"), exchange),
+    "no norms": (
+        Fault("qwen3", {}, 0, "norm", "norm of q and k missing"),
+        lambda config, _: config.update(model_type="llama", architectures=["LlamaForCausalLM"]),
+    ),
+    "scale": (Fault("gemma2", {}, 0, SCORES, r"scale 0?\.25\b"), sets(query_pre_attn_scalar=16)),
+    "softcap": (Fault("gemma2", {}, 0, SCORES, r"softcap 2\b.*5\b"), sets(attn_logit_softcapping=2.0)),
+    "no softcap": (Fault("gemma2", {}, 0, SCORES, r"softcap none.*5\b"), sets(attn_logit_softcapping=None)),
+    "no sinks": (
+        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks"),
+        changes("model.layers.1.self_attn.sinks", lambda sinks: np.full_like(sinks, -1e4)),
+    ),
 }
