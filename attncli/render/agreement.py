@@ -63,7 +63,9 @@ def _sentence(parting: Parting) -> str:
     if (cause := parting.cause) is None:
         return f"{where}: {apart}. No candidate explains this difference."
     name = "The weights are rounded" if parting.is_rounding else "Cause"
-    proof = "the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
+    proof = (
+        "by elimination: the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
+    )
     values = f"{cause.b} instead of {cause.a}" if cause.a and cause.b else cause.a or cause.b
     return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
 
