@@ -31,7 +31,7 @@ _OF_VLLM = {"hidden_states", "token_ids"}
 _NAME = re.compile(r"(?:layers\.([0-9]{1,6})\.)?([a-z]+)(?:\.([0-9]{1,6}))?")
 # Kinds of numbers, numbers of axes, and both in words.
 _HEADS, _STATES, _NUMBERS = ("f", (3,), "floats [H, T, D]"), ("f", (2,), "floats [T, E]"), ("iu", (1,), "integers [T]")
-_IDS = {"tokens": _NUMBERS, "positions": _NUMBERS}  # of no layer
+_IDS: dict[str, tuple[str, tuple[int, ...], str]] = {"tokens": _NUMBERS, "positions": _NUMBERS}  # of no layer
 _OF_LAYER = dict.fromkeys("qkv", _HEADS) | dict.fromkeys(("input", "output"), _STATES)
 _OF_LAYER |= {"mask": ("b", (2, 3), "booleans [T, K] or [H, T, K]"), "scale": ("f", (0, 1), "a float")}
 _ARRAYS = _IDS | _OF_LAYER
@@ -140,7 +140,7 @@ def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
         shapes = f"hidden_states has shape {list(states.shape)} and token_ids {list(ids.shape)}"
         raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
     chosen = _chosen(layers, range(states.shape[1]))
-    captured = {index: CapturedLayer(input=np.float32(states[:, index])) for index in chosen}
+    captured = {index: CapturedLayer(input=states[:, index].astype(np.float32)) for index in chosen}
     return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
 
 

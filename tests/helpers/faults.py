@@ -312,7 +312,7 @@ class Fault:
     layer: int | None  # that has them; None is every layer
     stage: str  # that parts first
     words: str  # pattern of the cause, with its value
-    # what hidden states alone show: nothing, as rotation is relative; the `layer`, as they hold no weights; or the cause
+    # what hidden states alone show: nothing, as rotation is relative; the layer, as they hold no weights; or the cause
     states: Literal["nothing", "layer", "cause"] = "cause"
     reads: Callable[[list[int]], list[int]] = list  # the ids that the port reads
 

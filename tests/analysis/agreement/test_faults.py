@@ -5,6 +5,7 @@ The ports are plain NumPy, see tests/helpers/faults.py. Right ones, also in 16 b
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,12 @@ from architectures import random_model, tiny_config
 from conformance import calmed, save_for_auto
 from faults import FAULTS, FOLDERS, IDS, TEXT, Fault, Port
 from gguf_files import Kind, write_gguf
-from running import Run
+from running import Run, program
 from safetensors.numpy import load_file, save_file
+from smollm import smollm_file
 from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import attncli
 
 FORMS = {"rotated q, k and v": "qkv", "hidden states alone": "input"}
 SMALL = {name: fault for name, fault in FAULTS.items() if fault.model != "smollm"}
@@ -76,6 +80,20 @@ def test_a_fault_of_a_folder_is_found_and_named(attn: Run, models: Any, tmp_path
     ran = attn("diff", "--first", TEXT, "-m", folder, "-m", other, "-F", "json")
     assert ran.code == 1, (ran.out, ran.err)
     assert hits(ran.json["partings"][0], fault) == (True, True, True), ran.json["partings"]
+
+
+def test_a_fault_of_a_real_model_is_found_and_named(tmp_path: Path) -> None:
+    """In a process of its own, where types are not checked at every call."""
+    text = "The quick brown fox jumps over the lazy dog and then it sleeps"
+    ids = attncli.tokenize(text, str(smollm_file())).tokens.ids
+    port, path = faults.smollm(), tmp_path / "port.safetensors"
+    faults.write_capture(path, FAULTS["base"].run(port, ids)[0], ids)
+    ran = program("diff", "--first", text, "-m", smollm_file(), "--from", path, "-F", "json")
+    (parting,) = json.loads(ran.stdout)["partings"]
+    assert (hits(parting, FAULTS["base"]), parting["layers"]) == ((True, True, True), list(range(30)))
+    faults.write_capture(path, port.run(ids, port.right), ids, "input")
+    ran = program("diff", "--first", text, "-m", smollm_file(), "--from", path, "-F", "json")
+    assert (ran.returncode, json.loads(ran.stdout)["agrees"]) == (0, True)
 
 
 PAIRS = [("base of a layer", "no window"), ("no bias", "softcap of layer 2"), ("partial", "documents")]
