@@ -29,12 +29,14 @@ Rotated = Literal["before", "after"]  # whether queries and keys were written be
 
 _OF_VLLM = {"hidden_states", "token_ids"}
 _NAME = re.compile(r"(?:layers\.([0-9]{1,6})\.)?([a-z]+)(?:\.([0-9]{1,6}))?")
-# Kinds of numbers, numbers of axes, and both in words.
-_HEADS, _STATES, _NUMBERS = ("f", (3,), "floats [H, T, D]"), ("f", (2,), "floats [T, E]"), ("iu", (1,), "integers [T]")
-_IDS: dict[str, tuple[str, tuple[int, ...], str]] = {"tokens": _NUMBERS, "positions": _NUMBERS}  # of no layer
-_OF_LAYER = dict.fromkeys("qkv", _HEADS) | dict.fromkeys(("input", "output"), _STATES)
-_OF_LAYER |= {"mask": ("b", (2, 3), "booleans [T, K] or [H, T, K]"), "scale": ("f", (0, 1), "a float")}
-_ARRAYS = _IDS | _OF_LAYER
+_IDS = ("tokens", "positions")  # of no layer
+_ARRAYS: dict[str, tuple[str, tuple[int, ...], str]] = {  # kinds of numbers, numbers of axes, and both in words
+    **dict.fromkeys("qkv", ("f", (3,), "floats [H, T, D]")),
+    **dict.fromkeys(("input", "output"), ("f", (2,), "floats [T, E]")),
+    **dict.fromkeys(_IDS, ("iu", (1,), "integers [T]")),
+    "mask": ("b", (2, 3), "booleans [T, K] or [H, T, K]"),
+    "scale": ("f", (0, 1), "a float"),
+}
 _NONE = -1  # no layer, and no step
 _DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -109,7 +111,7 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
     names: dict[int, dict[str, dict[int, str]]] = {}  # by layer, array and step of a cache
     for name in tensors.types:
         match = _NAME.fullmatch(name)
-        if match is None or match[2] not in (_IDS if match[1] is None else _OF_LAYER):
+        if match is None or match[2] not in _ARRAYS or (match[2] in _IDS) != (match[1] is None):
             known = "layers.N.q, k, v, input, output, mask or scale, tokens and positions"
             raise InputError(f"a capture has no tensor {visible(name)}; expected {known}")
         layer = _NONE if match[1] is None else int(match[1])
@@ -119,10 +121,8 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
         index: CapturedLayer(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
         for index in _chosen(layers, sorted(names))
     }
-    kinds = [_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()]
-    rotated, dtype = (
-        tensors.metadata.get(*field) for field in (("rotated", "after"), ("dtype", [*kinds, "float32"][0]))
-    )
+    widest = next((_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()), "float32")
+    rotated, dtype = tensors.metadata.get("rotated", "after"), tensors.metadata.get("dtype", widest)
     for value, among in ((rotated, get_args(Rotated)), (dtype, tuple(_DTYPES.values()))):
         if value not in among:
             raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")

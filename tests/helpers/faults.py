@@ -369,7 +369,6 @@ FAULTS = {
     "heads permuted": Fault("biased", {"heads": (2, 0, 3, 1)}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)"),
     "layers exchanged": Fault("biased", {"weights": 2}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"),
     "other weights of k": Fault("normed", {"spoilt": "k"}, 1, PROJECTIONS, r"weights.*\bk\b", states="layer"),
-    "other weights of v": Fault("biased", {"spoilt": "v"}, 2, PROJECTIONS, r"weights.*\bv\b", states="layer"),
     "no window": Fault("normed", {"window": None}, 2, "mask", r"window\(5\)|window of 5|window 5"),
     "window off by one": Fault("normed", {"window": 6}, 2, "mask", r"window\(6\)"),
     "padding": Fault("biased", {"padding": 3}, None, "mask", r"pad\(right=3\)|keys\("),

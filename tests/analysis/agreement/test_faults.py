@@ -148,7 +148,7 @@ def agrees(ran: Any) -> None:
     assert all(parting["is_rounding"] for parting in ran.json["partings"]), ran.json["partings"]
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
 def test_a_quantized_file_agrees_with_its_original(attn: Run, llama: Path, tmp_path: Path, kind: str) -> None:
     fields = {
         "context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 256,
