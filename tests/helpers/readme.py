@@ -29,7 +29,7 @@ _SCREEN = re.compile(
 # Python and Ray to the machine.
 _MACHINE = re.compile(
     r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s"
-    r"|(?<=the same version {19})\S.*",
+    r"|(?<=the same version {19})\S.*|\b\de-\d\b|(?<=at most )0\.\d+, \d\.\d×",
     re.MULTILINE,
 )
 

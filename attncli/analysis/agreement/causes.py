@@ -73,7 +73,7 @@ def _with_rope(**fields: Any) -> Apply:
 
 
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose positions: those that are stated, those at which each key is nearest to the rotated one, or shifted."""
+    """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
     ours, solved, rope = steps.positions, list[Array](), steps.rope
     if (stated := question.layer.stated.get("positions")) is not None and len(stated) == len(ours):
@@ -82,6 +82,8 @@ def _positions(question: LayerQuestion) -> Iterator[Proposal]:
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
         tried = (rope.rotate(before, np.full(len(ours), position)) for position in range(len(ours) + 64))
         solved.append(np.argmin([difference(one, keys) for one in tried], axis=0))
+    elif rope is not None and question.is_after("scores"):  # begun anew, as of texts that are packed
+        solved.append(np.r_[: question.rows[0], : len(ours) - question.rows[0]])
     elif question.layer.index == 0 and embed is not None:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
     for theirs in solved:
@@ -253,10 +255,10 @@ def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     ours, stated = getattr(question.steps, name), question.layer.stated
     if not question.is_after("scores") or (ours is None and name == "scale"):
         return
-    common: tuple[float | None, ...] = (None, 20.0, 30.0, 50.0)
-    low, high = 0.5, 500.0
+    common: tuple[Any, ...] = (None, 20.0, 30.0, 50.0)
     if name == "scale":
-        common, low, high = (1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5), ours / 64, ours * 64
+        common = 1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5
+    low, high = (ours / 64, ours * 64) if name == "scale" else (0.5, 500.0)
     solved = _values(question, lambda value: _replacing(**{name: value}), low, high)
     for values in [[stated[name]]] if name in stated else [common, solved]:
         for value in values:
@@ -332,5 +334,4 @@ CANDIDATES = (
     Candidate("projection weights", "projections", _weights),
     Candidate("output", "output", _outputs),
 )
-OF_PROJECTIONS = (_biases, _layers)  # that change queries, keys and values alike
-OF_WEIGHTS = CANDIDATES[-3:]  # of both runs, which are tried first where one has them rounded
+OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-3:]  # of q, k and v alike; those that both runs have
