@@ -42,7 +42,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float
 
 
 @dataclass(frozen=True, eq=False)
-class CapturedLayer:
+class LayerCapture:
     """Arrays of one layer; None where the engine wrote none.
 
     Attributes:
@@ -77,7 +77,7 @@ class Capture:
         unnamed: how many hidden states a file has that names no layers, and so must be those of all; else 0.
     """
 
-    layers: Mapping[int, CapturedLayer]
+    layers: Mapping[int, LayerCapture]
     token_ids: Int[np.ndarray, " T"] | None = None
     positions: Int[np.ndarray, " T"] | None = None
     rotated: Rotated = "after"
@@ -92,7 +92,7 @@ class Capture:
 
 
 def load_capture(path: str | Path, layers: Indices | None = None) -> Capture:
-    """Read the chosen layers of a capture, None is all; InputError if it is none, UsageError if it lacks a layer."""
+    """Read layers of a capture, None is all; InputError if it is damaged, UsageError if it lacks a layer."""
     with opened_tensors(path) as tensors:
         if not is_capture(tensors):
             raise InputError(f"it is no capture; expected format {SCHEMA} in its metadata")
@@ -112,13 +112,13 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
     for name in tensors.types:
         match = _NAME.fullmatch(name)
         if match is None or match[2] not in _ARRAYS or (match[2] in _IDS) != (match[1] is None):
-            known = "layers.N.q, k, v, input, output, mask or scale, tokens and positions"
-            raise InputError(f"a capture has no tensor {visible(name)}; expected {known}")
+            expected = "layers.N.q, k, v, input, output, mask or scale, tokens and positions"
+            raise InputError(f"a capture has no tensor {visible(name)}; expected {expected}")
         layer = _NONE if match[1] is None else int(match[1])
         names.setdefault(layer, {}).setdefault(match[2], {})[_NONE if match[3] is None else int(match[3])] = name
     ids = {array: _joined(tensors, array, steps) for array, steps in names.pop(_NONE, {}).items()}
     captured = {
-        index: CapturedLayer(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
+        index: LayerCapture(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
         for index in _chosen(layers, sorted(names))
     }
     widest = next((_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()), "float32")
@@ -140,7 +140,7 @@ def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
         shapes = f"hidden_states has shape {list(states.shape)} and token_ids {list(ids.shape)}"
         raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
     chosen = _chosen(layers, range(states.shape[1]))
-    captured = {index: CapturedLayer(input=states[:, index].astype(np.float32)) for index in chosen}
+    captured = {index: LayerCapture(input=states[:, index].astype(np.float32)) for index in chosen}
     return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
 
 

@@ -25,7 +25,7 @@ Rope = Callable[[int], tuple[Array, float]]  # from a width: radians per positio
 
 
 @dataclass(frozen=True)
-class Attention:
+class PortAttention:
     """Attention of one layer, as a port computes it."""
 
     rope: Rope
@@ -80,7 +80,7 @@ class Port:
         part = int(self.width * how.get("partial_rotary_factor", 1))
         kinds = config.get("layer_types") or ["full_attention"] * self.layers
         self.right = [
-            Attention(
+            PortAttention(
                 partial(rope, base=how["rope_theta"]),
                 part,
                 self.width**-0.5,
@@ -110,7 +110,7 @@ class Port:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(self.config["rms_norm_eps"])) * weight
 
     def run(
-        self, ids: list[int], how: Sequence[Attention], dtype: Callable[[Array], Array] = np.float32
+        self, ids: list[int], how: Sequence[PortAttention], dtype: Callable[[Array], Array] = np.float32
     ) -> list[Captured]:
         """Return the arrays of each layer, and the hidden states behind the last; each result rounded by `dtype`."""
         x = dtype(self.tensor("embed_in.weight" if self.is_neox else "embed_tokens.weight")[ids])
@@ -123,7 +123,7 @@ class Port:
             x = dtype(x + arrays["output"] + self.feed_forward(dtype(after), name + "mlp."))
         return [*captured, {"input": x}]
 
-    def attend(self, x: Array, layer: int, how: Attention, dtype: Callable[[Array], Array]) -> Captured:
+    def attend(self, x: Array, layer: int, how: PortAttention, dtype: Callable[[Array], Array]) -> Captured:
         name = f"layers.{layer if how.weights is None else how.weights}."
         q, k, v = self.project(dtype(self.norm(x, name + "input_layernorm")), name, how)
         positions = np.arange(len(x)) + how.shift
@@ -149,7 +149,7 @@ class Port:
         k, v = (k[of_heads], v[of_heads]) if how.expands else (k, v)
         return {"input": x, "q": q, "k": k, "v": v, "output": output}
 
-    def project(self, x: Array, name: str, how: Attention) -> tuple[Array, ...]:
+    def project(self, x: Array, name: str, how: PortAttention) -> tuple[Array, ...]:
         if self.is_neox:
             joint = self.linear(x, name + "attention.query_key_value", how.has_bias)
             parts = joint.reshape(len(x), self.heads, 3, self.width).transpose(2, 1, 0, 3)
@@ -178,7 +178,7 @@ def gelu(x: Array) -> Array:
     return np.float32(x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2)
 
 
-def turned(x: Array, positions: Array, how: Attention) -> Array:
+def turned(x: Array, positions: Array, how: PortAttention) -> Array:
     """Rotate the first dimensions of queries or keys (Su et al. 2021)."""
     if not how.rotated:
         return x
@@ -308,7 +308,7 @@ class Fault:
     """A fault of a port, and the answer that is right."""
 
     model: str  # `normed`, `biased` or `smollm`
-    changes: Mapping[str, Any]  # fields of `Attention`
+    changes: Mapping[str, Any]  # fields of `PortAttention`
     layer: int | None  # that has them; None is every layer
     stage: str  # that parts first
     words: str  # pattern of the cause, with its value
