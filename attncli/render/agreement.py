@@ -58,8 +58,6 @@ def sentences(agreement: Agreement) -> list[str]:
 def _sentence(parting: Parting) -> str:
     where, cell = layers_named(parting.layers).capitalize() + f", {parting.stage}", parting.cell
     apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
-    if parting.stage == "tokens":
-        where, apart = "Tokens", "A and B read other ids"
     if (cause := parting.cause) is None:
         return f"{where}: {apart}. No candidate explains this difference."
     name = "The weights are rounded" if parting.is_rounding else "Cause"

@@ -75,9 +75,8 @@ def _with_rope(**fields: Any) -> Apply:
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
-    ours, solved, rope = steps.positions, list[Array](), steps.rope
-    if (stated := question.layer.stated.get("positions")) is not None and len(stated) == len(ours):
-        solved.append(stated)
+    ours, rope, stated = steps.positions, steps.rope, question.layer.stated.get("positions", steps.positions)
+    solved: list[Array] = [stated] if len(stated) == len(ours) else []
     if rope is not None and keys is not None and question.parted in ("q", "k"):
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
         tried = (rope.rotate(before, np.full(len(ours), position)) for position in range(len(ours) + 64))
@@ -106,8 +105,7 @@ def _width(question: LayerQuestion) -> Iterator[Proposal]:
     if rope := question.steps.rope:
         ours, base, whole = 2 * len(rope.frequencies), base_of(rope.frequencies), question.made["k"].shape[-1]
         yield Proposal("0", str(ours), _replacing(rope=None))
-        common = (whole, whole // 2, whole // 4, *range(2, whole, 2))
-        for width in dict.fromkeys(2 * (width // 2) for width in common):
+        for width in dict.fromkeys(2 * (n // 2) for n in (whole, whole // 2, whole // 4, *range(2, whole, 2))):
             if width not in (0, ours):
                 yield Proposal(str(width), str(ours), _with_rope(frequencies=frequencies_of(base, width // 2)))
 
@@ -281,8 +279,7 @@ def _bias(question: LayerQuestion) -> Iterator[Proposal]:
 
 
 def _key_heads(question: LayerQuestion) -> Iterator[Proposal]:
-    groups = question.steps.key_heads
-    count = int(groups.max()) + 1
+    groups, count = question.steps.key_heads, int(question.steps.key_heads.max()) + 1
     if 1 < count < len(groups) and question.is_after("scores"):
         yield Proposal("tiled", "in groups", _replacing(key_heads=np.arange(len(groups)) % count))
 

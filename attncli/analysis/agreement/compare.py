@@ -16,7 +16,7 @@ from attncli.errors import InputError
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
 _MORE = 8  # values that are tried after one that explains a difference, but not those behind
-_MOST_CAUSES = 8  # of a layer
+_MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 
 
@@ -76,7 +76,7 @@ class Solved(NamedTuple):
 
     candidate: Candidate
     proposal: Proposal
-    undone: float
+    undone: float | None
 
 
 @dataclass
@@ -91,6 +91,7 @@ class _Walk:
     solved: list[Solved] = field(default_factory=list)
     partings: dict[Any, Parting] = field(default_factory=dict)
     before: float = 0.0  # the largest difference of queries, keys and values of the last layer that rounding explains
+    failures: int = 0  # layers with a difference that no candidate explains
     pending: Parting | None = None  # at an output that the next layer's arrays alone show
 
     def run(self) -> None:
@@ -122,8 +123,8 @@ class _Walk:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
         proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps)
-        solved = Solved(Candidate("token ids", "tokens", lambda _: iter([proposal])), proposal, 0.0)
-        self._add(0, solved, Cell(1.0, None, False))
+        candidate = Candidate("token ids", "tokens", lambda _: iter([proposal]))
+        self._add(0, Solved(candidate, proposal, None), Cell(1.0, None, False))
 
     def _compare_layer(
         self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
@@ -133,8 +134,7 @@ class _Walk:
         runs = partial(steps.run, written), partial(replace(steps, x=twin).run, written, rounding=self.rounding)
         floors = Floors(*runs, following, None if self.reference.indices else self.before)
         question = LayerQuestion(layer, self.reference, steps, floors, following)
-        row = {name: replace(question, parted=name).cell for name in question.apart}
-        self.result.rows[layer.index] = row
+        row = self.result.rows[layer.index] = {name: replace(question, parted=name).cell for name in question.apart}
         self.before = max(
             [cell.difference for name, cell in row.items() if name[0] in "qkv" and cell.agrees], default=0.0
         )
@@ -143,8 +143,8 @@ class _Walk:
             questions = [replace(question, parted=name) for name in question.apart if question.parts(name)]
             if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
-            solved = next(filter(None, map(self._explain, questions)), None) or _solve_two(questions[0], self.solved)
-            if not solved:
+            solved = next(filter(None, map(self._explain, questions)), [])
+            if not solved and (self.failures or not (solved := _solve_two(questions[0], self.solved))):
                 self._add_unexplained(questions[0])
                 break
             self.pending = None
@@ -178,9 +178,11 @@ class _Walk:
             if question.agreeing(cause.proposal.apply(question.layer.index, question.steps))[0]:
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
-        return (_solve(question, OF_WEIGHTS) if has_rounded else []) or _solve(question)
+        orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self.failures < _MOST_FAILURES else []
+        return next(filter(None, (_solve(question, order) for order in orders)), [])
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
+        self.failures += 1
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
         parts = sorted(part for part, name in first.items() if question.parts(name))

@@ -38,7 +38,7 @@ def diff(
         ),
     ] = None,
     layer: options.EveryLayer = None,
-    first: Annotated[bool, options.choice_option("Show the first stage at which two runs of a text part.")] = False,
+    first: Annotated[bool, options.view_option("Show the first stage at which two runs of a text part.")] = False,
     query: Annotated[
         list[str] | None,
         options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
