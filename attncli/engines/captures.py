@@ -15,7 +15,7 @@ from attncli.engines.numpy.forward import Layer, Model, computing
 from attncli.engines.numpy.ops import rotated
 from attncli.errors import InputError, NotExposedError
 from attncli.text import plural, visible
-from attncli.trace.capture import Capture, CapturedLayer, load_capture
+from attncli.trace.capture import Capture, LayerCapture, load_capture
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.store import captured_attention, captured_trace
 from attncli.trace.tokens import Token, Tokens
@@ -75,7 +75,7 @@ def complete(capture: Capture, model: Model) -> Capture:
     return replace(capture, layers=layers, rotated="after")
 
 
-def _completed(layer: Layer, arrays: CapturedLayer, capture: Capture) -> CapturedLayer:
+def _completed(layer: Layer, arrays: LayerCapture, capture: Capture) -> LayerCapture:
     spec, index = layer.model.spec, layer.index
     q, k, v, is_rotated = arrays.q, arrays.k, arrays.v, capture.rotated == "after"
     if q is None and k is None and arrays.input is not None:

@@ -29,18 +29,20 @@ Rotated = Literal["before", "after"]  # whether queries and keys were written be
 
 _OF_VLLM = {"hidden_states", "token_ids"}
 _NAME = re.compile(r"(?:layers\.([0-9]{1,6})\.)?([a-z]+)(?:\.([0-9]{1,6}))?")
-# Kinds of numbers, numbers of axes, and both in words.
-_HEADS, _STATES, _NUMBERS = ("f", (3,), "floats [H, T, D]"), ("f", (2,), "floats [T, E]"), ("iu", (1,), "integers [T]")
-_IDS = {"tokens": _NUMBERS, "positions": _NUMBERS}  # of no layer
-_OF_LAYER = dict.fromkeys("qkv", _HEADS) | dict.fromkeys(("input", "output"), _STATES)
-_OF_LAYER |= {"mask": ("b", (2, 3), "booleans [T, K] or [H, T, K]"), "scale": ("f", (0, 1), "a float")}
-_ARRAYS = _IDS | _OF_LAYER
+_IDS = ("tokens", "positions")  # of no layer
+_ARRAYS: dict[str, tuple[str, tuple[int, ...], str]] = {  # kinds of numbers, numbers of axes, and both in words
+    **dict.fromkeys("qkv", ("f", (3,), "floats [H, T, D]")),
+    **dict.fromkeys(("input", "output"), ("f", (2,), "floats [T, E]")),
+    **dict.fromkeys(_IDS, ("iu", (1,), "integers [T]")),
+    "mask": ("b", (2, 3), "booleans [T, K] or [H, T, K]"),
+    "scale": ("f", (0, 1), "a float"),
+}
 _NONE = -1  # no layer, and no step
 _DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True, eq=False)
-class CapturedLayer:
+class LayerCapture:
     """Arrays of one layer; None where the engine wrote none.
 
     Attributes:
@@ -75,7 +77,7 @@ class Capture:
         unnamed: how many hidden states a file has that names no layers, and so must be those of all; else 0.
     """
 
-    layers: Mapping[int, CapturedLayer]
+    layers: Mapping[int, LayerCapture]
     token_ids: Int[np.ndarray, " T"] | None = None
     positions: Int[np.ndarray, " T"] | None = None
     rotated: Rotated = "after"
@@ -90,7 +92,7 @@ class Capture:
 
 
 def load_capture(path: str | Path, layers: Indices | None = None) -> Capture:
-    """Read the chosen layers of a capture, None is all; InputError if it is none, UsageError if it lacks a layer."""
+    """Read layers of a capture, None is all; InputError if it is damaged, UsageError if it lacks a layer."""
     with opened_tensors(path) as tensors:
         if not is_capture(tensors):
             raise InputError(f"it is no capture; expected format {SCHEMA} in its metadata")
@@ -109,20 +111,18 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
     names: dict[int, dict[str, dict[int, str]]] = {}  # by layer, array and step of a cache
     for name in tensors.types:
         match = _NAME.fullmatch(name)
-        if match is None or match[2] not in (_IDS if match[1] is None else _OF_LAYER):
-            known = "layers.N.q, k, v, input, output, mask or scale, tokens and positions"
-            raise InputError(f"a capture has no tensor {visible(name)}; expected {known}")
+        if match is None or match[2] not in _ARRAYS or (match[2] in _IDS) != (match[1] is None):
+            expected = "layers.N.q, k, v, input, output, mask or scale, tokens and positions"
+            raise InputError(f"a capture has no tensor {visible(name)}; expected {expected}")
         layer = _NONE if match[1] is None else int(match[1])
         names.setdefault(layer, {}).setdefault(match[2], {})[_NONE if match[3] is None else int(match[3])] = name
     ids = {array: _joined(tensors, array, steps) for array, steps in names.pop(_NONE, {}).items()}
     captured = {
-        index: CapturedLayer(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
+        index: LayerCapture(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
         for index in _chosen(layers, sorted(names))
     }
-    kinds = [_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()]
-    rotated, dtype = (
-        tensors.metadata.get(*field) for field in (("rotated", "after"), ("dtype", [*kinds, "float32"][0]))
-    )
+    widest = next((_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()), "float32")
+    rotated, dtype = tensors.metadata.get("rotated", "after"), tensors.metadata.get("dtype", widest)
     for value, among in ((rotated, get_args(Rotated)), (dtype, tuple(_DTYPES.values()))):
         if value not in among:
             raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
@@ -140,7 +140,7 @@ def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
         shapes = f"hidden_states has shape {list(states.shape)} and token_ids {list(ids.shape)}"
         raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
     chosen = _chosen(layers, range(states.shape[1]))
-    captured = {index: CapturedLayer(input=np.float32(states[:, index])) for index in chosen}
+    captured = {index: LayerCapture(input=states[:, index].astype(np.float32)) for index in chosen}
     return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
 
 

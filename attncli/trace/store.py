@@ -21,7 +21,7 @@ from attncli.masks.conventions import read_convention
 from attncli.masks.expressions import ArrayMask, Atom, Expression, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.text import layers_named, visible
-from attncli.trace.capture import Capture, CapturedLayer, is_capture, read_capture
+from attncli.trace.capture import Capture, LayerCapture, is_capture, read_capture
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
 from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture, parse_grids
 from attncli.trace.selection import Indices, layer_and_heads
@@ -205,7 +205,7 @@ def captured_trace(source: Provenance, tokens: Tokens, layers: Sequence[LayerTra
 
 def captured_attention(
     index: int,
-    layer: CapturedLayer,
+    layer: LayerCapture,
     heads: Indices,
     rule: Expression = Atom("causal"),  # noqa: B008  it is immutable
     scale: float | None = None,

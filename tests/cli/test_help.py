@@ -96,7 +96,7 @@ model(torch.randn(2, 10, 8), later, padding)
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., Any]) -> Path:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., Any], tiny_llama: str) -> Path:
     """A folder with the files that the examples name."""
     monkeypatch.chdir(tmp_path)
     for name in ("mask.npy", "before.npy", "after.npy"):
@@ -114,6 +114,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., An
     pq.write_table(pa.table(reviews), tmp_path / "reviews.parquet")
     for name, seed in (("before", "0"), ("after", "1")):
         assert attn("inspect", "time flies", "--seed", seed, "--save", f"{name}.safetensors").code == 0
+    attncli.inspect("time flies", tiny_llama, layer="all").save("capture.safetensors")
     return tmp_path
 
 
@@ -129,7 +130,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
             words = words[: words.index(sign)]
     assert words[0] == "attn"
     # The names are of real checkpoints, which tests do not download.
-    arguments = [tiny_llama if word in ("gpt2", "distilgpt2") else word for word in words[1:]]
+    arguments = [tiny_llama if word in ("gpt2", "distilgpt2", "MODEL") else word for word in words[1:]]
     if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
         if "--prove" in arguments:
             (desk / "train.py").write_text(_PROVED)

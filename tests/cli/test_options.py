@@ -52,6 +52,7 @@ REFUSED = {
     "tokens --from a --vocab words": "--vocab does not apply to --from",
     "explore --from a --pair x": "--pair does not apply to --from",
     "inspect --from a --dtype float16": "--dtype does not apply to --from without the --model of a capture",
+    "diff --first x -m demo -m demo --top 3": "--top does not apply to --first, which compares all heads",
     "inspect x -m demo --seed 3": "--seed does not apply to --model; it belongs to the toy layer",
     "inspect x --dtype float16": "--dtype does not apply to the toy layer; give --model, or leave it out",
     "inspect x --project none --init zeros": "--init does not apply to --project none, which has no weights",

@@ -25,7 +25,7 @@ Rope = Callable[[int], tuple[Array, float]]  # from a width: radians per positio
 
 
 @dataclass(frozen=True)
-class Attention:
+class PortAttention:
     """Attention of one layer, as a port computes it."""
 
     rope: Rope
@@ -80,7 +80,7 @@ class Port:
         part = int(self.width * how.get("partial_rotary_factor", 1))
         kinds = config.get("layer_types") or ["full_attention"] * self.layers
         self.right = [
-            Attention(
+            PortAttention(
                 partial(rope, base=how["rope_theta"]),
                 part,
                 self.width**-0.5,
@@ -110,7 +110,7 @@ class Port:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(self.config["rms_norm_eps"])) * weight
 
     def run(
-        self, ids: list[int], how: Sequence[Attention], dtype: Callable[[Array], Array] = np.float32
+        self, ids: list[int], how: Sequence[PortAttention], dtype: Callable[[Array], Array] = np.float32
     ) -> list[Captured]:
         """Return the arrays of each layer, and the hidden states behind the last; each result rounded by `dtype`."""
         x = dtype(self.tensor("embed_in.weight" if self.is_neox else "embed_tokens.weight")[ids])
@@ -123,7 +123,7 @@ class Port:
             x = dtype(x + arrays["output"] + self.feed_forward(dtype(after), name + "mlp."))
         return [*captured, {"input": x}]
 
-    def attend(self, x: Array, layer: int, how: Attention, dtype: Callable[[Array], Array]) -> Captured:
+    def attend(self, x: Array, layer: int, how: PortAttention, dtype: Callable[[Array], Array]) -> Captured:
         name = f"layers.{layer if how.weights is None else how.weights}."
         q, k, v = self.project(dtype(self.norm(x, name + "input_layernorm")), name, how)
         positions = np.arange(len(x)) + how.shift
@@ -149,7 +149,7 @@ class Port:
         k, v = (k[of_heads], v[of_heads]) if how.expands else (k, v)
         return {"input": x, "q": q, "k": k, "v": v, "output": output}
 
-    def project(self, x: Array, name: str, how: Attention) -> tuple[Array, ...]:
+    def project(self, x: Array, name: str, how: PortAttention) -> tuple[Array, ...]:
         if self.is_neox:
             joint = self.linear(x, name + "attention.query_key_value", how.has_bias)
             parts = joint.reshape(len(x), self.heads, 3, self.width).transpose(2, 1, 0, 3)
@@ -178,7 +178,7 @@ def gelu(x: Array) -> Array:
     return np.float32(x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2)
 
 
-def turned(x: Array, positions: Array, how: Attention) -> Array:
+def turned(x: Array, positions: Array, how: PortAttention) -> Array:
     """Rotate the first dimensions of queries or keys (Su et al. 2021)."""
     if not how.rotated:
         return x
@@ -235,6 +235,18 @@ def save_normed(folder: Path) -> Path:
         max_position_embeddings=64, initializer_range=0.2,
     )  # fmt: skip
     return _save(Qwen3ForCausalLM, config, folder)
+
+
+def save_tiny(name: str, folder: Path) -> Path:
+    """Save a small model of another family."""
+    from architectures import tiny_config
+    from transformers import AutoModelForCausalLM
+
+    more = {"attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 64} if name == "gemma2" else {}
+    config = tiny_config(name)
+    for field, value in ({"initializer_range": 0.2} | more).items():
+        setattr(config, field, value)
+    return _save(AutoModelForCausalLM.from_config, config, folder)
 
 
 def save_biased(folder: Path) -> Path:
@@ -296,11 +308,11 @@ class Fault:
     """A fault of a port, and the answer that is right."""
 
     model: str  # `normed`, `biased` or `smollm`
-    changes: Mapping[str, Any]  # fields of `Attention`
+    changes: Mapping[str, Any]  # fields of `PortAttention`
     layer: int | None  # that has them; None is every layer
     stage: str  # that parts first
     words: str  # pattern of the cause, with its value
-    # what hidden states alone show: nothing, as rotation is relative; the `layer`, as they give no weights; or its cause
+    # what hidden states alone show: nothing, as rotation is relative; the layer, as they hold no weights; or the cause
     states: Literal["nothing", "layer", "cause"] = "cause"
     reads: Callable[[list[int]], list[int]] = list  # the ids that the port reads
 
@@ -357,7 +369,6 @@ FAULTS = {
     "heads permuted": Fault("biased", {"heads": (2, 0, 3, 1)}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)"),
     "layers exchanged": Fault("biased", {"weights": 2}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"),
     "other weights of k": Fault("normed", {"spoilt": "k"}, 1, PROJECTIONS, r"weights.*\bk\b", states="layer"),
-    "other weights of v": Fault("biased", {"spoilt": "v"}, 2, PROJECTIONS, r"weights.*\bv\b", states="layer"),
     "no window": Fault("normed", {"window": None}, 2, "mask", r"window\(5\)|window of 5|window 5"),
     "window off by one": Fault("normed", {"window": 6}, 2, "mask", r"window\(6\)"),
     "padding": Fault("biased", {"padding": 3}, None, "mask", r"pad\(right=3\)|keys\("),
@@ -439,4 +450,15 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
         lambda config, tensors: [changes(NEOX + end, permuted)(config, tensors) for end in ("weight", "bias")] and None,
     ),
     "layers exchanged": (Fault("biased", {}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"), exchange),
+    "no norms": (
+        Fault("qwen3", {}, 0, "norm", "norm of q and k missing"),
+        lambda config, _: config.update(model_type="llama", architectures=["LlamaForCausalLM"]),
+    ),
+    "scale": (Fault("gemma2", {}, 0, SCORES, r"scale 0?\.25\b"), sets(query_pre_attn_scalar=16)),
+    "softcap": (Fault("gemma2", {}, 0, SCORES, r"softcap 2\b.*5\b"), sets(attn_logit_softcapping=2.0)),
+    "no softcap": (Fault("gemma2", {}, 0, SCORES, r"softcap none.*5\b"), sets(attn_logit_softcapping=None)),
+    "no sinks": (
+        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks"),
+        changes("model.layers.1.self_attn.sinks", lambda sinks: np.full_like(sinks, -1e4)),
+    ),
 }

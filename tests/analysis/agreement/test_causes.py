@@ -16,7 +16,7 @@ from attncli.analysis.steps import LayerSteps, Rounding, alibi, is_alibi
 from attncli.engines.numpy.ops import Rope, base_of, frequencies_of, yarn
 from attncli.errors import InputError
 from attncli.masks.nearby import masks_near
-from attncli.trace.capture import Capture, CapturedLayer
+from attncli.trace.capture import Capture, LayerCapture
 
 HEADS, TOKENS, WIDTH = 4, 12, 16
 CAUSAL = np.tri(TOKENS, dtype=bool)[None]
@@ -116,8 +116,6 @@ def test_masks_near_a_window_begin_with_the_windows_beside_it() -> None:
 
 def test_runs_without_common_layers_are_refused() -> None:
     array = np.ones((1, 3, 2), np.float32)
-    first, second = (
-        captured_side(Capture({index: CapturedLayer(array, array, array)}), f"{index}") for index in (0, 1)
-    )
+    first, second = (captured_side(Capture({index: LayerCapture(array, array, array)}), f"{index}") for index in (0, 1))
     with pytest.raises(InputError, match="no layer in common"):
         compare(first, second)

@@ -22,7 +22,7 @@ from attncli.analysis.agreement.compare import Agreement, compare
 from attncli.analysis.runs import Side, captured_side, side_of, traced_side
 from attncli.engines import open_source
 from attncli.errors import InputError
-from attncli.trace.capture import Capture, CapturedLayer
+from attncli.trace.capture import Capture, LayerCapture
 from attncli.trace.trace import Trace
 
 IDS = "5 9 3 17 22 8 31 4 12 6 40"
@@ -196,7 +196,7 @@ def test_noise_of_a_wrong_twin_is_no_cause(llama: Path) -> None:
 
     def captured(noise: float, dtype: str) -> Side:
         layers = {
-            index: CapturedLayer(**{name: _noisy(layer[name], noise * (index == 1), draws) for name in "qkv"})
+            index: LayerCapture(**{name: _noisy(layer[name], noise * (index == 1), draws) for name in "qkv"})
             for index, layer in arrays.items()
         }
         return captured_side(Capture(layers, np.array(right.token_ids), dtype=dtype), "B")
