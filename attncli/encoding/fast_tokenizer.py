@@ -74,9 +74,17 @@ class NativeTokenizer:
         )
 
     def __call__(
-        self, text: str, pair: str | None = None, *, truncation: bool = False, max_length: int | None = None, **how: Any
+        self,
+        text: str | None = None,
+        pair: str | None = None,
+        *,
+        text_target: str | None = None,
+        truncation: bool = False,
+        max_length: int | None = None,
+        **how: Any,
     ) -> TokenizerOutput:
-        """Return the model's inputs for a text and a second one; called as transformers' tokenizers are."""
+        """Return the model's inputs for a text and a second one, or a target; called as transformers' tokenizers are."""
+        text = text_target or text or ""
         if truncation and max_length is not None:
             self._tokenizer.enable_truncation(max_length, direction=self._side)
         else:
@@ -168,6 +176,21 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
             folder = visible(str(files.path))
             raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
     return NativeTokenizer(tokenizer, settings.tokens, input_names, side, template)
+
+
+def load_as_written(name: str, files: CheckpointFolder) -> NativeTokenizer:
+    """Load a tokenizer.json as it is, as onnxruntime's users do (transformers.js, fastembed); LoadError without one."""
+    if "tokenizer.json" not in files:
+        advice = "put it beside config.json, name another with --tokenizer, or give --ids"
+        raise LoadError(f"{visible(name)} has no tokenizer.json; {advice}")
+    tokenizer = read_tokenizer(files.path / "tokenizer.json", visible(name))
+    tokenizer.no_padding()
+    fields = files.read_json("special_tokens_map.json") | files.read_json("tokenizer_config.json")
+    texts = {key: value.get("content") if type(value) is dict else value for key, value in fields.items()}
+    tokens = {key: text for key, text in texts.items() if key in _NAMES and type(text) is str and text}
+    side = "left" if fields.get("truncation_side") == "left" else "right"
+    names = ["attention_mask", "token_type_ids"]
+    return NativeTokenizer(tokenizer, tokens, names, side, fields.get("chat_template"))
 
 
 def _class_of(name: str, config: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
