@@ -43,7 +43,7 @@ _APART = (
     "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
 )  # fmt: skip
 
-_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 # Other fields of tokenizer_config.json that change no id, or that a class reads.
 _FIELDS = """
@@ -67,7 +67,7 @@ class NativeTokenizer:
     ) -> None:
         self._tokenizer, self._side, self.input_names, self.chat_template = tokenizer, side, input_names, template
         self.unk_token = tokens.get("unk_token")
-        self.special_tokens_map = {name: text for name in _NAMES if (text := tokens.get(name)) is not None}
+        self.special_tokens_map = {name: text for name in NAMES if (text := tokens.get(name)) is not None}
         self.unk_token_id, self.eos_token_id, self.pad_token_id = (
             None if (piece := tokens.get(name)) is None else tokenizer.token_to_id(piece)
             for name in ("unk_token", "eos_token", "pad_token")
@@ -178,21 +178,6 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
     return NativeTokenizer(tokenizer, settings.tokens, input_names, side, template)
 
 
-def load_as_written(name: str, files: CheckpointFolder) -> NativeTokenizer:
-    """Load a tokenizer.json as it is, as onnxruntime's users do (transformers.js, fastembed); LoadError without one."""
-    if "tokenizer.json" not in files:
-        advice = "put it beside config.json, name another with --tokenizer, or give --ids"
-        raise LoadError(f"{visible(name)} has no tokenizer.json; {advice}")
-    tokenizer = read_tokenizer(files.path / "tokenizer.json", visible(name))
-    tokenizer.no_padding()
-    fields = files.read_json("special_tokens_map.json") | files.read_json("tokenizer_config.json")
-    texts = {key: value.get("content") if type(value) is dict else value for key, value in fields.items()}
-    tokens = {key: text for key, text in texts.items() if key in _NAMES and type(text) is str and text}
-    side = "left" if fields.get("truncation_side") == "left" else "right"
-    names = ["attention_mask", "token_type_ids"]
-    return NativeTokenizer(tokenizer, tokens, names, side, fields.get("chat_template"))
-
-
 def _class_of(name: str, config: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
     """Return the name of the class that AutoTokenizer would choose for a checkpoint."""
     kind, stated = config.get("model_type"), fields.get("tokenizer_class") or config.get("tokenizer_class")
@@ -217,7 +202,7 @@ def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapp
     by_id: Any = fields.get("added_tokens_decoder")
     if "added_tokens_decoder" not in fields:
         mapped = dict(files.read_json("special_tokens_map.json"))
-        if "added_tokens.json" in files or mapped.keys() - {*_NAMES, "additional_special_tokens"}:
+        if "added_tokens.json" in files or mapped.keys() - {*NAMES, "additional_special_tokens"}:
             raise UnsupportedError("its added_tokens.json or special_tokens_map.json is not supported")
         extra += [mapped.pop(name) for name in _EXTRA if name in mapped]
         marked = {"__type": "AddedToken"}
@@ -250,7 +235,7 @@ def _text(token: Any) -> str | None:
 
 def _texts(tokens: Any) -> list[str | None]:
     """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them (Gemma 3)."""
-    if type(tokens) is dict and tokens.keys().isdisjoint((*_KNOWN, *_NAMES)):
+    if type(tokens) is dict and tokens.keys().isdisjoint((*_KNOWN, *NAMES)):
         tokens = list(tokens.values())
     if tokens is not None and type(tokens) is not list:
         raise UnsupportedError(f"extra special tokens are {tokens!r}")

@@ -64,10 +64,17 @@ def open_checkpoint(
 def _open_onnx(
     snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
 ) -> OpenModel:
-    """Return a model in ONNX files, which onnxruntime runs."""
-    shown = visible(snapshot.name)
-    if generate:
-        raise NotExposedError(f"--generate does not apply to {shown}: attn runs a graph once; give its checkpoint")
+    """Return a model in ONNX files, which onnxruntime runs; NotExposedError for options of a checkpoint."""
+    shown, options = visible(snapshot.name), how["options"]
+    of_checkpoint = {
+        "engine": options.engine != "auto",
+        "dtype": options.dtype not in (None, "auto"),
+        "device": options.device != "cpu",
+        "device-map": options.device_map is not None,
+        "generate": generate > 0,
+    }
+    if option := next((name for name, is_chosen in of_checkpoint.items() if is_chosen), None):
+        raise NotExposedError(f"--{option} does not apply to {shown}, whose graph runs as it is; drop --{option}")
     require(f"the ONNX model {shown}", "onnx", "onnxruntime")
     from attncli.engines.onnx.engine import OnnxModel
 

@@ -2,69 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import ValueInfoProto, helper
 
-from attncli.engines.onnx.graph import Graph
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
 
-Feeds = dict[str, np.ndarray[Any, Any]]
-IDS = "input_ids"
-HIDDEN = "encoder_hidden_states"
-PIXELS = "pixel_values"
-_PAST = ("past_key_values", "past.", "past_key", "past_value", "past_")
-
-# Rows of each input for a number of tokens.
-_MADE: dict[str, Callable[[int], Any]] = {
-    "attention_mask": lambda tokens: [1] * tokens,
-    "encoder_attention_mask": lambda tokens: [1] * tokens,
-    "token_type_ids": lambda tokens: [0] * tokens,
-    "position_ids": lambda tokens: [*range(tokens)],
-}
+Inputs = Mapping[str, tuple[np.dtype[Any], list[int]]]  # types and sizes by name, as `Graph.inputs`
+IDS, HIDDEN, PIXELS = "input_ids", "encoder_hidden_states", "pixel_values"
+_OF_TOKENS = ("attention_mask", "encoder_attention_mask", "token_type_ids", "position_ids", "cache_position")
+_CHOICES = {"use_cache_branch": [False], "num_logits_to_keep": 1}
+_PAST = ("past.", "past_")  # begins the names of what a cache holds
 
 
-def check_inputs(graph: Graph, shown: str) -> None:
+def check_inputs(inputs: Inputs, shown: str) -> None:
     """Raise NotExposedError for a graph that reads more than attn has."""
-    known = (IDS, *_MADE, HIDDEN, PIXELS, "cache_position", "use_cache_branch", "num_logits_to_keep")
-    for name in graph.inputs:
-        if name not in known and not name.startswith(_PAST):
-            reads = f"the graph of {shown} reads {visible(name)}"
-            raise NotExposedError(f"{reads}; attn has ids, masks, positions and pixels; export it with these inputs")
+    for name in inputs:
+        if name not in (IDS, HIDDEN, PIXELS, *_OF_TOKENS, *_CHOICES) and not name.startswith(_PAST):
+            has = "attn has ids, masks, positions and pixels"
+            raise NotExposedError(f"the graph of {shown} reads {visible(name)}; {has}; export it with these inputs")
 
 
-def feeds_of(graph: Graph, arrays: Mapping[str, Any]) -> Feeds:
+def feeds_of(inputs: Inputs, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the inputs of a graph: those of a sentence by their names, and what follows from them.
 
     Raises:
         InputError: the graph was exported for another number of tokens.
     """
-    feeds: Feeds = {}
-    for name, value in graph.inputs.items():
-        array = np.asarray(arrays[name] if name in arrays else _made(name, value, arrays))
-        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        fixed = [size or given for size, given in zip(shape, array.shape, strict=False)]
+    feeds = {}
+    for name, (dtype, sizes) in inputs.items():
+        array = np.asarray(arrays[name] if name in arrays else _made(name, sizes, arrays))
+        fixed = [size or given for size, given in zip(sizes, array.shape, strict=False)]
         if list(array.shape) != fixed:
-            expected, came = ("×".join(map(str, sizes)) for sizes in (fixed, array.shape))
+            expected, came = ("×".join(map(str, shape)) for shape in (fixed, array.shape))
             raise InputError(f"the graph reads {visible(name)} of {expected}, not {came}; export it with dynamic axes")
-        feeds[name] = array.astype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        feeds[name] = array.astype(dtype)
     return feeds
 
 
-def _made(name: str, value: ValueInfoProto, arrays: Mapping[str, Any]) -> Any:
+def _made(name: str, sizes: list[int], arrays: Mapping[str, Any]) -> Any:
     """Return an input that follows from the number of tokens, or that is empty."""
-    side = arrays[HIDDEN] if name.startswith("encoder_") else arrays[IDS]
-    tokens = np.shape(side)[1]
-    if name in _MADE:
-        return [_MADE[name](tokens)]
-    if name == "cache_position":
-        return [*range(tokens)]
-    if name == "num_logits_to_keep":
-        return 1
-    if name == "use_cache_branch":
-        return [False]
-    first, *sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    return np.zeros((first or 1, *sizes))
+    if name in _CHOICES:
+        return _CHOICES[name]
+    if name not in _OF_TOKENS:
+        return np.zeros([*(sizes[:1] if sizes[:1] != [0] else [1]), *sizes[1:]])
+    tokens = np.shape(arrays[HIDDEN if name.startswith("encoder_") else IDS])[1]
+    if name.endswith("_mask"):
+        return [[1] * tokens]
+    if name == "token_type_ids":
+        return [[0] * tokens]
+    return [*range(tokens)] if name == "cache_position" else [[*range(tokens)]]

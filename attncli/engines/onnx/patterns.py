@@ -1,13 +1,13 @@
 """Attention written out in a graph: MatMul → scale, softcap, bias, mask → Softmax → MatMul.
 
-Both exporters of torch write that for eager and for sdpa attention. The latter scales queries and keys by √scale each,
-and guards the weights of queries that see no key.
+Both exporters of torch write eager and sdpa attention so. Of sdpa they scale queries and keys by √scale each, and guard
+the weights of queries that see no key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,190 +19,128 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from onnx import NodeProto
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]  # tensors by their names
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+Steps = list[tuple[str, str]]  # operators on the products of queries and keys, each with its other operand
 
 _PRODUCTS = ("MatMul", "FusedMatMul")
 _SAME_NUMBERS = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _DEEPEST = 12  # nodes between the product and the Softmax
+_ROUNDING = {"float32": 1e-4, "float64": 1e-4}  # of scores, as a share of the largest; else that of half precision
 
 
 class AttentionArrays(NamedTuple):
     """Arrays of one layer, as a graph computed them."""
 
-    q: Float[np.ndarray, "H Q D"] | None
-    k: Float[np.ndarray, "Hkv K D"] | None
+    q: Float[np.ndarray, "H Q D"]
+    k: Float[np.ndarray, "Hkv K D"]
     v: Float[np.ndarray, "Hkv K Dv"]
-    scale: float | None
+    scale: float | None  # None where q·k with it does not give the scores
     allowed: Bool[np.ndarray, "#H Q K"]
-    output: Float[np.ndarray, "H Q Dv"]
+    output: Float[np.ndarray, "H Q Dv"]  # weights·V
     bias: Float[np.ndarray, "#H Q K"] | None = None
     softcap: float | None = None
-    scores: Float[np.ndarray, "H Q K"] | None = None
-    weights: Float[np.ndarray, "H Q K"] | None = None
-    sinks: Float[np.ndarray, " H"] | None = None
-    fill: float = -np.inf
+    scores: Float[np.ndarray, "H Q K"] | None = None  # where there is no scale
+    weights: Float[np.ndarray, "H Q K"] | None = None  # None where the graph shows none
 
 
-class Step(NamedTuple):
-    """Operation on the scores before the Softmax."""
+class GraphAttention(NamedTuple):
+    """One attention of a graph."""
 
-    operator: str  # Mul, Div, Add, Sub or Tanh
-    tensor: str = ""  # the other operand
-
-
-@dataclass(frozen=True)
-class WrittenAttention:
-    """Tensors of one attention of a graph.
-
-    Attributes:
-        name: name of the Softmax.
-        q: queries, `[…, Q, D]`.
-        k: keys, `[…, K, D]`, or `[…, D, K]` where they are transposed.
-        v: values, `[…, K, Dv]`.
-        scores: the input of the Softmax.
-        weights: what multiplies the values.
-        output: weights·V.
-        steps: operations from q·k to the scores, in order.
-        factor: what a fused product multiplies q·k by.
-    """
-
-    name: str
-    q: str
-    k: str
-    v: str
-    scores: str
-    weights: str
-    output: str
-    steps: tuple[Step, ...]
-    factor: float
-    is_transposed: bool
-
-    @property
-    def tensors(self) -> Iterator[str]:
-        """Names of the tensors that `read` needs."""
-        yield from (self.q, self.k, self.v, self.scores, self.weights, self.output)
-        yield from (step.tensor for step in self.steps if step.tensor)
-
-    @property
-    def nodes(self) -> tuple[NodeProto, ...]:
-        """No further nodes."""
-        return ()
-
-    def read(self, arrays: Arrays) -> AttentionArrays:
-        """Return the arrays; without a scale, and with the scores, where q·k and the steps do not give the scores."""
-        q, k, v, scores, weights, output = (
-            by_heads(arrays[name]) for name in (self.q, self.k, self.v, self.scores, self.weights, self.output)
-        )
-        if self.is_transposed:
-            k = k.swapaxes(-1, -2)
-        allowed = ~(scores <= FORBIDDEN_BELOW)
-        read = AttentionArrays(q, k, v, None, allowed, output, scores=np.where(allowed, scores, -np.inf), weights=weights)
-        scale, bias, softcap = self._terms(arrays)
-        if scale is None:
-            return read
-        if bias is not None:
-            bias = np.where(allowed if len(bias) > 1 else allowed.any(axis=0, keepdims=True), bias, np.float32(0))
-            bias = bias if bias.any() else None
-        shared = k.repeat(len(q) // len(k), axis=0)
-        derived = attention_scores(dot_products(q, shared), scale, bias, softcap)
-        largest = max(float(np.abs(scores[allowed]).max(initial=0)), 1.0)
-        rounding = 1e-4 if arrays[self.scores].dtype == np.float32 else 2e-2
-        if float(np.abs(derived - scores)[allowed].max(initial=0)) > rounding * largest:
-            return read
-        return read._replace(scale=scale, bias=bias, softcap=softcap)
-
-    def _terms(self, arrays: Arrays) -> tuple[float | None, Float[np.ndarray, "#H Q K"] | None, float | None]:
-        """Return scale, bias and softcap of the steps; no scale where they are of another form."""
-        scale, softcap, is_bounded = self.factor, None, False
-        bias: Any = None
-        for operator, name in self.steps:
-            if operator == "Tanh":
-                is_bounded = True
-                continue
-            value = arrays[name].astype(np.float32)
-            if operator == "Add":
-                plane = by_heads(np.broadcast_to(value, (1,) * (2 - value.ndim) + value.shape))
-                if not is_bounded:
-                    bias = plane if bias is None else bias + plane
-                elif ((plane != 0) & (plane > FORBIDDEN_BELOW)).any():
-                    return None, None, None
-                continue
-            if operator not in ("Mul", "Div") or value.size != 1 or softcap is not None:
-                return None, None, None
-            factor = float(value.item()) if operator == "Mul" else 1 / float(value.item())
-            softcap = factor if is_bounded else None
-            scale, bias = scale * factor, None if bias is None else bias * np.float32(factor)
-        return (None if is_bounded and softcap is None else scale), bias, softcap
+    tensors: Mapping[str, str]  # names of the tensors that are read, by their roles
+    read: Callable[[Arrays], AttentionArrays]  # of these tensors, by their roles
+    nodes: tuple[NodeProto, ...] = ()  # further nodes, which compute some of them
 
 
-def written_attention(graph: Graph, node: NodeProto) -> WrittenAttention | None:
+def written_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     """Return the attention around a Softmax that weighs values; None for any other node."""
     if node.op_type != "Softmax" or (weighed := _weighed(graph, node.output[0])) is None:
         return None
-    found = _scored(graph, node.input[0])
-    return None if found is None else _written(graph, node, weighed, *found)
-
-
-def _written(
-    graph: Graph, softmax: NodeProto, weighed: NodeProto, product: NodeProto, steps: tuple[Step, ...]
-) -> WrittenAttention:
-    how = attributes(product)
-    (q, k), is_transposed = product.input, not how.get("transB", 0)
-    q, of_queries = _unscaled(graph, q)
-    k, of_keys = _unscaled(graph, k)
+    if (scored := _scored(graph, node.input[0])) is None:
+        return None
+    product, steps = scored
+    how, (q, of_queries), (k, of_keys) = attributes(product), *(_unscaled(graph, name) for name in product.input)
+    is_transposed = not how.get("transB", 0)
     inner = graph.producers.get(k)
     if inner is not None and inner.op_type == "Transpose" and list(attributes(inner)["perm"])[-2:] == [3, 2]:
         k, more = _unscaled(graph, inner.input[0])
         is_transposed, of_keys = not is_transposed, of_keys + more
-    return WrittenAttention(
-        softmax.name or softmax.output[0], q, k, weighed.input[1], softmax.input[0], weighed.input[0],
-        weighed.output[0], (*of_queries, *of_keys, *steps), how.get("alpha", 1.0), is_transposed,
-    )  # fmt: skip
+    steps = [*of_queries, *of_keys, *steps]
+    roles = {"query": q, "key": k, "value": weighed.input[1], "scores": node.input[0], "weights": weighed.input[0]}
+    roles |= {f"step {number}": operand for number, (_, operand) in enumerate(steps) if operand}
+    read = partial(_read, [operator for operator, _ in steps], how.get("alpha", 1.0), is_transposed)
+    return GraphAttention(roles | {"output": weighed.output[0]}, read)
+
+
+def _read(operators: list[str], factor: float, is_transposed: bool, arrays: Arrays) -> AttentionArrays:
+    """Return the arrays; without a scale, but with the scores, where q·k and the steps do not give these."""
+    names = ("query", "key", "value", "scores", "weights", "output")
+    q, k, v, scores, weights, output = (by_heads(arrays[name]) for name in names)
+    if is_transposed:
+        k = k.swapaxes(-1, -2)
+    allowed = ~(scores <= FORBIDDEN_BELOW)
+    scale, softcap, is_bounded = factor, None, False
+    bias: Any = np.zeros((1, 1, 1), np.float32)
+    for number, operator in enumerate(operators):
+        value = arrays.get(f"step {number}", bias[:1, :1, :1]).astype(np.float32)
+        if operator == "Tanh":
+            is_bounded = True
+        elif operator == "Add" and not is_bounded:
+            bias = bias + by_heads(np.broadcast_to(value, (1,) * (2 - value.ndim) + value.shape))
+        elif operator in ("Mul", "Div") and value.size == 1:
+            by = float(value.item()) if operator == "Mul" else 1 / float(value.item())
+            scale, bias, softcap = scale * by, bias * np.float32(by), by if is_bounded else None
+    shown = allowed if len(bias) > 1 else allowed.any(axis=0, keepdims=True)
+    bias = np.where(shown, bias, np.float32(0))
+    added = bias if bias.any() else None
+    derived = attention_scores(dot_products(q, k.repeat(len(q) // len(k), axis=0)), scale, added, softcap)
+    read = AttentionArrays(q, k, v, scale, allowed, output, added, softcap, weights=weights)
+    apart = np.abs(derived - scores)[allowed].max(initial=0)
+    largest = max(np.abs(scores[allowed]).max(initial=0), 1.0)
+    # Steps that are not followed above show here.
+    if not apart <= _ROUNDING.get(arrays["scores"].dtype.name, 2e-2) * largest:
+        return read._replace(scale=None, bias=None, softcap=None, scores=np.where(allowed, scores, np.float32(-np.inf)))
+    return read
 
 
 def _weighed(graph: Graph, name: str) -> NodeProto | None:
     """Return the product of weights and values, which follows a Softmax."""
     for node in graph.consumers.get(name, ()):
-        if node.op_type in _PRODUCTS:
-            if node.input[0] == name and not graph.is_constant(node.input[1]):
-                return node
-        elif node.op_type in (*_SAME_NUMBERS, "Where", "Slice"):
-            if (product := _weighed(graph, node.output[0])) is not None:
-                return product
+        if node.op_type in _PRODUCTS and node.input[0] == name and not graph.is_constant(node.input[1]):
+            return node
+        if node.op_type in (*_SAME_NUMBERS, "Where", "Slice") and (product := _weighed(graph, node.output[0])):
+            return product
     return None
 
 
-def _scored(graph: Graph, name: str, depth: int = 0) -> tuple[NodeProto, tuple[Step, ...]] | None:
-    """Return the product of queries and keys behind a tensor, and the steps from it to there."""
+def _scored(graph: Graph, name: str, depth: int = 0) -> tuple[NodeProto, Steps] | None:
+    """Return the product of queries and keys that scores are made of, and the steps from it to them."""
     node = graph.producers.get(name)
     if node is None or depth > _DEEPEST:
         return None
     if node.op_type in _PRODUCTS:
-        return None if any(map(graph.is_constant, node.input)) else (node, ())
+        return None if any(map(graph.is_constant, node.input)) else (node, [])
+    sides: list[tuple[str, str]] = []
     if node.op_type in (*_SAME_NUMBERS, "Tanh"):
-        found = _scored(graph, node.input[0], depth + 1)
-        return found and (found[0], found[1] + (Step("Tanh"),) * (node.op_type == "Tanh"))
-    if node.op_type == "Where":  # where the mask is, the scores show it
-        return next(filter(None, (_scored(graph, side, depth + 1) for side in node.input[1:])), None)
-    if node.op_type in ("Add", "Mul", "Div", "Sub", "Max"):
-        for side, other in (node.input, reversed(node.input)):
-            if (found := _scored(graph, side, depth + 1)) is not None:
-                return found[0], (*found[1], Step(node.op_type, other))
+        sides = [(node.input[0], "")]
+    elif node.op_type == "Where":  # the scores show the mask
+        sides = [(name, "") for name in node.input[1:]]
+    elif node.op_type in ("Add", "Mul", "Div", "Sub", "Max"):
+        sides = [(node.input[0], node.input[1]), (node.input[1], node.input[0])]
+    for side, other in sides:
+        if (found := _scored(graph, side, depth + 1)) is not None:
+            return found[0], [*found[1], (node.op_type, other)]
     return None
 
 
-def _unscaled(graph: Graph, name: str) -> tuple[str, tuple[Step, ...]]:
+def _unscaled(graph: Graph, name: str) -> tuple[str, Steps]:
     """Return a tensor before it was multiplied or divided by numbers, and these steps."""
-    steps: tuple[Step, ...] = ()
+    steps: Steps = []
     while (node := graph.producers.get(name)) is not None and node.op_type in ("Mul", "Div"):
-        numbers = [graph.is_number(side) for side in node.input]
-        if numbers == [False, True]:
-            name, other = node.input
-        elif numbers == [True, False] and node.op_type == "Mul":
-            other, name = node.input
-        else:
+        sides = [side for side in node.input if not graph.is_number(side)]
+        if len(sides) != 1 or (node.op_type == "Div" and sides[0] != node.input[0]):
             break
-        steps = (Step(node.op_type, other), *steps)
+        (name,) = sides
+        steps.insert(0, (node.op_type, next(side for side in node.input if side != name)))
     return name, steps
 
 
