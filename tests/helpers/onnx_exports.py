@@ -132,3 +132,35 @@ def weights_of(name: str) -> dict[str, list[Any]]:
         else:
             outputs = model(input_ids=ids, **how)
     return {"self": [array[0].numpy() for array in outputs.attentions]}
+
+
+def merged(path: Path) -> Path:
+    """Make of a decoder with a cache one that chooses between two graphs, as optimum merges decoders."""
+    import onnx
+    from onnx import compose, helper
+
+    graph = onnx.load(path).graph
+    branches = []
+    for prefix in ("then_", "else_"):
+        named = compose.add_prefix_graph(graph, prefix, rename_inputs=False, rename_initializers=False)
+        kept = list(named.output)
+        branches.append(helper.make_graph(list(named.node), prefix + "branch", [], kept))
+    chosen = helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
+    outputs = [value.name for value in graph.output]
+    node = helper.make_node("If", ["use_cache_branch"], outputs, then_branch=branches[0], else_branch=branches[1])
+    whole = helper.make_graph([node], "merged", [*graph.input, chosen], graph.output, list(graph.initializer))
+    merged_path = path.with_name("decoder_model_merged.onnx")
+    onnx.save(helper.make_model(whole, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), merged_path)
+    path.unlink()
+    return merged_path.parent
+
+
+def optimized(path: Path, kind: str, heads: int) -> Path:
+    """Fuse the operators of a graph as onnxruntime does for models of a kind."""
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = optimize_model(str(path), model_type=kind, num_heads=heads, hidden_size=16)
+        model.save_model_to_file(str(path))
+    return path

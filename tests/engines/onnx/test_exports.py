@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx_exports import IDS, TARGET, exported, weights_of, with_past
+from onnx_exports import IDS, TARGET, exported, merged, optimized, weights_of, with_past
 
 import attncli
 
-TEXT, TARGET_TEXT = " ".join(map(str, IDS)), " ".join(map(str, TARGET))
+TEXT, TARGET_TEXT = " ".join(map(str, IDS)), " ".join(map(str, TARGET[1:]))
 MODELS = ["bert", "gpt2", "llama", "mistral"]
 
 
@@ -33,3 +34,43 @@ def check(trace: Any, expected: dict[str, list[Any]]) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_torchscript(name: str, attention: str, tmp_path: Path) -> None:
     check(trace_of(exported(tmp_path, name, attention)), weights_of(name))
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_past(attention: str, tmp_path: Path) -> None:
+    check(trace_of(with_past(tmp_path, "llama", attention)), weights_of("llama"))
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_t5(attention: str, tmp_path: Path) -> None:
+    check(trace_of(exported(tmp_path, "t5", attention), target=TARGET_TEXT), weights_of("t5"))
+
+
+def test_softcap(tmp_path: Path) -> None:
+    trace = trace_of(exported(tmp_path, "gemma2"))
+    check(trace, weights_of("gemma2"))
+    assert [layer.softcap for layer in trace] == [50, 50]
+
+
+def test_merged_decoder(tmp_path: Path) -> None:
+    check(trace_of(merged(with_past(tmp_path, "llama"))), weights_of("llama"))
+
+
+DYNAMO = [("bert", "sdpa", 18), ("gpt2", "eager", 18), ("mistral", "sdpa", 18), ("llama", "sdpa", 23)]
+
+
+@pytest.mark.parametrize(("name", "attention", "opset"), DYNAMO)
+def test_dynamo(name: str, attention: str, opset: int, tmp_path: Path) -> None:
+    path = exported(tmp_path, name, attention, "dynamo", opset_version=opset)
+    operators = {node.op_type for node in onnx.load(path).graph.node}
+    assert ("Attention" in operators) == (opset == 23)
+    check(trace_of(path), weights_of(name))
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("name", "kind"), [("bert", "bert"), ("gpt2", "gpt2"), ("llama", "gpt2"), ("t5", "t5")])
+def test_fusion_of_onnxruntime(name: str, kind: str, attention: str, tmp_path: Path) -> None:
+    path = exported(tmp_path, name, attention)
+    for file in [path] if path.is_file() else sorted(path.glob("*.onnx")):
+        optimized(file, kind, 4 if name == "llama" else 2)
+    check(trace_of(path, target=TARGET_TEXT if name == "t5" else None), weights_of(name))
