@@ -10,8 +10,9 @@ from typing import Any
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
+from attncli.encoding.pixels import open_picture_encoder
 from attncli.encoding.written_tokenizer import open_encoder
-from attncli.engines.onnx.inputs import HIDDEN, IDS
+from attncli.engines.onnx.inputs import HIDDEN, IDS, PIXELS
 from attncli.engines.onnx.runner import GraphRunner
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import NotExposedError, UsageError
@@ -59,7 +60,11 @@ class OnnxModel(OpenModel):
         self.attention_layers = range(max(item.layer for item in sublayers) + 1)
         self._layers = layers.resolve(len(self.attention_layers), self._shown)
         self._order = [(layer, each) for layer in self._layers for each in kinds]
-        self.encoder = open_encoder(snapshot, special, options)
+        is_vision = getattr(options, "tower", None) == "vision"
+        if is_vision != (PIXELS in self._runners[0].inputs):
+            reads = "texts; give a text" if is_vision else "pictures; give --image FILE without a text"
+            raise UsageError(f"the graph of {self._shown} reads {reads}")
+        self.encoder = open_picture_encoder(snapshot) if is_vision else open_encoder(snapshot, special, options)
         for index, runner in enumerate(self._runners):
             runner.open(self._layers, kind, [runner.states] if is_pair and not index else ())
         _log.info("onnxruntime: %d layers, %s attention", len(self.attention_layers), ", ".join(kinds))
@@ -88,7 +93,7 @@ class OnnxModel(OpenModel):
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         for text in as_list(texts):
             begun, sentence = perf_counter(), self._encode(text, pair, target)
-            arrays: dict[str, Any] = {name: [ids] for name, ids in sentence.inputs.items()}
+            arrays: dict[str, Any] = {name: [ids] for name, ids in sentence.inputs.items()} | dict(sentence.tensors)
             encoder, *decoder = self._runners
             layers, states = encoder.run(arrays, self._heads)
             if sentence.target is not None:
@@ -96,4 +101,6 @@ class OnnxModel(OpenModel):
             layers.sort(key=lambda layer: self._order.index((layer.layer, layer.kind)))
             _log.info("ran %d tokens in %.3f s", len(sentence.tokens), perf_counter() - begun)
             source, sides = self._source._replace(dtype=encoder.dtype), (sentence.query_tokens, sentence.tokens)
-            yield Trace(source, *sides, tuple(layers), sentence.text, sentence.pair, sentence.target, sentence.notes)
+            texts_of_trace = (sentence.text, sentence.pair, sentence.target, sentence.notes)
+            shown = {"pictures": sentence.pictures, "grids": sentence.grids}
+            yield Trace(source, *sides, tuple(layers), *texts_of_trace, **shown)

@@ -43,7 +43,7 @@ class GraphRunner:
         self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"
         self._graph: Graph | None = (graph := Graph(path))
         check_inputs(graph.inputs, shown)
-        self._inputs, self.states, self.opset = graph.inputs, graph.outputs[0], graph.opset
+        self.inputs, self.states, self.opset = graph.inputs, graph.outputs[0], graph.opset
         counts: dict[str, int] = {}
         self.sublayers: list[Sublayer] = []
         for node in graph.nodes:
@@ -76,7 +76,7 @@ class GraphRunner:
 
     def run(self, arrays: Mapping[str, Any], heads: Indices) -> tuple[list[LayerTrace], np.ndarray[Any, Any] | None]:
         """Return the layers of one sentence, and the first own output if it is open; InputError if it does not run."""
-        feeds, failure = feeds_of(self._inputs, arrays), f"{self._shown} does not run on this text"
+        feeds, failure = feeds_of(self.inputs, arrays), f"{self._shown} does not run on this text"
         tensors = _translated(InputError, failure, self._session.run, self._outputs, feeds)
         outputs = dict(zip(self._outputs, tensors, strict=True))
         if self._chosen:
