@@ -83,7 +83,7 @@ class NativeTokenizer:
         max_length: int | None = None,
         **how: Any,
     ) -> TokenizerOutput:
-        """Return the model's inputs for a text and a second one, or a target; called as transformers' tokenizers are."""
+        """Return the model's inputs for texts, or for a target; called as transformers' tokenizers are."""
         text = text_target or text or ""
         if truncation and max_length is not None:
             self._tokenizer.enable_truncation(max_length, direction=self._side)

@@ -48,7 +48,9 @@ def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
             pixels = (pixels - mean) / deviation
         grid = ImageGrid(len(before), image.height // patch, image.width // patch, box=box)
         labels = [*before, *(f"r{row}c{column}" for row, column in np.ndindex(grid.rows, grid.columns))]
-        tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
+        tokens = Tokens(
+            Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
+        )
         pictures = (opened.picture,), (grid,), {"pixel_values": pixels.transpose(2, 0, 1)[None]}
         inputs = {"input_ids": tokens.ids}
         return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, opened.notes, 0, *pictures)

@@ -10,12 +10,19 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import IdTokenizer, InputEncoder
 from attncli.encoding.fast_tokenizer import NAMES, NativeTokenizer, load_tokenizer, read_tokenizer
-from attncli.errors import LoadError
+from attncli.errors import LoadError, UsageError
 from attncli.text import visible
 
 
-def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions) -> InputEncoder:
-    """Return the encoder of texts for an exported model; LoadError without a tokenizer.json."""
+def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions, reads_pictures: bool) -> InputEncoder:
+    """Return the encoder of texts or pictures for an exported model; LoadError without a tokenizer.json."""
+    if reads_pictures != (getattr(options, "tower", None) == "vision"):
+        reads = "pictures; give --image FILE without a text" if reads_pictures else "texts; give a text"
+        raise UsageError(f"the graph of {visible(snapshot.name)} reads {reads}")
+    if reads_pictures:
+        from attncli.encoding.pixels import open_picture_encoder
+
+        return open_picture_encoder(snapshot)
     start, limit = snapshot.config.get("decoder_start_token_id"), position_limit(snapshot)
     start = start if type(start) is int else None
     tokenizer = load_alone(snapshot, options)

@@ -61,9 +61,7 @@ def open_checkpoint(
     return native
 
 
-def _open_onnx(
-    snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
-) -> OpenModel:
+def _open_onnx(snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]) -> OpenModel:
     """Return a model in ONNX files, which onnxruntime runs; NotExposedError for options of a checkpoint."""
     shown, options = visible(snapshot.name), how["options"]
     of_checkpoint = {
@@ -87,7 +85,9 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     if chosen.engine == "verify":
         raise UsageError("--engine verify compares attention, not predictions; give native or transformers")
     if snapshot.onnx:
-        raise NotExposedError(f"attn reads no next token of {visible(snapshot.name)}, an ONNX model; give its checkpoint")
+        raise NotExposedError(
+            f"attn reads no next token of {visible(snapshot.name)}, an ONNX model; give its checkpoint"
+        )
     layers, heads = Indices("layer", None), Indices("head", None)
     how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
     if chosen.engine != "transformers" and not _reads_pictures(snapshot, chosen):

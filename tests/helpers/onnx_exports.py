@@ -61,7 +61,9 @@ class Plain(torch.nn.Module):
         return outputs[0], *(part for layer in outputs.past_key_values for part in layer[:2])
 
 
-def write(path: Path, model: Any, inputs: dict[str, torch.Tensor], exporter: Exporter = "torchscript", **how: Any) -> Path:
+def write(
+    path: Path, model: Any, inputs: dict[str, torch.Tensor], exporter: Exporter = "torchscript", **how: Any
+) -> Path:
     """Export a model; axes of one size in all inputs are dynamic, but for those of a cache's heads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names, given = list(inputs), tuple(inputs.values())
@@ -77,10 +79,22 @@ def write(path: Path, model: Any, inputs: dict[str, torch.Tensor], exporter: Exp
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         if exporter == "torchscript":
-            torch.onnx.export(plain, given, path, input_names=names, dynamic_axes=axes, dynamo=False, opset_version=17, **how)
+            torch.onnx.export(
+                plain, given, path, input_names=names, dynamic_axes=axes, dynamo=False, opset_version=17, **how
+            )
         else:
             shapes = {"inputs": tuple(axes.values())}
-            torch.onnx.export(plain, given, path, input_names=names, dynamic_shapes=shapes, dynamo=True, external_data=False, verbose=False, **how)
+            torch.onnx.export(
+                plain,
+                given,
+                path,
+                input_names=names,
+                dynamic_shapes=shapes,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+                **how,
+            )
     return path
 
 
@@ -96,7 +110,11 @@ def exported(folder: Path, name: str, attention: str = "eager", exporter: Export
     if name == "t5":
         write(folder / "encoder_model.onnx", model.encoder, both, exporter, **how)
         states = torch.randn(2, len(IDS), 16)
-        of_decoder = {"input_ids": ids[:, :4], "encoder_hidden_states": states, "encoder_attention_mask": torch.ones_like(ids)}
+        of_decoder = {
+            "input_ids": ids[:, :4],
+            "encoder_hidden_states": states,
+            "encoder_attention_mask": torch.ones_like(ids),
+        }
         write(folder / "decoder_model.onnx", model, of_decoder, exporter, **how)
         return folder
     return write(folder / "model.onnx", model, both, exporter, **how)

@@ -10,10 +10,8 @@ from typing import Any
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
-from attncli.encoding.pixels import open_picture_encoder
 from attncli.encoding.written_tokenizer import open_encoder
-from attncli.engines.onnx.inputs import HIDDEN, IDS, PIXELS
-from attncli.engines.onnx.runner import GraphRunner
+from attncli.engines.onnx.runner import HIDDEN, IDS, PIXELS, GraphRunner
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import as_list, visible
@@ -25,13 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class OnnxModel(OpenModel):
-    """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options.
-
-    Raises:
-        UsageError: there is no such layer, head or kind.
-        LoadError: its files are damaged, or the tokenizer is missing.
-        NotExposedError: its graph hides the attention.
-    """
+    """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
 
     can_batch = False
     parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
@@ -60,17 +52,12 @@ class OnnxModel(OpenModel):
         self.attention_layers = range(max(item.layer for item in sublayers) + 1)
         self._layers = layers.resolve(len(self.attention_layers), self._shown)
         self._order = [(layer, each) for layer in self._layers for each in kinds]
-        is_vision = getattr(options, "tower", None) == "vision"
-        if is_vision != (PIXELS in self._runners[0].inputs):
-            reads = "texts; give a text" if is_vision else "pictures; give --image FILE without a text"
-            raise UsageError(f"the graph of {self._shown} reads {reads}")
-        self.encoder = open_picture_encoder(snapshot) if is_vision else open_encoder(snapshot, special, options)
+        self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
         for index, runner in enumerate(self._runners):
             runner.open(self._layers, kind, [runner.states] if is_pair and not index else ())
         _log.info("onnxruntime: %d layers, %s attention", len(self.attention_layers), ", ".join(kinds))
-        architecture, details = snapshot.config.get("model_type"), {"engine": "onnx", "opset": self._runners[-1].opset}
-        how: dict[str, Any] = {"architecture": architecture, "layers": len(self.attention_layers), "details": details}
-        self._source = Provenance("pretrained", model=self.name, **how)
+        how = {"architecture": snapshot.config.get("model_type"), "details": {"engine": "onnx"}}
+        self._source = Provenance("pretrained", model=self.name, layers=len(self.attention_layers), **how)
 
     def with_mask(self, mask: str | None) -> OnnxModel:
         """Return the same model; NotExposedError for a mask, for which a graph has no input."""

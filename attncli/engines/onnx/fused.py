@@ -21,90 +21,80 @@ from attncli.masks.conventions import read_as
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
 
-_NOT_READ = ("do_rotary", "smooth_softmax", "k_quant_type", "v_quant_type")
+# The inputs of each operator, in their order; `Attention` of onnxruntime projects its queries, keys and values itself.
+_INPUTS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("", "Attention"): ("query", "key", "value", "mask"),
+    ("com.microsoft", "Attention"): ("key", "projection", "bias", "padding", "past", "mask"),
+    ("com.microsoft", "MultiHeadAttention"): ("query", "key", "value", "bias", "padding", "mask"),
+}
+_NEEDED = ({"query", "key", "value"}, {"key", "projection", "bias"})
 
 
 def fused_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     """Return the attention of one operator, None for any other; NotExposedError for one that hides it."""
     if "Attention" not in node.op_type:
         return None
-    how, where = attributes(node), visible(node.name or node.output[0])
-    hides = f"the operator {visible(node.op_type)} at {where} hides its attention"
-    hidden = NotExposedError(f"{hides}; export again with attn_implementation='eager', and without an optimizer")
-    names, reader = _OPERATORS.get((node.domain.removeprefix("ai.onnx"), node.op_type), ((), _standard))
+    how, domain = attributes(node), node.domain.removeprefix("ai.onnx")
+    names = _INPUTS.get((domain, node.op_type), ())
     roles = {role: name for role, name in zip(names, node.input, strict=False) if name}
-    if not roles or any(map(how.get, _NOT_READ)) or ("past" in roles) or (reader is _several and "value" not in roles):
-        raise hidden
+    if not any(needed <= roles.keys() for needed in _NEEDED) or "past" in roles or how.get("do_rotary"):
+        hides = f"{visible(node.op_type)} at {visible(node.name or node.output[0])} hides its attention"
+        again = "export again with attn_implementation='eager', and without an optimizer of onnxruntime"
+        raise NotExposedError(f"the operator {hides}; {again}")
     nodes: tuple[NodeProto, ...] = ()
-    if reader is _joint:
-        products, joint = (f"{node.output[0]}.{name}" for name in ("products", "joint"))
+    if "projection" in roles:
+        products, roles["joint"] = (f"{node.output[0]}.{name}" for name in ("products", "joint"))
         nodes = (
-            helper.make_node("MatMul", [roles["key"], roles.pop("weights")], [products]),
-            helper.make_node("Add", [products, roles.pop("bias")], [joint]),
+            helper.make_node("MatMul", [roles["key"], roles.pop("projection")], [products]),
+            helper.make_node("Add", [products, roles.pop("bias")], [roles["joint"]]),
         )
-        roles["query"] = joint
-    elif reader is _standard:
+    if not domain:
         roles["weights"] = graph.show_weights(node)
-    return GraphAttention(roles | {"output": node.output[0]}, partial(reader, how), nodes)
+    return GraphAttention(roles | {"output": node.output[0]}, partial(_read, how), nodes)
 
 
-def _standard(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
-    """Read the operator Attention of ONNX, from version 23 on."""
-    q = _split(given["query"], how.get("q_num_heads", 0))
-    k, v = (_split(given[name], how.get("kv_num_heads", 0)) for name in ("key", "value"))
-    read = _with_mask(how, given, q, k, v)
-    return read._replace(softcap=how.get("softcap") or None, weights=by_heads(given["weights"]))
-
-
-def _joint(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
-    """Read onnxruntime's Attention, with queries, keys and values side by side."""
-    widths = how.get("qkv_hidden_sizes") or [given["query"].shape[-1] // 3] * 3
-    parts = np.split(given["query"], np.cumsum(widths)[:2], axis=-1)
-    return _with_mask(how, given, *(_split(part, how["num_heads"]) for part in parts))
-
-
-def _several(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
-    """Read onnxruntime's MultiHeadAttention."""
-    heads = how["num_heads"]
-    q, k, v = (_split(given[name], heads) for name in ("query", "key", "value"))
+def _read(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
+    """Return the arrays of an operator's inputs and its output, by its attributes."""
+    heads = how.get("num_heads") or how.get("q_num_heads", 0)
+    if "joint" in given:
+        widths = how.get("qkv_hidden_sizes") or [given["joint"].shape[-1] // 3] * 3
+        parts = np.split(given["joint"], np.cumsum(widths)[:2], axis=-1)
+    else:
+        parts = [given[name] for name in ("query", "key", "value")]
+    q, k, v = (
+        _split(part, count) for part, count in zip(parts, (heads, *[how.get("kv_num_heads", heads)] * 2), strict=True)
+    )
     if "bias" in given:
-        sizes = np.cumsum([heads * array.shape[-1] for array in (q, k)])
-        biases = (part.reshape(heads, 1, -1).astype(np.float32) for part in np.split(given["bias"], sizes))
+        ends = np.cumsum([heads * array.shape[-1] for array in (q, k)])
+        biases = (part.reshape(heads, 1, -1).astype(np.float32) for part in np.split(given["bias"], ends))
         q, k, v = (array + bias for array, bias in zip((q, k, v), biases, strict=True))
-    return _with_mask(how, given, q, k, v)
+    allowed, bias = _masked(how, given, (q.shape[1], k.shape[1]))
+    scale, softcap = how.get("scale") or 1 / math.sqrt(q.shape[-1]), how.get("softcap") or None
+    weights = by_heads(given["weights"]) if "weights" in given else None
+    return AttentionArrays(q, k, v, scale, allowed, _split(given["output"], len(q)), bias, softcap, weights=weights)
 
 
-def _with_mask(how: Mapping[str, Any], given: Arrays, q: Any, k: Any, v: Any) -> AttentionArrays:
-    """Return arrays with the mask of all inputs that mask: an array, the padding, and an attribute."""
-    cells = (q.shape[1], k.shape[1])
+def _masked(
+    how: Mapping[str, Any], given: Arrays, cells: tuple[int, int]
+) -> tuple[Bool[np.ndarray, "#H Q K"], Float[np.ndarray, "#H Q K"] | None]:
+    """Return what an operator's mask, padding and attributes allow together, and what the mask adds besides."""
     values = given.get("mask", np.zeros(cells, np.float32))
-    values = values.reshape(-1, *values.shape[-2:])
-    is_boolean = values.dtype == bool
-    reading = read_as(values if is_boolean else values.astype(np.float32), "attend" if is_boolean else "additive")
-    allowed = np.broadcast_to(reading.allowed, (len(values), *cells))
-    bias = np.broadcast_to(np.where(allowed, 0 if is_boolean else values, 0).astype(np.float32), allowed.shape)
-    if (padding := given.get("padding")) is not None:
-        present = padding[0] != 0 if padding.ndim > 1 else np.arange(cells[1]) < padding[0]
-        allowed = allowed & present
+    values = np.broadcast_to(values, (*values.shape[:-2], *cells)).reshape(-1, *cells)
+    if values.dtype == bool:
+        allowed, bias = values, None
+    else:
+        allowed = read_as(values.astype(np.float32), "additive").allowed
+        added = np.where(allowed, values, 0).astype(np.float32)
+        bias = added if added.any() else None
+    if (padding := given.get("padding")) is not None:  # a mask of the keys, or their number
+        allowed = allowed & (padding[0] != 0 if padding.ndim > 1 else np.arange(cells[1]) < padding[0])
     if how.get("is_causal") or how.get("unidirectional"):
         allowed = allowed & np.tri(*cells, cells[1] - cells[0], dtype=bool)
-    scale = how.get("scale") or 1 / math.sqrt(q.shape[-1])
-    output = _split(given["output"], len(q))
-    return AttentionArrays(q, k, v, scale, allowed, output, bias if bias.any() else None)
+    return allowed, bias
 
 
 def _split(array: np.ndarray[Any, Any], heads: int) -> Float[np.ndarray, "H T D"]:
     """Return an array of one sentence by its heads, which may still be side by side: `[1, T, H·D]`."""
     return by_heads(array if array.ndim == 4 else array.reshape(*array.shape[:2], heads, -1).swapaxes(1, 2))
-
-
-# The inputs of each operator by their order, and its reader.
-_OPERATORS = {
-    ("", "Attention"): (("query", "key", "value", "mask"), _standard),
-    ("com.microsoft", "Attention"): (("key", "weights", "bias", "padding", "past", "mask"), _joint),
-    ("com.microsoft", "MultiHeadAttention"): (
-        ("query", "key", "value", "bias", "padding", "mask"), _several
-    ),
-}  # fmt: skip

@@ -1,6 +1,6 @@
 """An ONNX file as a graph, which is changed in memory only.
 
-The runtime refuses damaged tensors, and files outside the folder; `tests/engines/onnx/test_hostile.py` holds it to that.
+The runtime refuses damaged tensors, and files outside the folder; tests hold it to that.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ _OF_SIZES = ("Cast", "Div", "Gather", "Identity", "Mul", "Pow", "Reciprocal", "S
 class Graph:
     """The graph of an ONNX file; of a merged decoder the one that reads no cache.
 
-    Attributes:
-        producers: the node that makes each tensor.
-        consumers: the nodes that read each tensor.
-
     Raises:
         LoadError: the file is damaged.
         NotExposedError: it needs operators that onnxruntime does not bring.
@@ -50,13 +46,13 @@ class Graph:
             raise LoadError(f"{shown} {error.strerror or error}; expected an ONNX file") from None
         except (DecodeError, RuntimeError, ValueError):
             self._model = ModelProto()
-        if not self._model.graph.node:
+        if not self.outputs or not self._model.graph.node:
             raise LoadError(f"{shown} is no ONNX file, or is cut; export or download it again")
         self._inline_uncached()
         self.nodes: Iterable[NodeProto] = self._model.graph.node
         self._constants = {tensor.name: prod(tensor.dims) for tensor in self._model.graph.initializer}
-        self.producers: dict[str, NodeProto] = {}
-        self.consumers: dict[str, list[NodeProto]] = {}
+        self.producers: dict[str, NodeProto] = {}  # by what they make
+        self.consumers: dict[str, list[NodeProto]] = {}  # by what they read
         for node in self.nodes:
             operator = visible(f"{node.domain}.{node.op_type}".lstrip("."))
             if node.domain not in _DOMAINS:
@@ -83,11 +79,6 @@ class Graph:
         """Names of the tensors that the graph gives out itself."""
         return [value.name for value in self._model.graph.output]
 
-    @property
-    def opset(self) -> int:
-        """Version of the standard operators."""
-        return next((entry.version for entry in self._model.opset_import if entry.domain in ("", "ai.onnx")), 0)
-
     @cached_property
     def origins(self) -> dict[str, frozenset[str]]:
         """The inputs that the numbers of each tensor depend on; its sizes do not count."""
@@ -103,9 +94,8 @@ class Graph:
 
     def is_number(self, name: str) -> bool:
         """Return whether a tensor is surely one number: a constant, or made of constants and sizes."""
-        if name in self._constants or name not in self.producers:
+        if (node := self.producers.get(name)) is None:
             return self._constants.get(name) == 1
-        node = self.producers[name]
         if node.op_type == "Constant":
             value = attributes(node).get("value")
             return not isinstance(value, TensorProto) or prod(value.dims) == 1
@@ -122,12 +112,11 @@ class Graph:
 
     def show_weights(self, node: NodeProto) -> str:
         """Let an operator Attention give its weights out, as `qk_matmul_output`; return their name."""
-        node.output.extend([""] * (4 - len(node.output)))
-        node.output[3], self._is_changed = f"{node.output[0]}.weights", True
-        others = [attribute for attribute in node.attribute if attribute.name != "qk_matmul_output_mode"]
-        del node.attribute[:]
-        node.attribute.extend([*others, helper.make_attribute("qk_matmul_output_mode", 3)])
-        return node.output[3]
+        outputs, how = [*node.output, "", ""][:3], {**attributes(node), "qk_matmul_output_mode": 3}
+        outputs.append(f"{outputs[0]}.weights")
+        node.CopyFrom(helper.make_node("Attention", node.input, outputs, node.name, **how))
+        self._is_changed = True
+        return outputs[3]
 
     def _inline_uncached(self) -> None:
         """Replace the choice of a merged decoder by its graph without a cache."""

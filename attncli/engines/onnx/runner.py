@@ -1,7 +1,8 @@
-"""One graph run by onnxruntime, and the layers made of its tensors."""
+"""One graph run by onnxruntime: the inputs that it declares, and the layers made of its tensors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,25 @@ import onnxruntime
 
 from attncli.engines.onnx.fused import fused_attention
 from attncli.engines.onnx.graph import Graph
-from attncli.engines.onnx.inputs import HIDDEN, IDS, check_inputs, feeds_of
 from attncli.engines.onnx.patterns import GraphAttention, written_attention
 from attncli.errors import AttnError, InputError, LoadError, NotExposedError
 from attncli.masks.expressions import smallest
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of
 from attncli.trace.selection import Indices
+
+IDS, HIDDEN, PIXELS = "input_ids", "encoder_hidden_states", "pixel_values"
+# Inputs that follow from the number of tokens, and from reading a text at once.
+_OF_TOKENS: dict[str, Callable[[int], Any]] = {
+    **dict.fromkeys(("attention_mask", "encoder_attention_mask"), lambda tokens: [[1] * tokens]),
+    "token_type_ids": lambda tokens: [[0] * tokens],
+    "position_ids": lambda tokens: [[*range(tokens)]],
+    "cache_position": lambda tokens: [*range(tokens)],
+    "use_cache_branch": lambda _: [False],
+    "num_logits_to_keep": lambda _: 1,
+}
+_SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
+_PAST = ("past.", "past_")  # begins the names of the inputs for what a cache holds
 
 
 class Sublayer(NamedTuple):
@@ -30,35 +43,19 @@ class Sublayer(NamedTuple):
 
 
 class GraphRunner:
-    """A graph whose attention is among its outputs; see `Graph` for the errors.
-
-    Attributes:
-        sublayers: all attention of the graph, in order.
-        states: name of its first own output.
-        opset: version of its standard operators.
-        dtype: the type in which it computes.
-    """
+    """A graph whose attention is among its outputs; see `Graph` for the errors."""
 
     def __init__(self, path: Path, kind: str | None, shown: str) -> None:
-        self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"
+        self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its queries
         self._graph: Graph | None = (graph := Graph(path))
-        check_inputs(graph.inputs, shown)
-        self.inputs, self.states, self.opset = graph.inputs, graph.outputs[0], graph.opset
-        counts: dict[str, int] = {}
-        self.sublayers: list[Sublayer] = []
-        for node in graph.nodes:
-            attention = fused_attention(graph, node) or written_attention(graph, node)
-            if attention is not None:
-                of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors["key"], ()) else "cross"
-                which = kind or (of_decoder if HIDDEN in graph.inputs else "self")
-                self.sublayers.append(Sublayer(counts.setdefault(which, 0), which, attention))
-                counts[which] += 1
+        self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
+        self.sublayers: list[Sublayer] = _translated(NotExposedError, f"attn cannot read {shown}", _found, graph, kind)
         if not self.sublayers:
             softmax = "no Softmax between two MatMul nodes, and no operator for attention"
             raise NotExposedError(f"the graph of {shown} has no attention that attn reads: {softmax}")
 
     def open(self, layers: Sequence[int], kind: str | None, others: Sequence[str] = ()) -> None:
-        """Open the runtime for some layers and some other outputs; the graph itself is no longer in memory."""
+        """Open the runtime for some layers and some other outputs; the graph itself leaves the memory."""
         assert self._graph is not None
         self._chosen = [item for item in self.sublayers if item.layer in layers and kind in (None, item.kind)]
         names = {name for item in self._chosen for name in item.attention.tensors.values()}
@@ -69,36 +66,60 @@ class GraphRunner:
         options.log_severity_level = 4  # its errors are raised
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the nodes as they are
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
-        runtime = onnxruntime.InferenceSession
-        self._session = _translated(
-            LoadError, f"onnxruntime cannot load {self._shown}", runtime, data, options, providers=["CPUExecutionProvider"]
-        )
+        failure, arguments = f"onnxruntime cannot load {self._shown}", (data, options, ["CPUExecutionProvider"])
+        self._session = _translated(LoadError, failure, onnxruntime.InferenceSession, *arguments)
 
     def run(self, arrays: Mapping[str, Any], heads: Indices) -> tuple[list[LayerTrace], np.ndarray[Any, Any] | None]:
         """Return the layers of one sentence, and the first own output if it is open; InputError if it does not run."""
-        feeds, failure = feeds_of(self.inputs, arrays), f"{self._shown} does not run on this text"
+        made = {name: arrays[name] if name in arrays else self._made(name, arrays) for name in self.inputs}
+        feeds = {name: np.asarray(array, self.inputs[name][0]) for name, array in made.items()}
+        failure = f"{self._shown} does not run on this input"
         tensors = _translated(InputError, failure, self._session.run, self._outputs, feeds)
         outputs = dict(zip(self._outputs, tensors, strict=True))
         if self._chosen:
             self.dtype = str(outputs[self._chosen[0].attention.tensors["query"]].dtype)
-        return [_layer(item, outputs, heads) for item in self._chosen], outputs.get(self.states)
+        failure = f"attn cannot read the attention of {self._shown}"
+        layers = [_translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
+        return layers, outputs.get(self.states)
+
+    def _made(self, name: str, arrays: Mapping[str, Any]) -> Any:
+        """Return an input that no sentence has: of its number of tokens, or of an empty cache."""
+        if name in _OF_TOKENS:
+            return _OF_TOKENS[name](np.shape(arrays[HIDDEN if name.startswith("encoder_") else IDS])[1])
+        if not name.startswith(_PAST):
+            raise NotExposedError(f"the graph of {self._shown} reads {visible(name)}, which attn does not have")
+        first, *sizes = self.inputs[name][1]
+        return np.zeros((first or 1, *sizes))
+
+
+def _found(graph: Graph, kind: str | None) -> list[Sublayer]:
+    """Return all attention of a graph, in order; those of a decoder are told apart by what their keys depend on."""
+    sublayers: list[Sublayer] = []
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        attention = fused_attention(graph, node) or written_attention(graph, node)
+        if attention is not None:
+            of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors["key"], ()) else "cross"
+            which = kind or (of_decoder if HIDDEN in graph.inputs else "self")
+            sublayers.append(Sublayer(counts.setdefault(which, 0), which, attention))
+            counts[which] += 1
+    return sublayers
 
 
 def _layer(sublayer: Sublayer, outputs: Mapping[str, Any], heads: Indices) -> LayerTrace:
     """Return a layer of the tensors of a graph, with weights·V held against the graph's own output."""
-    layer, kind, attention = sublayer
+    index, kind, attention = sublayer
     read = attention.read({role: outputs[name] for role, name in attention.tensors.items()})
-    (k, v), allowed, output = _without_copies(read.k, read.v), read.allowed, read.output
-    count, rows = len(output), np.arange(output.shape[1])
-    mask = smallest(allowed[:1] if (allowed == allowed[:1]).all() else allowed, count)
-    made = LayerTrace(
-        layer, kind, read.q, k, v, read.scale, mask, heads.resolve(count, f"layer {layer}"), bias=read.bias,
+    (k, v), output, count = _without_copies(read.k, read.v), read.output, len(read.output)
+    mask = smallest(read.allowed[:1] if (read.allowed == read.allowed[:1]).all() else read.allowed, count)
+    layer = LayerTrace(
+        index, kind, read.q, k, v, read.scale, mask, heads.resolve(count, f"layer {index}"), bias=read.bias,
         softcap=read.softcap, recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip
-    stages = stages_of(made, range(count), rows)
+    stages = stages_of(layer, range(count), np.arange(output.shape[1]))
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
     largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
-    return replace(made, proof=Proof(worst, "the graph's own output of the layer", magnitude=largest))
+    return replace(layer, proof=Proof(worst, "the graph's own output of the layer", magnitude=largest))
 
 
 def _without_copies(k: Any, v: Any) -> tuple[Any, Any]:
@@ -109,10 +130,12 @@ def _without_copies(k: Any, v: Any) -> tuple[Any, Any]:
     return k, v
 
 
-def _translated(kind: type[AttnError], failure: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call the runtime; its errors become one of a kind, with the reason alone."""
+def _translated(kind: type[AttnError], failure: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the runtime, or what reads a graph; errors become one of a kind, with the reason alone."""
     try:
-        return call(*arguments, **options)
-    except Exception as error:  # it raises its own
-        reason = " ".join(str(error).split()).rpartition(" : ")[2].partition(". ")[0]
+        return call(*arguments)
+    except AttnError:
+        raise
+    except Exception as error:  # the runtime raises its own, and a graph may be of any form
+        reason = _SOURCE.sub("", " ".join(str(error).split()).rpartition(" : ")[2]).replace(". ", ", ")
         raise kind(f"{failure}: {visible(reason[:300]).rstrip('.') or type(error).__name__}") from None
