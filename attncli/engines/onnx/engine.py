@@ -20,6 +20,7 @@ from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
+_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")  # fields of a configuration
 
 
 class OnnxModel(OpenModel):
@@ -29,16 +30,9 @@ class OnnxModel(OpenModel):
     parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
+        self, snapshot: Snapshot, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool,
         options: LoadOptions,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name, self._shown, self._heads, self._kind = snapshot.name, visible(snapshot.name), heads, kind
         self.with_mask(mask)
         is_pair = len(snapshot.onnx) > 1
@@ -55,9 +49,13 @@ class OnnxModel(OpenModel):
         self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
         for index, runner in enumerate(self._runners):
             runner.open(self._layers, kind, [runner.states] if is_pair and not index else ())
-        _log.info("onnxruntime: %d layers, %s attention", len(self.attention_layers), ", ".join(kinds))
-        how = {"architecture": snapshot.config.get("model_type"), "details": {"engine": "onnx"}}
-        self._source = Provenance("pretrained", model=self.name, layers=len(self.attention_layers), **how)
+        config, count = snapshot.config, len(self.attention_layers)
+        expected = next((config[name] for name in _COUNTS if name in config), count)
+        other = (
+            f"the graph has {count} layers with attention, of {expected} in config.json; the numbers are their order"
+        )
+        how = {"architecture": config.get("model_type"), "details": {"engine": "onnx"}, "layers": count}
+        self._source = Provenance("pretrained", self.name, **how, notes=(other,) * (expected != count))
 
     def with_mask(self, mask: str | None) -> OnnxModel:
         """Return the same model; NotExposedError for a mask, for which a graph has no input."""

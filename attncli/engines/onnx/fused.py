@@ -21,7 +21,7 @@ from attncli.masks.conventions import read_as
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float
 
 # The inputs of each operator, in their order; `Attention` of onnxruntime projects its queries, keys and values itself.
 _INPUTS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -63,9 +63,7 @@ def _read(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
         parts = np.split(given["joint"], np.cumsum(widths)[:2], axis=-1)
     else:
         parts = [given[name] for name in ("query", "key", "value")]
-    q, k, v = (
-        _split(part, count) for part, count in zip(parts, (heads, *[how.get("kv_num_heads", heads)] * 2), strict=True)
-    )
+    q, k, v = map(_split, parts, (heads, *[how.get("kv_num_heads", heads)] * 2))
     if "bias" in given:
         ends = np.cumsum([heads * array.shape[-1] for array in (q, k)])
         biases = (part.reshape(heads, 1, -1).astype(np.float32) for part in np.split(given["bias"], ends))
@@ -76,23 +74,18 @@ def _read(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
     return AttentionArrays(q, k, v, scale, allowed, _split(given["output"], len(q)), bias, softcap, weights=weights)
 
 
-def _masked(
-    how: Mapping[str, Any], given: Arrays, cells: tuple[int, int]
-) -> tuple[Bool[np.ndarray, "#H Q K"], Float[np.ndarray, "#H Q K"] | None]:
+def _masked(how: Mapping[str, Any], given: Arrays, cells: tuple[int, int]) -> tuple[Any, Any]:
     """Return what an operator's mask, padding and attributes allow together, and what the mask adds besides."""
     values = given.get("mask", np.zeros(cells, np.float32))
     values = np.broadcast_to(values, (*values.shape[:-2], *cells)).reshape(-1, *cells)
-    if values.dtype == bool:
-        allowed, bias = values, None
-    else:
-        allowed = read_as(values.astype(np.float32), "additive").allowed
-        added = np.where(allowed, values, 0).astype(np.float32)
-        bias = added if added.any() else None
+    is_boolean = values.dtype == bool
+    allowed = values if is_boolean else read_as(values.astype(np.float32), "additive").allowed
+    bias = np.where(allowed & (not is_boolean), values, 0).astype(np.float32)
     if (padding := given.get("padding")) is not None:  # a mask of the keys, or their number
         allowed = allowed & (padding[0] != 0 if padding.ndim > 1 else np.arange(cells[1]) < padding[0])
     if how.get("is_causal") or how.get("unidirectional"):
         allowed = allowed & np.tri(*cells, cells[1] - cells[0], dtype=bool)
-    return allowed, bias
+    return allowed, bias if bias.any() else None
 
 
 def _split(array: np.ndarray[Any, Any], heads: int) -> Float[np.ndarray, "H T D"]:

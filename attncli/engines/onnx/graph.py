@@ -46,6 +46,7 @@ class Graph:
             raise LoadError(f"{shown} {error.strerror or error}; expected an ONNX file") from None
         except (DecodeError, RuntimeError, ValueError):
             self._model = ModelProto()
+        self.outputs = [value.name for value in self._model.graph.output]
         if not self.outputs or not self._model.graph.node:
             raise LoadError(f"{shown} is no ONNX file, or is cut; export or download it again")
         self._inline_uncached()
@@ -67,17 +68,10 @@ class Graph:
     @cached_property
     def inputs(self) -> dict[str, tuple[np.dtype[Any], list[int]]]:
         """Type and sizes of each input, 0 where any size is read."""
-        types = {value.name: value.type.tensor_type for value in self._model.graph.input}
-        return {
-            name: (helper.tensor_dtype_to_np_dtype(kind.elem_type), [size.dim_value for size in kind.shape.dim])
-            for name, kind in types.items()
-            if name not in self._constants
-        }
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the tensors that the graph gives out itself."""
-        return [value.name for value in self._model.graph.output]
+        inputs = (value for value in self._model.graph.input if value.name not in self._constants)
+        types = {value.name: value.type.tensor_type for value in inputs}
+        sizes = {name: [size.dim_value for size in kind.shape.dim] for name, kind in types.items()}
+        return {name: (helper.tensor_dtype_to_np_dtype(types[name].elem_type), sizes[name]) for name in types}
 
     @cached_property
     def origins(self) -> dict[str, frozenset[str]]:

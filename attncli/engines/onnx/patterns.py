@@ -25,7 +25,6 @@ Steps = list[tuple[str, str]]  # operators on the products of queries and keys, 
 _PRODUCTS = ("MatMul", "FusedMatMul")
 _SAME_NUMBERS = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _DEEPEST = 12  # nodes between the product and the Softmax
-_ROUNDING = {"float32": 1e-4, "float64": 1e-4}  # of scores, as a share of the largest; else that of half precision
 
 
 class AttentionArrays(NamedTuple):
@@ -49,25 +48,21 @@ class GraphAttention(NamedTuple):
     tensors: Mapping[str, str]  # names of the tensors that are read, by their roles
     read: Callable[[Arrays], AttentionArrays]  # of these tensors, by their roles
     nodes: tuple[NodeProto, ...] = ()  # further nodes, which compute some of them
+    layer: int = 0  # among those of its kind
+    kind: str = "self"  # or `encoder`, `decoder`, `cross`
 
 
 def written_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     """Return the attention around a Softmax that weighs values; None for any other node."""
-    if node.op_type != "Softmax" or (weighed := _weighed(graph, node.output[0])) is None:
-        return None
-    if (scored := _scored(graph, node.input[0])) is None:
+    weighed = _weighed(graph, node.output[0]) if node.op_type == "Softmax" else None
+    if weighed is None or (scored := _scored(graph, node.input[0])) is None:
         return None
     product, steps = scored
     how, (q, of_queries), (k, of_keys) = attributes(product), *(_unscaled(graph, name) for name in product.input)
-    is_transposed = not how.get("transB", 0)
-    inner = graph.producers.get(k)
-    if inner is not None and inner.op_type == "Transpose" and list(attributes(inner)["perm"])[-2:] == [3, 2]:
-        k, more = _unscaled(graph, inner.input[0])
-        is_transposed, of_keys = not is_transposed, of_keys + more
     steps = [*of_queries, *of_keys, *steps]
     roles = {"query": q, "key": k, "value": weighed.input[1], "scores": node.input[0], "weights": weighed.input[0]}
     roles |= {f"step {number}": operand for number, (_, operand) in enumerate(steps) if operand}
-    read = partial(_read, [operator for operator, _ in steps], how.get("alpha", 1.0), is_transposed)
+    read = partial(_read, [operator for operator, _ in steps], how.get("alpha", 1.0), not how.get("transB", 0))
     return GraphAttention(roles | {"output": weighed.output[0]}, read)
 
 
@@ -97,7 +92,7 @@ def _read(operators: list[str], factor: float, is_transposed: bool, arrays: Arra
     apart = np.abs(derived - scores)[allowed].max(initial=0)
     largest = max(np.abs(scores[allowed]).max(initial=0), 1.0)
     # Steps that are not followed above show here.
-    if not apart <= _ROUNDING.get(arrays["scores"].dtype.name, 2e-2) * largest:
+    if not apart <= (1e-4 if arrays["scores"].itemsize >= 4 else 2e-2) * largest:
         return read._replace(scale=None, bias=None, softcap=None, scores=np.where(allowed, scores, np.float32(-np.inf)))
     return read
 
@@ -107,7 +102,7 @@ def _weighed(graph: Graph, name: str) -> NodeProto | None:
     for node in graph.consumers.get(name, ()):
         if node.op_type in _PRODUCTS and node.input[0] == name and not graph.is_constant(node.input[1]):
             return node
-        if node.op_type in (*_SAME_NUMBERS, "Where", "Slice") and (product := _weighed(graph, node.output[0])):
+        if node.op_type in (*_SAME_NUMBERS, "Mul", "Slice", "Where") and (product := _weighed(graph, node.output[0])):
             return product
     return None
 

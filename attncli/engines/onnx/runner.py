@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -34,22 +35,16 @@ _SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error
 _PAST = ("past.", "past_")  # begins the names of the inputs for what a cache holds
 
 
-class Sublayer(NamedTuple):
-    """One attention of a model."""
-
-    layer: int
-    kind: str  # `self`, or `encoder`, `decoder`, `cross`
-    attention: GraphAttention
-
-
 class GraphRunner:
     """A graph whose attention is among its outputs; see `Graph` for the errors."""
 
     def __init__(self, path: Path, kind: str | None, shown: str) -> None:
-        self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its queries
+        self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
         self._graph: Graph | None = (graph := Graph(path))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
-        self.sublayers: list[Sublayer] = _translated(NotExposedError, f"attn cannot read {shown}", _found, graph, kind)
+        self.sublayers: list[GraphAttention] = _translated(
+            NotExposedError, f"attn cannot read {shown}", _found, graph, kind
+        )
         if not self.sublayers:
             softmax = "no Softmax between two MatMul nodes, and no operator for attention"
             raise NotExposedError(f"the graph of {shown} has no attention that attn reads: {softmax}")
@@ -58,9 +53,9 @@ class GraphRunner:
         """Open the runtime for some layers and some other outputs; the graph itself leaves the memory."""
         assert self._graph is not None
         self._chosen = [item for item in self.sublayers if item.layer in layers and kind in (None, item.kind)]
-        names = {name for item in self._chosen for name in item.attention.tensors.values()}
+        names = {name for item in self._chosen for name in item.tensors.values()}
         self._outputs = sorted(names | {*others})
-        data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.attention.nodes])
+        data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.nodes])
         self._graph = None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # its errors are raised
@@ -77,7 +72,7 @@ class GraphRunner:
         tensors = _translated(InputError, failure, self._session.run, self._outputs, feeds)
         outputs = dict(zip(self._outputs, tensors, strict=True))
         if self._chosen:
-            self.dtype = str(outputs[self._chosen[0].attention.tensors["query"]].dtype)
+            self.dtype = str(outputs[self._chosen[0].tensors["output"]].dtype)
         failure = f"attn cannot read the attention of {self._shown}"
         layers = [_translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
         return layers, outputs.get(self.states)
@@ -92,29 +87,29 @@ class GraphRunner:
         return np.zeros((first or 1, *sizes))
 
 
-def _found(graph: Graph, kind: str | None) -> list[Sublayer]:
+def _found(graph: Graph, kind: str | None) -> list[GraphAttention]:
     """Return all attention of a graph, in order; those of a decoder are told apart by what their keys depend on."""
-    sublayers: list[Sublayer] = []
-    counts: dict[str, int] = {}
+    sublayers: list[GraphAttention] = []
+    counts: Counter[str] = Counter()
     for node in graph.nodes:
         attention = fused_attention(graph, node) or written_attention(graph, node)
         if attention is not None:
             of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors["key"], ()) else "cross"
             which = kind or (of_decoder if HIDDEN in graph.inputs else "self")
-            sublayers.append(Sublayer(counts.setdefault(which, 0), which, attention))
+            sublayers.append(attention._replace(layer=counts[which], kind=which))
             counts[which] += 1
     return sublayers
 
 
-def _layer(sublayer: Sublayer, outputs: Mapping[str, Any], heads: Indices) -> LayerTrace:
+def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices) -> LayerTrace:
     """Return a layer of the tensors of a graph, with weights·V held against the graph's own output."""
-    index, kind, attention = sublayer
     read = attention.read({role: outputs[name] for role, name in attention.tensors.items()})
     (k, v), output, count = _without_copies(read.k, read.v), read.output, len(read.output)
     mask = smallest(read.allowed[:1] if (read.allowed == read.allowed[:1]).all() else read.allowed, count)
     layer = LayerTrace(
-        index, kind, read.q, k, v, read.scale, mask, heads.resolve(count, f"layer {index}"), bias=read.bias,
-        softcap=read.softcap, recorded_scores=read.scores, recorded_weights=read.weights,
+        attention.layer, attention.kind, read.q, k, v, read.scale, mask,
+        heads.resolve(count, f"layer {attention.layer}"), bias=read.bias, softcap=read.softcap,
+        recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip
     stages = stages_of(layer, range(count), np.arange(output.shape[1]))
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
