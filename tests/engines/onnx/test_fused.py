@@ -57,7 +57,9 @@ def expected(allowed: np.ndarray, bias: np.ndarray | float = 0, has_bias: bool =
 EVERY, KEYS = np.ones((T, T), bool), np.arange(T) < 3
 OPERATORS: dict[str, tuple[str, list[str], dict[str, Any], np.ndarray, Any, bool]] = {
     "projected": ("Attention", ["x", "projection", "bias"], {"num_heads": HEADS}, EVERY, 0, True),
-    "projected, padded": ("Attention", ["x", "projection", "bias", "keys"], {"num_heads": HEADS}, EVERY & KEYS, 0, True),
+    "projected, padded": (
+        "Attention", ["x", "projection", "bias", "keys"], {"num_heads": HEADS}, EVERY & KEYS, 0, True
+    ),
     "projected, causal": (
         "Attention", ["x", "projection", "bias", "", "", "added"], {"num_heads": HEADS, "unidirectional": 1},
         CAUSAL, ADDED[0], True,

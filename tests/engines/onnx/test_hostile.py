@@ -70,6 +70,7 @@ SIZED = (
     helper.make_node("Add", ["x", "sum"], ["q"]),
 )
 HUGE = helper.make_node("Constant", [], ["huge"], value=numpy_helper.from_array(np.array([2**40])))
+INT = helper.make_value_info("huge", helper.make_tensor_type_proto(TensorProto.INT64, None))
 DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]] = {
     "empty": (lambda: b"", LoadError, "is no ONNX file, or is cut"),
     "text": (lambda: b"{}" * 50, LoadError, "is no ONNX file, or is cut"),
@@ -86,7 +87,7 @@ DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]
         NotExposedError, "the operator GroupQueryAttention at z hides its attention; export again with",
     ),
     "none": (
-        lambda: helper.make_model(helper.make_graph([HUGE], "g", [], [helper.make_value_info("huge", helper.make_tensor_type_proto(7, None))])),
+        lambda: helper.make_model(helper.make_graph([HUGE], "g", [], [INT])),
         NotExposedError, "has no attention",
     ),
     "no outputs": (
