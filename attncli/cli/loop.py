@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic
 
-from attncli.cli.environment import Environment, print_error
-from attncli.cli.progress import ProgressBar, status
+from attncli.cli.environment import Environment, ProgressBar, print_error, status
 from attncli.cli.sentences import sentences
 from attncli.corpus.jobs import Result, Value
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure

@@ -1,4 +1,4 @@
-"""The program from its `main()` on, in a fork of this process: over real descriptors, as a shell starts it."""
+"""The program from its `run()` on, in a fork of this process: over real descriptors, as a shell starts it."""
 
 import importlib
 import os
@@ -18,11 +18,20 @@ from running import Ran
 
 from attncli.cli.app import app
 
+# Imported before the fork, once for all runs: what a small one would spend most of its time on.
+_SHARED = (
+    "attncli.analysis.mask", "attncli.analysis.warnings", "attncli.cli.commands.inspect", "attncli.corpus.run",
+    "attncli.engines.toy", "attncli.formats.columns", "attncli.formats.documents", "attncli.formats.pictures",
+    "attncli.masks.parser", "attncli.render.inspect", "attncli.render.masks", "numpy.random", "rich.table",
+)  # fmt: skip
+
 
 @contextmanager
 def whole_program() -> Iterator[Callable[..., Ran]]:
     build = typer.main.get_command
     root = build(app)  # once, for that takes half of a run
+    for name in _SHARED:
+        importlib.import_module(name)
 
     def run(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> Ran:
         ran = _forked([str(argument) for argument in arguments], stdin, environment)
@@ -34,7 +43,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
 
 
 def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `main()` with all imported: for `attn run`, whose program may do what it likes."""
+    """Run `run()` with all imported: for `attn run`, whose program may do what it likes."""
     for name in ("torch._dynamo", "attncli.analysis.calls.calls", "attncli.render.calls", "attncli.recording.watch"):
         importlib.import_module(name)
     ran = _forked([str(argument) for argument in arguments], stdin.encode(), environment)
@@ -52,7 +61,7 @@ def _forked(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> 
                 warnings.resetwarnings()
                 sys.argv = ["attn", *arguments]
                 sys.path.insert(0, os.getcwd())
-                code = _ended(importlib.reload(importlib.import_module("attncli.__main__")).main)
+                code = _ended(importlib.reload(importlib.import_module("attncli.__main__")).run)
             finally:
                 os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -72,12 +81,12 @@ def _connect(files: list[Any], stdin: bytes) -> None:
     sys.stderr = sys.__stderr__ = opened(2, "w", errors="backslashreplace")
 
 
-def _ended(main: Callable[[], None]) -> int:
+def _ended(run: Callable[[], None]) -> int:
     try:
-        main()
+        run()
     except SystemExit as ended:
         return int(ended.code or 0)  # a text, which Python would print, is no number
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-    raise AssertionError("main() returned; the program ends with an exit code")
+    raise AssertionError("run() returned; the program ends with an exit code")

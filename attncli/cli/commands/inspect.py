@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attncli.cli import options
-from attncli.cli.environment import Environment
+from attncli.cli.environment import Environment, is_accessible
 from attncli.cli.groups import Options
-from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

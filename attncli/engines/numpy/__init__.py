@@ -9,22 +9,21 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
+from attncli.checkpoints.checkpoint_folder import ConfigReader, UnsupportedError
+from attncli.checkpoints.tensors import check_types, check_unread, without_quantization
 from attncli.checkpoints.tensors.open_store import open_store
-from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
 from attncli.encoding.encode import EncodedInput, IdTokenizer, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
-from attncli.engines.numpy.forward import Model
-from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.residual_stream import NativeForward
-from attncli.engines.numpy.weights import ModelWeights
+from attncli.engines.numpy.forward import Model, TokenIds
+from attncli.engines.numpy.model_spec import ModelWeights
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.text import visible
 from attncli.trace.selection import Indices
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
     from attncli.checkpoints.tensors import Store
+    from attncli.engines.numpy.residual_stream import ScoreTerms
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
@@ -163,6 +163,28 @@ class NativeCheckpoint:
         forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)
         text, pair, notes = sentence.text, sentence.pair, sentence.notes
         return Trace(self.source, tokens, tokens, recorded, text, pair, notes=notes, forward=forward)
+
+
+@dataclass(frozen=True)
+class NativeForward:
+    """Computation of a trace, which can compute more of it."""
+
+    model: Model  # the model
+    sentence: TokenIds  # the text
+    mask: Expression | None  # in place of the model's own
+
+    def __reduce__(self) -> Any:
+        """Stay in this process: a trace that is sent to another one is sent without its model."""
+        return type(None), ()
+
+    def score_terms(self, layer: int, head: int, query: int, keys: Sequence[int]) -> ScoreTerms:
+        """Return what each writer adds to the scaled q·k of one query at some keys, by what wrote the key or the query.
+
+        The terms of either side add up to q·k · scale.
+        """
+        from attncli.engines.numpy.residual_stream import score_terms
+
+        return score_terms(self.model, self.sentence, self.mask, (layer, head), query, keys)
 
 
 def _parse_mask(mask: str | None) -> Expression | None:
