@@ -40,9 +40,9 @@ def graphs_of(path: Path) -> tuple[Path, ...]:
 
 
 def folder_of(graph: Path) -> CheckpointFolder:
-    """Return the folder with the configuration and the tokenizer of a graph: beside it, or the one above."""
-    beside = Path(os.path.abspath(graph)).parent
+    """Return the folder with the configuration and the tokenizer of a graph: its own, or the one above."""
+    inner = Path(os.path.abspath(graph)).parent
     texts = (CONFIG, "tokenizer.json")
-    is_above = not any((beside / name).is_file() for name in texts)
-    folder = beside.parent if is_above and any((beside.parent / name).is_file() for name in texts) else beside
+    is_above = not any((inner / name).is_file() for name in texts)
+    folder = inner.parent if is_above and any((inner.parent / name).is_file() for name in texts) else inner
     return CheckpointFolder(folder)

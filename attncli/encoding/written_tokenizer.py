@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-from attncli.checkpoints.config_reader import UnsupportedError
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder, UnsupportedError
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import IdTokenizer, InputEncoder

@@ -13,6 +13,7 @@ from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError,
 
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
+    from attncli.trace.layer import LayerTrace
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -63,6 +64,10 @@ class OpenModel(Source):
     @abstractmethod
     def with_mask(self, mask: str | None) -> OpenModel:
         """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
+
+    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
+        """Return the layers of a text with tokens of padding; None without a mask, none where no engine pads."""
+        return ()
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""

@@ -39,7 +39,7 @@ def model_of(name: str, attention: str = "eager", **changed: Any) -> Any:
     return getattr(transformers, model_class)(config).eval()
 
 
-class Plain(torch.nn.Module):
+class ExportedForward(torch.nn.Module):
     """A model whose forward takes the inputs of its graph by position."""
 
     def __init__(self, model: Any, names: list[str]) -> None:
@@ -47,15 +47,17 @@ class Plain(torch.nn.Module):
         self.model, self.names = model, names
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        given: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
-        if past := [name for name in given if name.startswith("past_")]:
-            pairs = [given.pop(name) for name in past]
-            given["past_key_values"] = DynamicCache(list(zip(pairs[::2], pairs[1::2], strict=True)))
-        if "encoder_hidden_states" in given:
-            given["decoder_input_ids"] = given.pop("input_ids")
-            given["attention_mask"] = given.pop("encoder_attention_mask")
-            given["encoder_outputs"] = BaseModelOutput(given.pop("encoder_hidden_states"))
-        outputs = self.model(**given, use_cache=bool(past)) if self.names != ["pixel_values"] else self.model(**given)
+        arguments: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
+        if past := [name for name in arguments if name.startswith("past_")]:
+            pairs = [arguments.pop(name) for name in past]
+            arguments["past_key_values"] = DynamicCache(list(zip(pairs[::2], pairs[1::2], strict=True)))
+        if "encoder_hidden_states" in arguments:
+            arguments["decoder_input_ids"] = arguments.pop("input_ids")
+            arguments["attention_mask"] = arguments.pop("encoder_attention_mask")
+            arguments["encoder_outputs"] = BaseModelOutput(arguments.pop("encoder_hidden_states"))
+        outputs = (
+            self.model(**arguments, use_cache=bool(past)) if self.names != ["pixel_values"] else self.model(**arguments)
+        )
         if not past:
             return outputs[0]
         return outputs[0], *(part for layer in outputs.past_key_values for part in layer[:2])
@@ -66,7 +68,7 @@ def write(
 ) -> Path:
     """Export a model; axes of one size in all inputs are dynamic, but for those of a cache's heads."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    names, given = list(inputs), tuple(inputs.values())
+    names, arguments = list(inputs), tuple(inputs.values())
     axes: dict[str, dict[int, str]] = {name: {0: "batch", 1: "sequence"} for name in names}
     axes |= {name: {0: "batch", 2: "past"} for name in names if name.startswith("past_")}
     axes |= {name: {0: "batch"} for name in names if name == "pixel_values"}
@@ -75,18 +77,18 @@ def write(
             axes[name] = {0: "batch", 1: "encoder_sequence"}
     if any(name.startswith("past_") for name in names):
         axes["attention_mask"] = {0: "batch", 1: "total"}
-    plain = Plain(model, names)
+    plain = ExportedForward(model, names)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         if exporter == "torchscript":
             torch.onnx.export(
-                plain, given, path, input_names=names, dynamic_axes=axes, dynamo=False, opset_version=17, **how
+                plain, arguments, path, input_names=names, dynamic_axes=axes, dynamo=False, opset_version=17, **how
             )
         else:
             shapes = {"inputs": tuple(axes.values())}
             torch.onnx.export(
                 plain,
-                given,
+                arguments,
                 path,
                 input_names=names,
                 dynamic_shapes=shapes,
@@ -161,8 +163,7 @@ def merged(path: Path) -> Path:
     branches = []
     for prefix in ("then_", "else_"):
         named = compose.add_prefix_graph(graph, prefix, rename_inputs=False, rename_initializers=False)
-        kept = list(named.output)
-        branches.append(helper.make_graph(list(named.node), prefix + "branch", [], kept))
+        branches.append(helper.make_graph(list(named.node), prefix + "branch", [], list(named.output)))
     chosen = helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
     outputs = [value.name for value in graph.output]
     node = helper.make_node("If", ["use_cache_branch"], outputs, then_branch=branches[0], else_branch=branches[1])

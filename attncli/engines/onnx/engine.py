@@ -11,10 +11,11 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
 from attncli.encoding.written_tokenizer import open_encoder
-from attncli.engines.onnx.runner import HIDDEN, IDS, PIXELS, GraphRunner
+from attncli.engines.onnx.runner import HIDDEN, IDS, MASK, PIXELS, GraphRunner
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import as_list, visible
+from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -45,7 +46,7 @@ class OnnxModel(OpenModel):
             raise UsageError(f"--kind {visible(str(kind))}: {self._shown} has {', '.join(kinds)} attention")
         self.attention_layers = range(max(item.layer for item in sublayers) + 1)
         self._layers = layers.resolve(len(self.attention_layers), self._shown)
-        self._order = [(layer, each) for layer in self._layers for each in kinds]
+        self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
         self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
         for index, runner in enumerate(self._runners):
             runner.open(self._layers, kind, [runner.states] if is_pair and not index else ())
@@ -73,6 +74,15 @@ class OnnxModel(OpenModel):
         if self._kind in ("decoder", "cross") and target is None:
             raise UsageError(f"--kind {self._kind} needs --target, the text of the decoder")
         return self.encoder.encode(text, pair, target)
+
+    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
+        """Return the layers of a text with tokens of padding; see `OpenModel.padded_layers`."""
+        if MASK not in self._runners[0].inputs:
+            return None
+        ids = self._encode(text, None, None).inputs[IDS]
+        values = {IDS: (self.encoder.padding_id, ids), MASK: (0, [1] * len(ids)), "position_ids": (0, range(len(ids)))}
+        around = {name: [[pad] * left + [*inner] + [pad] * right] for name, (pad, inner) in values.items()}
+        return self._runners[0].run(around, self._heads)[0]
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""

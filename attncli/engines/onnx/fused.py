@@ -55,33 +55,33 @@ def fused_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     return GraphAttention(roles | {"output": node.output[0]}, partial(_read, how), nodes)
 
 
-def _read(how: Mapping[str, Any], given: Arrays) -> AttentionArrays:
+def _read(how: Mapping[str, Any], inputs: Arrays) -> AttentionArrays:
     """Return the arrays of an operator's inputs and its output, by its attributes."""
     heads = how.get("num_heads") or how.get("q_num_heads", 0)
-    if "joint" in given:
-        widths = how.get("qkv_hidden_sizes") or [given["joint"].shape[-1] // 3] * 3
-        parts = np.split(given["joint"], np.cumsum(widths)[:2], axis=-1)
+    if "joint" in inputs:
+        widths = how.get("qkv_hidden_sizes") or [inputs["joint"].shape[-1] // 3] * 3
+        parts = np.split(inputs["joint"], np.cumsum(widths)[:2], axis=-1)
     else:
-        parts = [given[name] for name in ("query", "key", "value")]
+        parts = [inputs[name] for name in ("query", "key", "value")]
     q, k, v = map(_split, parts, (heads, *[how.get("kv_num_heads", heads)] * 2))
-    if "bias" in given:
+    if "bias" in inputs:
         ends = np.cumsum([heads * array.shape[-1] for array in (q, k)])
-        biases = (part.reshape(heads, 1, -1).astype(np.float32) for part in np.split(given["bias"], ends))
+        biases = (part.reshape(heads, 1, -1).astype(np.float32) for part in np.split(inputs["bias"], ends))
         q, k, v = (array + bias for array, bias in zip((q, k, v), biases, strict=True))
-    allowed, bias = _masked(how, given, (q.shape[1], k.shape[1]))
+    allowed, bias = _masked(how, inputs, (q.shape[1], k.shape[1]))
     scale, softcap = how.get("scale") or 1 / math.sqrt(q.shape[-1]), how.get("softcap") or None
-    weights = by_heads(given["weights"]) if "weights" in given else None
-    return AttentionArrays(q, k, v, scale, allowed, _split(given["output"], len(q)), bias, softcap, weights=weights)
+    weights = by_heads(inputs["weights"]) if "weights" in inputs else None
+    return AttentionArrays(q, k, v, scale, allowed, _split(inputs["output"], len(q)), bias, softcap, weights=weights)
 
 
-def _masked(how: Mapping[str, Any], given: Arrays, cells: tuple[int, int]) -> tuple[Any, Any]:
+def _masked(how: Mapping[str, Any], inputs: Arrays, cells: tuple[int, int]) -> tuple[Any, Any]:
     """Return what an operator's mask, padding and attributes allow together, and what the mask adds besides."""
-    values = given.get("mask", np.zeros(cells, np.float32))
+    values = inputs.get("mask", np.zeros(cells, np.float32))
     values = np.broadcast_to(values, (*values.shape[:-2], *cells)).reshape(-1, *cells)
     is_boolean = values.dtype == bool
     allowed = values if is_boolean else read_as(values.astype(np.float32), "additive").allowed
     bias = np.where(allowed & (not is_boolean), values, 0).astype(np.float32)
-    if (padding := given.get("padding")) is not None:  # a mask of the keys, or their number
+    if (padding := inputs.get("padding")) is not None:  # a mask of the keys, or their number
         allowed = allowed & (padding[0] != 0 if padding.ndim > 1 else np.arange(cells[1]) < padding[0])
     if how.get("is_causal") or how.get("unidirectional"):
         allowed = allowed & np.tri(*cells, cells[1] - cells[0], dtype=bool)

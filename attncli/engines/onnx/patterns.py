@@ -122,8 +122,8 @@ def _scored(graph: Graph, name: str, depth: int = 0) -> tuple[NodeProto, Steps] 
     elif node.op_type in ("Add", "Mul", "Div", "Sub", "Max"):
         sides = [(node.input[0], node.input[1]), (node.input[1], node.input[0])]
     for side, other in sides:
-        if (found := _scored(graph, side, depth + 1)) is not None:
-            return found[0], [*found[1], (node.op_type, other)]
+        if (scored := _scored(graph, side, depth + 1)) is not None:
+            return scored[0], [*scored[1], (node.op_type, other)]
     return None
 
 

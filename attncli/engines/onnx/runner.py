@@ -21,10 +21,10 @@ from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of
 from attncli.trace.selection import Indices
 
-IDS, HIDDEN, PIXELS = "input_ids", "encoder_hidden_states", "pixel_values"
+IDS, MASK, HIDDEN, PIXELS = "input_ids", "attention_mask", "encoder_hidden_states", "pixel_values"
 # Inputs that follow from the number of tokens, and from reading a text at once.
 _OF_TOKENS: dict[str, Callable[[int], Any]] = {
-    **dict.fromkeys(("attention_mask", "encoder_attention_mask"), lambda tokens: [[1] * tokens]),
+    **dict.fromkeys((MASK, "encoder_attention_mask"), lambda tokens: [[1] * tokens]),
     "token_type_ids": lambda tokens: [[0] * tokens],
     "position_ids": lambda tokens: [[*range(tokens)]],
     "cache_position": lambda tokens: [*range(tokens)],
@@ -43,7 +43,7 @@ class GraphRunner:
         self._graph: Graph | None = (graph := Graph(path))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
         self.sublayers: list[GraphAttention] = _translated(
-            NotExposedError, f"attn cannot read {shown}", _found, graph, kind
+            NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind
         )
         if not self.sublayers:
             softmax = "no Softmax between two MatMul nodes, and no operator for attention"
@@ -66,8 +66,10 @@ class GraphRunner:
 
     def run(self, arrays: Mapping[str, Any], heads: Indices) -> tuple[list[LayerTrace], np.ndarray[Any, Any] | None]:
         """Return the layers of one sentence, and the first own output if it is open; InputError if it does not run."""
-        made = {name: arrays[name] if name in arrays else self._made(name, arrays) for name in self.inputs}
-        feeds = {name: np.asarray(array, self.inputs[name][0]) for name, array in made.items()}
+        feeds = {
+            name: np.asarray(arrays[name] if name in arrays else self._implied(name, arrays), dtype)
+            for name, (dtype, _) in self.inputs.items()
+        }
         failure = f"{self._shown} does not run on this input"
         tensors = _translated(InputError, failure, self._session.run, self._outputs, feeds)
         outputs = dict(zip(self._outputs, tensors, strict=True))
@@ -77,7 +79,7 @@ class GraphRunner:
         layers = [_translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
         return layers, outputs.get(self.states)
 
-    def _made(self, name: str, arrays: Mapping[str, Any]) -> Any:
+    def _implied(self, name: str, arrays: Mapping[str, Any]) -> Any:
         """Return an input that no sentence has: of its number of tokens, or of an empty cache."""
         if name in _OF_TOKENS:
             return _OF_TOKENS[name](np.shape(arrays[HIDDEN if name.startswith("encoder_") else IDS])[1])
@@ -87,8 +89,8 @@ class GraphRunner:
         return np.zeros((first or 1, *sizes))
 
 
-def _found(graph: Graph, kind: str | None) -> list[GraphAttention]:
-    """Return all attention of a graph, in order; those of a decoder are told apart by what their keys depend on."""
+def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
+    """Return all attention of a graph, in order; what their keys depend on shows the kinds of a decoder."""
     sublayers: list[GraphAttention] = []
     counts: Counter[str] = Counter()
     for node in graph.nodes:
