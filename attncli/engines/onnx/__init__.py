@@ -1,4 +1,1 @@
-"""Exported models, run by onnxruntime: the attention that an ONNX graph computes, read from its own nodes.
-
-Importing this package imports neither onnx nor onnxruntime; `engine` does, and so do the modules that it uses.
-"""
+"""Exported models, run by onnxruntime: their attention, read from the nodes of an ONNX graph."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 from typing import Any
 
 from attncli.checkpoints.options import LoadOptions
@@ -20,7 +18,6 @@ from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
-_log = logging.getLogger(__name__)
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers")  # fields of a configuration
 
 
@@ -36,10 +33,9 @@ class OnnxModel(OpenModel):
     ) -> None:  # fmt: skip
         self.name, self._shown, self._heads, self._kind = snapshot.name, visible(snapshot.name), heads, kind
         self.with_mask(mask)
-        is_pair = len(snapshot.onnx) > 1
-        first = "encoder" if is_pair or snapshot.config.get("is_encoder_decoder") is True else None
+        self.is_encoder_decoder = len(snapshot.onnx) > 1
+        first = "encoder" if self.is_encoder_decoder or snapshot.config.get("is_encoder_decoder") is True else None
         self._runners = [GraphRunner(*both, self._shown) for both in zip(snapshot.onnx, (first, None), strict=False)]
-        self.is_encoder_decoder = is_pair
         sublayers = [item for runner in self._runners for item in runner.sublayers]
         kinds = list(dict.fromkeys(item.kind for item in sublayers))
         if kind not in (None, *kinds):
@@ -49,11 +45,11 @@ class OnnxModel(OpenModel):
         self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
         self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
         for index, runner in enumerate(self._runners):
-            runner.open(self._layers, kind, [runner.states] if is_pair and not index else ())
+            runner.open(self._layers, kind, [runner.states] if self.is_encoder_decoder and not index else ())
         config, count = snapshot.config, len(self.attention_layers)
         expected = next((config[name] for name in _COUNTS if name in config), count)
         other = (
-            f"the graph has {count} layers with attention, of {expected} in config.json; the numbers are their order"
+            f"the graph has attention in {count} layers, and config.json has {expected}; layers are counted in order"
         )
         how = {"architecture": config.get("model_type"), "details": {"engine": "onnx"}, "layers": count}
         self._source = Provenance("pretrained", self.name, **how, notes=(other,) * (expected != count))
@@ -87,14 +83,13 @@ class OnnxModel(OpenModel):
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         for text in as_list(texts):
-            begun, sentence = perf_counter(), self._encode(text, pair, target)
+            sentence = self._encode(text, pair, target)
             arrays: dict[str, Any] = {name: [ids] for name, ids in sentence.inputs.items()} | dict(sentence.tensors)
             encoder, *decoder = self._runners
             layers, states = encoder.run(arrays, self._heads)
             if sentence.target is not None:
                 layers += decoder[0].run({IDS: arrays["decoder_input_ids"], HIDDEN: states}, self._heads)[0]
             layers.sort(key=lambda layer: self._order.index((layer.layer, layer.kind)))
-            _log.info("ran %d tokens in %.3f s", len(sentence.tokens), perf_counter() - begun)
             source, sides = self._source._replace(dtype=encoder.dtype), (sentence.query_tokens, sentence.tokens)
             texts_of_trace = (sentence.text, sentence.pair, sentence.target, sentence.notes)
             shown = {"pictures": sentence.pictures, "grids": sentence.grids}

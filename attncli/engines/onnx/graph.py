@@ -1,7 +1,4 @@
-"""An ONNX file as a graph, which is changed in memory only.
-
-The runtime refuses damaged tensors, and files outside the folder; tests hold it to that.
-"""
+"""An ONNX file as a graph, changed in memory only; the runtime refuses damaged tensors and files outside the folder."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from attncli.errors import LoadError, NotExposedError
 from attncli.files import read_file
 from attncli.text import visible
 
-_MOST_BYTES = 2**31  # a protobuf is no larger
 # Those of the operators that onnxruntime brings; any other needs a library of its own.
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _CACHED = "use_cache_branch"  # the input by which a merged decoder chooses between its two graphs
@@ -38,7 +34,7 @@ class Graph:
     def __init__(self, path: Path) -> None:
         shown = visible(str(path))
         try:
-            self._data = read_file(path, _MOST_BYTES)
+            self._data = read_file(path, 2**31)  # a protobuf is no larger
             self._model, self._is_changed = ModelProto.FromString(self._data), False
             if self._model.functions:
                 self._model, self._is_changed = inliner.inline_local_functions(self._model), True
@@ -60,8 +56,8 @@ class Graph:
                 raise NotExposedError(f"{shown} needs {operator}; attn loads no library of operators")
             for name in node.input:
                 if name and name not in self.producers and name not in self._constants and name not in self.inputs:
-                    why = "which no node before it makes"
-                    raise LoadError(f"{shown} is damaged: {operator} reads {visible(name)[:60]}, {why}")
+                    reads = f"{operator} reads {visible(name)[:60]}"
+                    raise LoadError(f"{shown} is damaged: {reads}, which no node before it makes")
                 self.consumers.setdefault(name, []).append(node)
             self.producers |= dict.fromkeys(node.output, node)
 
@@ -116,13 +112,13 @@ class Graph:
         """Replace the choice of a merged decoder by its graph without a cache."""
         graph, nodes = self._model.graph, list[NodeProto]()
         for node in graph.node:
-            if node.op_type != "If" or node.input[0] != _CACHED:
+            if node.op_type == "If" and node.input[0] == _CACHED:
+                branch, self._is_changed = attributes(node)["else_branch"], True
+                graph.initializer.extend(branch.initializer)
+                ends = zip(branch.output, node.output, strict=True)
+                nodes += [*branch.node, *(helper.make_node("Identity", [end.name], [name]) for end, name in ends)]
+            else:
                 nodes.append(node)
-                continue
-            branch, self._is_changed = attributes(node)["else_branch"], True
-            graph.initializer.extend(branch.initializer)
-            ends = zip(branch.output, node.output, strict=True)
-            nodes += [*branch.node, *(helper.make_node("Identity", [end.name], [name]) for end, name in ends)]
         if self._is_changed:
             nodes = [NodeProto.FromString(node.SerializeToString()) for node in nodes]  # the list below owns them
             del graph.node[:]

@@ -84,8 +84,7 @@ def _read(operators: list[str], factor: float, is_transposed: bool, arrays: Arra
         elif operator in ("Mul", "Div") and value.size == 1:
             by = float(value.item()) if operator == "Mul" else 1 / float(value.item())
             scale, bias, softcap = scale * by, bias * np.float32(by), by if is_bounded else None
-    shown = allowed if len(bias) > 1 else allowed.any(axis=0, keepdims=True)
-    bias = np.where(shown, bias, np.float32(0))
+    bias = np.where(allowed if len(bias) > 1 else allowed.any(axis=0, keepdims=True), bias, np.float32(0))
     added = bias if bias.any() else None
     derived = attention_scores(dot_products(q, k.repeat(len(q) // len(k), axis=0)), scale, added, softcap)
     read = AttentionArrays(q, k, v, scale, allowed, output, added, softcap, weights=weights)

@@ -42,12 +42,10 @@ class GraphRunner:
         self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
         self._graph: Graph | None = (graph := Graph(path))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
-        self.sublayers: list[GraphAttention] = _translated(
-            NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind
-        )
+        failure = f"attn cannot read {shown}"
+        self.sublayers: list[GraphAttention] = _translated(NotExposedError, failure, _sublayers, graph, kind)
         if not self.sublayers:
-            softmax = "no Softmax between two MatMul nodes, and no operator for attention"
-            raise NotExposedError(f"the graph of {shown} has no attention that attn reads: {softmax}")
+            raise NotExposedError(f"{shown} has no attention that attn reads: no Softmax between two MatMul nodes")
 
     def open(self, layers: Sequence[int], kind: str | None, others: Sequence[str] = ()) -> None:
         """Open the runtime for some layers and some other outputs; the graph itself leaves the memory."""
