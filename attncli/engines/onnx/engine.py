@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attncli.checkpoints.options import LoadOptions
@@ -51,8 +52,8 @@ class OnnxModel(OpenModel):
         other = (
             f"the graph has attention in {count} layers, and config.json has {expected}; layers are counted in order"
         )
-        how = {"architecture": config.get("model_type"), "details": {"engine": "onnx"}, "layers": count}
-        self._source = Provenance("pretrained", self.name, **how, notes=(other,) * (expected != count))
+        source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details={"engine": "onnx"})
+        self._source = source._replace(notes=(other,) * (expected != count))
 
     def with_mask(self, mask: str | None) -> OnnxModel:
         """Return the same model; NotExposedError for a mask, for which a graph has no input."""
@@ -91,6 +92,5 @@ class OnnxModel(OpenModel):
                 layers += decoder[0].run({IDS: arrays["decoder_input_ids"], HIDDEN: states}, self._heads)[0]
             layers.sort(key=lambda layer: self._order.index((layer.layer, layer.kind)))
             source, sides = self._source._replace(dtype=encoder.dtype), (sentence.query_tokens, sentence.tokens)
-            texts_of_trace = (sentence.text, sentence.pair, sentence.target, sentence.notes)
-            shown = {"pictures": sentence.pictures, "grids": sentence.grids}
-            yield Trace(source, *sides, tuple(layers), *texts_of_trace, **shown)
+            trace = Trace(source, *sides, tuple(layers), sentence.text, sentence.pair, sentence.target, sentence.notes)
+            yield replace(trace, pictures=sentence.pictures, grids=sentence.grids)
