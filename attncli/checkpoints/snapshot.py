@@ -117,13 +117,13 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     path, remote = demo_or(name), None
     is_gguf = path.lower().endswith(".gguf") and os.path.isfile(path)
     if os.path.isfile(path) and path.lower().endswith(ONNX):
-        return _exported(shown, Path(path), folder_of(Path(path)), options)
+        return _exported(shown, Path(path), options)
     if os.path.isfile(path) and not is_gguf:
         raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
     files = CheckpointFolder(Path(path) if os.path.exists(path) else cached_snapshot(name, revision))
     has_weights = files.has_weights or not files.sizes.keys().isdisjoint((ADAPTER, *_WEIGHTS))
     if os.path.isdir(path) and not has_weights and graphs_of(Path(path)):
-        return _exported(shown, Path(path), files, options)
+        return _exported(shown, Path(path), options)
     if os.path.isdir(path) and files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
         files = CheckpointFolder(_only_checkpoint(files.path))
         shown = os.path.join(path, *files.path.relative_to(path).parts)
@@ -140,11 +140,13 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     return Snapshot(shown, files, files, None if files.has_weights else remote)
 
 
-def _exported(shown: str, path: Path, files: CheckpointFolder, options: LoadOptions) -> Snapshot:
+def _exported(shown: str, path: Path, options: LoadOptions) -> Snapshot:
     """Return a model that was exported to ONNX."""
     if options.base is not None:
         raise UsageError(f"--base applies to an adapter, and {visible(shown)} is an ONNX model; drop --base")
-    return Snapshot(shown, files, files, onnx=graphs_of(path))
+    graphs = graphs_of(path)
+    files = folder_of(graphs[0])
+    return Snapshot(shown, files, files, onnx=graphs)
 
 
 def _check_path(name: str) -> None:
