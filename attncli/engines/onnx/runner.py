@@ -114,7 +114,7 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     stages = stages_of(layer, range(count), np.arange(output.shape[1]))
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
     largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
-    return replace(layer, proof=Proof(worst, "the graph's own output of the layer", magnitude=largest))
+    return replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
 
 
 def _without_copies(k: Any, v: Any) -> tuple[Any, Any]:
