@@ -52,8 +52,7 @@ def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
             Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
         )
         pictures = (opened.picture,), (grid,), {"pixel_values": pixels.transpose(2, 0, 1)[None]}
-        inputs = {"input_ids": tokens.ids}
-        return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, opened.notes, 0, *pictures)
+        return EncodedInput(opened.picture.name, None, None, tokens, tokens, {}, opened.notes, 0, *pictures)
 
     return InputEncoder(snapshot.name, None, False, None, truncate=False, looking=encode)
 

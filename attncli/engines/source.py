@@ -76,7 +76,7 @@ class OpenModel(Source):
 
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
-        raise NotExposedError(f"{self.name} predicts no next token; give a causal language model, such as -m demo")
+        raise NotExposedError(f"attn reads no next token of {self.name}; give a causal language model, such as -m demo")
 
 
 class PredictingSource(Source):

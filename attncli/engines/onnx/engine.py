@@ -19,8 +19,6 @@ from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
-_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")  # fields of a configuration
-
 
 class OnnxModel(OpenModel):
     """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
@@ -48,7 +46,9 @@ class OnnxModel(OpenModel):
         for index, runner in enumerate(self._runners):
             runner.open(self._layers, kind, [runner.states] if self.is_encoder_decoder and not index else ())
         config, count = snapshot.config, len(self.attention_layers)
-        expected = next((config[name] for name in _COUNTS if name in config), count)
+        expected = next(
+            (config[name] for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config), count
+        )
         other = (
             f"the graph has attention in {count} layers, and config.json has {expected}; layers are counted in order"
         )

@@ -29,7 +29,6 @@ _INPUTS: dict[tuple[str, str], tuple[str, ...]] = {
     ("com.microsoft", "Attention"): ("key", "projection", "bias", "padding", "past", "mask"),
     ("com.microsoft", "MultiHeadAttention"): ("query", "key", "value", "bias", "padding", "mask"),
 }
-_NEEDED = ({"query", "key", "value"}, {"key", "projection", "bias"})
 
 
 def fused_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
@@ -39,7 +38,8 @@ def fused_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     how, domain = attributes(node), node.domain.removeprefix("ai.onnx")
     names = _INPUTS.get((domain, node.op_type), ())
     roles = {role: name for role, name in zip(names, node.input, strict=False) if name}
-    if not any(needed <= roles.keys() for needed in _NEEDED) or "past" in roles or how.get("do_rotary"):
+    needed = {"key", "projection", "bias"} if "projection" in names else {"query", "key", "value"}
+    if not needed <= roles.keys() or "past" in roles or how.get("do_rotary") or any(node.input[len(names) + 2 :]):
         hides = f"{visible(node.op_type)} at {visible(node.name or node.output[0])} hides its attention"
         again = "export again with attn_implementation='eager', and without an optimizer of onnxruntime"
         raise NotExposedError(f"the operator {hides}; {again}")

@@ -32,7 +32,6 @@ _OF_TOKENS: dict[str, Callable[[int], Any]] = {
     "num_logits_to_keep": lambda _: 1,
 }
 _SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
-_PAST = ("past.", "past_")  # begins the names of the inputs for what a cache holds
 
 
 class GraphRunner:
@@ -81,7 +80,7 @@ class GraphRunner:
         """Return an input that no sentence has: of its number of tokens, or of an empty cache."""
         if name in _OF_TOKENS:
             return _OF_TOKENS[name](np.shape(arrays[HIDDEN if name.startswith("encoder_") else IDS])[1])
-        if not name.startswith(_PAST):
+        if not name.startswith(("past.", "past_")):
             raise NotExposedError(f"the graph of {self._shown} reads {visible(name)}, which attn does not have")
         first, *sizes = self.inputs[name][1]
         return np.zeros((first or 1, *sizes))
@@ -111,7 +110,11 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
         heads.resolve(count, f"layer {attention.layer}"), bias=read.bias, softcap=read.softcap,
         recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip
-    stages = stages_of(layer, range(count), np.arange(output.shape[1]))
+    # The weights are the graph's; those of q, k and the mask are compared, where these are known for every query.
+    is_derived = read.scale is not None and read.allowed.any(axis=-1).all()
+    stages = stages_of(
+        replace(layer, recorded_weights=None) if is_derived else layer, range(count), np.arange(output.shape[1])
+    )
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
     largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
     return replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
