@@ -91,8 +91,7 @@ def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
     sublayers: list[GraphAttention] = []
     counts: Counter[str] = Counter()
     for node in graph.nodes:
-        attention = fused_attention(graph, node) or written_attention(graph, node)
-        if attention is not None:
+        if attention := (fused_attention(graph, node) or written_attention(graph, node)):
             of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors["key"], ()) else "cross"
             which = kind or (of_decoder if HIDDEN in graph.inputs else "self")
             sublayers.append(attention._replace(layer=counts[which], kind=which))
@@ -112,9 +111,8 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     )  # fmt: skip
     # The weights are the graph's; those of q, k and the mask are compared, where these are known for every query.
     is_derived = read.scale is not None and read.allowed.any(axis=-1).all()
-    stages = stages_of(
-        replace(layer, recorded_weights=None) if is_derived else layer, range(count), np.arange(output.shape[1])
-    )
+    compared = replace(layer, recorded_weights=None) if is_derived else layer
+    stages = stages_of(compared, range(count), np.arange(output.shape[1]))
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
     largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
     return replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
