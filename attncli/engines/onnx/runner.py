@@ -39,27 +39,27 @@ class GraphRunner:
 
     def __init__(self, path: Path, kind: str | None, shown: str) -> None:
         self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
-        self._graph: Graph | None = (graph := Graph(path))
+        self._graph: Graph | None = (graph := _translated(LoadError, f"{shown} is damaged", Graph, path))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
-        failure = f"attn cannot read {shown}"
-        self.sublayers: list[GraphAttention] = _translated(NotExposedError, failure, _sublayers, graph, kind)
+        self.sublayers = _translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
         if not self.sublayers:
             raise NotExposedError(f"{shown} has no attention that attn reads: no Softmax between two MatMul nodes")
 
     def open(self, layers: Sequence[int], kind: str | None, others: Sequence[str] = ()) -> None:
-        """Open the runtime for some layers and some other outputs; the graph itself leaves the memory."""
-        assert self._graph is not None
+        """Open the runtime for some layers and some other outputs."""
         self._chosen = [item for item in self.sublayers if item.layer in layers and kind in (None, item.kind)]
-        names = {name for item in self._chosen for name in item.tensors.values()}
-        self._outputs = sorted(names | {*others})
+        self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()} | {*others})
+        self._session = _translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened)
+
+    def _opened(self) -> Any:
+        assert self._graph is not None
         data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.nodes])
-        self._graph = None
+        self._graph = None  # it leaves the memory
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # its errors are raised
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the nodes as they are
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
-        failure, arguments = f"onnxruntime cannot load {self._shown}", (data, options, ["CPUExecutionProvider"])
-        self._session = _translated(LoadError, failure, onnxruntime.InferenceSession, *arguments)
+        return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"], enable_fallback=0)
 
     def run(self, arrays: Mapping[str, Any], heads: Indices) -> tuple[list[LayerTrace], np.ndarray[Any, Any] | None]:
         """Return the layers of one sentence, and the first own output if it is open; InputError if it does not run."""
