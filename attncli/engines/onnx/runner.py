@@ -48,11 +48,11 @@ class GraphRunner:
     def open(self, layers: Sequence[int], kind: str | None, others: Sequence[str] = ()) -> None:
         """Open the runtime for some layers and some other outputs."""
         self._chosen = [item for item in self.sublayers if item.layer in layers and kind in (None, item.kind)]
-        self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()} | {*others})
-        self._session = _translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened)
+        self._session = _translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened, others)
 
-    def _opened(self) -> Any:
+    def _opened(self, others: Sequence[str]) -> Any:
         assert self._graph is not None
+        self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()} | {*others})
         data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.nodes])
         self._graph = None  # it leaves the memory
         options = onnxruntime.SessionOptions()
