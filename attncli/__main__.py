@@ -21,26 +21,19 @@ if _IS_OURS and "OMP_NUM_THREADS" not in os.environ:
     os.environ.setdefault("OPENBLAS_DEFAULT_NUM_THREADS", "1")
 
 
-def run() -> None:
-    """Run the `attn` program, up to the SystemExit that it ends with."""
+def main(is_process: bool = True) -> None:
+    """Run the `attn` program, which ends with SystemExit, or ends the process where it is one of its own."""
     if not _IS_OURS and not sys.flags.safe_path:
         # The folder of the program, or that of this script, from which nothing of ours is to be imported.
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     from attncli.cli.app import app
-    from attncli.cli.environment import settle_streams
+    from attncli.cli.environment import end_process, settle_streams
 
     settle_streams()
-    app(prog_name="attn")
-
-
-def main() -> None:
-    """Run the `attn` program as a process of its own, which ends with it."""
     try:
-        run()
+        app(prog_name="attn")
     except SystemExit as ended:
-        if _IS_OURS:  # a program of the user's ends as under python
-            from attncli.cli.environment import end_process
-
+        if _IS_OURS and is_process:  # a program of the user's ends as under python
             end_process(ended.code)
         raise
 

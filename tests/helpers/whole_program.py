@@ -1,4 +1,4 @@
-"""The program from its `run()` on, in a fork of this process: over real descriptors, as a shell starts it."""
+"""The program from its `main()` on, in a fork of this process: over real descriptors, as a shell starts it."""
 
 import importlib
 import os
@@ -43,7 +43,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
 
 
 def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `run()` with all imported: for `attn run`, whose program may do what it likes."""
+    """Run `main()` with all imported: for `attn run`, whose program may do what it likes."""
     for name in ("torch._dynamo", "attncli.analysis.calls.calls", "attncli.render.calls", "attncli.recording.watch"):
         importlib.import_module(name)
     ran = _forked([str(argument) for argument in arguments], stdin.encode(), environment)
@@ -61,7 +61,8 @@ def _forked(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> 
                 warnings.resetwarnings()
                 sys.argv = ["attn", *arguments]
                 sys.path.insert(0, os.getcwd())
-                code = _ended(importlib.reload(importlib.import_module("attncli.__main__")).run)
+                main = importlib.reload(importlib.import_module("attncli.__main__")).main
+                code = _ended(partial(main, is_process=False))
             finally:
                 os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -81,12 +82,12 @@ def _connect(files: list[Any], stdin: bytes) -> None:
     sys.stderr = sys.__stderr__ = opened(2, "w", errors="backslashreplace")
 
 
-def _ended(run: Callable[[], None]) -> int:
+def _ended(main: Callable[[], None]) -> int:
     try:
-        run()
+        main()
     except SystemExit as ended:
         return int(ended.code or 0)  # a text, which Python would print, is no number
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-    raise AssertionError("run() returned; the program ends with an exit code")
+    raise AssertionError("main() returned; the program ends with an exit code")

@@ -14,7 +14,6 @@ from attncli.analysis import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment, is_accessible
 from attncli.cli.groups import Options
-from attncli.cli.sentences import MissingSentenceError, sentences
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
@@ -225,7 +224,7 @@ def _measured(
 ) -> tuple[ResultStream[Any], HeadReport]:
     """Return the stream of all sentences, which is read, and the report on the heads after them."""
     from attncli.analysis.heads import HeadStats
-    from attncli.cli.loop import trace_job
+    from attncli.cli.loop import MissingSentenceError, sentences, trace_job
     from attncli.corpus.jobs import measure
     from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem

@@ -254,7 +254,7 @@ def model(
     """
     from attncli.analysis.learn import TEXT
     from attncli.cli.environment import status
-    from attncli.cli.sentences import check_meant
+    from attncli.cli.loop import check_meant
     from attncli.engines import open_source
     from attncli.trace.masks import layer_masks
 

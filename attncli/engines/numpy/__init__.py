@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
+Finish = Callable[[str, Trace | UnsupportedError], Trace]
+"""Function from a sentence and its answer, or the reason to decline it, to its trace."""
 
 
 class NativeCheckpoint:
@@ -111,30 +114,30 @@ class NativeCheckpoint:
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
-    def answers(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace | UnsupportedError]:
-        """Yield the attention of each sentence, in order, or the reason to decline it.
+    def traces(self, texts: Sequence[str], pair: str | None, finish: Finish) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order, as `finish` makes it of the answer or the reason to decline.
 
-        Consecutive sentences are packed (`ragged_batch`), by their lengths and the model's widths alone.
+        Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
         pack: list[EncodedInput] = []
-        tokens = 0
+        tokens = start = 0
         for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:
-                yield from self._answered(pack)
+                yield from map(finish, texts[start:], self._answered(pack))
                 raise
             length = len(sentence.tokens)
             if pack and tokens + length > self.model.batch_tokens:
-                yield from self._answered(pack)
-                pack, tokens = [], 0
+                yield from map(finish, texts[start:], self._answered(pack))
+                pack, tokens, start = [], 0, start + len(pack)
             pack.append(sentence)
             tokens += length
-        yield from self._answered(pack)
+        yield from map(finish, texts[start:], self._answered(pack))
 
-    def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | UnsupportedError]:
+    def _answered(self, pack: Sequence[EncodedInput]) -> Iterable[Trace | UnsupportedError]:
         if not pack:
-            return
+            return ()
         begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
             recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
@@ -143,16 +146,14 @@ class NativeCheckpoint:
         if failure is None:
             of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
             _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-            yield from map(self._trace, pack, recorded)
-        elif len(pack) > 1:  # the sentence that fails shows when each is alone
-            for item in pack:
-                yield from self._answered([item])
-        elif isinstance(failure, UnsupportedError):
-            yield failure
-        elif isinstance(failure, MemoryError):
+            return map(self._trace, pack, recorded)
+        if len(pack) > 1:  # the sentence that fails shows when each is alone
+            return chain.from_iterable(self._answered([item]) for item in pack)
+        if isinstance(failure, UnsupportedError):
+            return (failure,)
+        if isinstance(failure, MemoryError):
             raise InputError(f"{tokens} tokens do not fit into memory; give fewer tokens or layers") from None
-        else:
-            raise failure
+        raise failure
 
     def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace | UnsupportedError:
         arrays = (array for item in layers for array in (item.q, item.k, item.v) if array is not None)
